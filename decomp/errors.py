@@ -1,0 +1,174 @@
+"""What can go wrong, and what to do about it. Every error that leaves this package is made here; its text is part of
+the interface: it names what failed, where (rule, node, the user's own source line) and the remedies in order of ease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+import difflib
+import inspect
+from typing import Any
+
+from torch import fx
+
+
+class DecompError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class UnknownOp(DecompError, LookupError):
+    """A spelling in a registration, a target or a query names no known op."""
+
+    def __init__(self, spelling: object, known: Iterable[str] = ()) -> None:
+        near = difflib.get_close_matches(str(spelling), list(known), n=3, cutoff=0.6)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        super().__init__(f"unknown op {spelling!r}{hint}")
+
+
+class TargetError(DecompError, ValueError):
+    """A target, or the file that describes it, is malformed."""
+
+
+class CaptureError(DecompError):
+    """The model could not be turned into a graph, or the graph that was given is malformed."""
+
+
+class MutationError(DecompError):
+    """A mutation cannot be followed, so it cannot be made functional."""
+
+
+class RuleError(DecompError):
+    """A rule did something that a rule may not do. `rule`, `node` say which and where."""
+
+    def __init__(self, rule: object, problem: str, remedy: str = "", node: fx.Node | None = None) -> None:
+        self.rule, self.problem, self.remedy, self.node = rule, problem, remedy, node
+        super().__init__(_rule_message(rule, problem, remedy, node))
+
+    def at(self, node: fx.Node) -> RuleError:
+        """The same error, told about the node of the source program that was being lowered."""
+        return self if self.node is not None else type(self)(self.rule, self.problem, self.remedy, node)
+
+
+class MetadataMissing(RuleError):
+    """A rule asked for a shape, dtype or device in a program that has none."""
+
+
+class RuleCycle(RuleError):
+    """Rules call each other in a circle."""
+
+
+def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None) -> str:
+    lines = [f"rule {rule}: {problem}"]
+    if node is not None:
+        lines += [f"  while lowering {describe(node)}", *_indented_source(node)]
+    if remedy:
+        lines.append(f"  to do: {remedy}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One op that cannot be reached: where it stands, and what was tried."""
+
+    op: str
+    """The op, as `aten.sort`."""
+    nodes: tuple[str, ...]
+    """Names of the nodes of the source program that need it."""
+    source: str | None
+    """The user's own source line, where the program recorded it."""
+    tried: tuple[tuple[str, str], ...]
+    """Each rule that was tried, with the reason why it did not serve."""
+    condition: str | None = None
+    """Why the target refuses the call, where it knows the op under a condition."""
+    limitation: str | None = None
+    """Why the op cannot be decomposed in principle, where that is known."""
+
+    def lines(self) -> list[str]:
+        """This blocker as text, one thought a line."""
+        shown = ", ".join(self.nodes[:3]) + (f" and {len(self.nodes) - 3} more" if len(self.nodes) > 3 else "")
+        out = [f"{self.op} at {shown}"]
+        if self.source:
+            out.append(f"    {self.source}")
+        if self.condition:
+            out.append(f"    the target knows it only if {self.condition}")
+        if self.limitation:
+            out.append(f"    cannot be decomposed: {self.limitation}")
+        out += [f"    tried {rule}: {reason}" for rule, reason in self.tried]
+        if not self.tried:
+            out.append("    no rule is registered for it")
+        return out
+
+
+class NotLowered(DecompError):
+    """Some ops of the program do not reach the target. `blockers` holds every one of them."""
+
+    def __init__(self, target: str, blockers: Sequence[Blocker]) -> None:
+        self.target, self.blockers = target, tuple(blockers)
+        super().__init__("\n".join(_not_lowered_lines(target, self.blockers)))
+
+
+def _not_lowered_lines(target: str, blockers: Sequence[Blocker]) -> list[str]:
+    count = f"{len(blockers)} op{'s' if len(blockers) != 1 else ''}"
+    lines = [f"{count} cannot be lowered to {target}; the program is unchanged", ""]
+    for blocker in blockers:
+        lines += [f"  {line}" for line in blocker.lines()] + [""]
+    return lines + remedies(blockers)
+
+
+def remedies(blockers: Sequence[Blocker]) -> list[str]:
+    """What a user can do about `blockers`, the easiest first."""
+    names = ", ".join(sorted({blocker.op for blocker in blockers}))
+    lines = []
+    if any("args=" in reason for blocker in blockers for _, reason in blocker.tried):
+        lines.append("pass example inputs (args=...), so that rules know shapes and dtypes")
+    lines += [
+        f"keep what your backend can run anyway: keep={{...}} (of {names})",
+        "write a rule: @rules.register(op), then rules=rules | decomp_rules.RULES",
+        "add the op to the target: target | {op}",
+        "take what can be lowered, with this list in the report: partial=True",
+    ]
+    return ["  to do, the easiest first:"] + [f"    {i}. {line}" for i, line in enumerate(lines, 1)]
+
+
+def describe(node: fx.Node) -> str:
+    """`relu (call_function torch.relu)`: a node as a person would name it."""
+    target = node.target if isinstance(node.target, str) else spelled(node.target)
+    return f"node {node.name!r} ({node.op} {target})"
+
+
+def spelled(target: Any) -> str:
+    """A callable's name as users write it: `aten.relu.default`, `torch.relu`, `operator.add`."""
+    if isinstance(target, str):
+        return target
+    if hasattr(target, "_schema") or hasattr(target, "_qualified_op_name"):
+        return str(target)
+    module = getattr(target, "__module__", None) or ""
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+    module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional", "torch._VF": "torch"}.get(module, module)
+    name = name.removeprefix("_VariableFunctionsClass.")
+    return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+
+def source_line(node: fx.Node) -> str | None:
+    """The innermost line of the user's code that made this node, if the capture recorded it."""
+    trace = node.meta.get("stack_trace") or getattr(node, "stack_trace", None)
+    lines = [line.strip() for line in trace.splitlines() if line.strip()] if trace else []
+    starts = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    outside = [i for i in starts if "/torch/" not in lines[i]]
+    for i in reversed(outside or starts):
+        code = lines[i + 1] if i + 1 < len(lines) and i + 1 not in starts else ""
+        return f"{lines[i]}: {code}" if code else lines[i]
+    return None
+
+
+def _indented_source(node: fx.Node) -> list[str]:
+    line = source_line(node)
+    return [f"  {line}"] if line else []
+
+
+def located(function: Any) -> str:
+    """`file.py:12` of a Python callable, or where it comes from if it has no source."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None:
+        return "built in"
+    return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
