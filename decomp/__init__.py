@@ -1,0 +1,16 @@
+"""Lower any PyTorch model to the ops that a backend knows, and prove it. The public names, and nothing else."""
+
+from decomp.calls import Call as Call, calls as calls
+from decomp.errors import (
+    CaptureError as CaptureError,
+    DecompError as DecompError,
+    MutationError as MutationError,
+    NotLowered as NotLowered,
+    RuleCycle as RuleCycle,
+    RuleError as RuleError,
+    TargetError as TargetError,
+    UnknownOp as UnknownOp,
+)
+from decomp.ops import Op as Op, op as op
+from decomp.rules import Rule as Rule, Rules as Rules, decline as decline
+from decomp.target import Target as Target

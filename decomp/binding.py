@@ -29,6 +29,8 @@ class Parameter:
     optional: bool
     default: Any
     keyword_only: bool
+    length: int | None = None
+    """How long a list a lone number stands for: `int[2]` has 2."""
 
     @property
     def required(self) -> bool:
@@ -137,7 +139,7 @@ def _parameter(argument: torch._C.Argument) -> Parameter:
     text = str(argument.real_type)
     optional = text.startswith("Optional[")
     default = argument.default_value if argument.has_default_value() else MISSING
-    return Parameter(argument.name, _element(text), optional, default, argument.kwarg_only)
+    return Parameter(argument.name, _element(text), optional, default, argument.kwarg_only, argument.N)
 
 
 def _element(text: str) -> str:

@@ -1,0 +1,238 @@
+"""Calls: one use of an op in a graph, whatever its spelling, with its arguments by name. This is what predicates of
+targets look at, and what `calls(program, op)` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp import _spellings as spellings
+from decomp.binding import BindingError, Bound, bind_function, bind_method
+from decomp.errors import spelled
+from decomp.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
+
+
+def metadata(node: Any) -> Any:
+    """The metadata of a node's value (a fake tensor, a number, a tuple of them), or None if the program has none."""
+    meta = node.meta
+    found = meta.get("val")
+    return found if found is not None else meta.get("example_value")
+
+
+@dataclass
+class Call:
+    """One use of an op: bound arguments, metadata, place."""
+
+    op: Op
+    overload: str | None
+    arguments: dict[str, Any]
+    """By the schema's names, defaults filled in; tensors are nodes."""
+    given: frozenset[str] = frozenset()
+    inplace: bool = False
+    place: fx.Node | None = field(default=None, repr=False)
+    looked_around: bool = field(default=False, repr=False)
+    """Whether somebody asked where this call stands, and not only what it computes."""
+
+    def argument(self, name: str) -> Any:
+        """The value of an argument, or its default; a tensor comes as its metadata (shape, dtype, device). Raises
+        `KeyError` if the op has no such argument."""
+        if name not in self.arguments:
+            raise KeyError(f"{self.op} has no argument {name!r}; it has {', '.join(self.arguments)}")
+        return fx.node.map_arg(self.arguments[name], _metadata_or_node)
+
+    @property
+    def node(self) -> fx.Node | None:
+        """The node of the program. Legality that depends on it is decided node by node."""
+        self.looked_around = True
+        return self.place
+
+    @property
+    def module_path(self) -> str:
+        """Qualified name of the module that makes this call, as `layers.0.attention`; empty where unknown."""
+        node = self.node
+        stack = node.meta.get("nn_module_stack") if node is not None else None
+        return module_path(stack)
+
+    @property
+    def users(self) -> tuple[fx.Node, ...]:
+        """The nodes that use the result."""
+        node = self.node
+        return tuple(node.users) if node is not None else ()
+
+    @property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        """The nodes among the arguments, in order."""
+        return tuple(nodes_in(tuple(self.arguments.values())))
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Metadata of the tensor arguments, in order."""
+        found = (metadata(node) if isinstance(node, fx.Node) else node for node in self._leaves())
+        return [value for value in found if isinstance(value, torch.Tensor)]
+
+    def _leaves(self) -> Iterator[Any]:
+        for value in self.arguments.values():
+            yield from value if isinstance(value, (list, tuple)) else (value,)
+
+    @property
+    def meta(self) -> Any:
+        """Metadata of the result."""
+        return metadata(self.place) if self.place is not None else None
+
+
+def module_path(stack: Any) -> str:
+    """The innermost module of an `nn_module_stack`, without the prefixes that captures put before it."""
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    for prefix in ("L['self'].", "L['self']", "L__self___", "self."):
+        path = path.removeprefix(prefix)
+    return path
+
+
+def _metadata_or_node(node: fx.Node) -> Any:
+    found = metadata(node)
+    return found if found is not None else node
+
+
+def nodes_in(value: Any) -> Iterator[fx.Node]:
+    """Every node in nested arguments, in order, with repeats."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from nodes_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from nodes_in(item)
+    elif isinstance(value, slice):
+        yield from nodes_in((value.start, value.stop, value.step))
+
+
+def kind_of(value: Any) -> str:
+    """What a graph value is: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
+    "unknown"."""
+    if not isinstance(value, fx.Node):
+        return "tensor" if isinstance(value, torch.Tensor) else "host"
+    found = metadata(value)
+    if isinstance(found, torch.Tensor):
+        return "tensor"
+    if isinstance(found, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in found):
+        return "many"
+    if found is not None:
+        return "host"
+    return _kind_without_metadata(value)
+
+
+def _kind_without_metadata(node: fx.Node) -> str:
+    if node.op == "call_method":
+        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)))
+    if node.op != "call_function":
+        return "unknown"
+    if node.target is getattr:
+        return "host" if node.args[1] in spellings.HOST_ATTRIBUTES else "unknown"
+    if node.target in (len, int, float, bool):
+        return "host"
+    if isinstance(node.target, torch._ops.OpOverload):
+        returns = node.target._schema.returns
+        if returns and all("Tensor" not in str(r.type) for r in returns):
+            return "host"
+    if getattr(node.target, "__module__", None) in ("_operator", "math", "builtins"):
+        operands = node.all_input_nodes
+        if node.target is operator.getitem:
+            base = kind_of(node.args[0])
+            return "host" if base == "host" else "unknown"
+        if operands and all(kind_of(operand) == "host" for operand in operands):
+            return "host"
+        return "unknown"
+    return _results(of_function(node.target))
+
+
+def _results(spelling: Spelling) -> str:
+    """Whether an op that has a schema returns one tensor or several."""
+    packet = spelling.op.packet
+    if packet is None:
+        return "unknown"
+    overload = getattr(packet, spelling.overload or packet.overloads()[0])
+    returns = [str(r.type) for r in overload._schema.returns]
+    if len(returns) > 1 or returns == ["List[Tensor]"]:
+        return "many"
+    return "unknown"
+
+
+def is_projection(node: fx.Node) -> bool:
+    """Whether `node` only takes one of several results: `getitem(chunk, 0)`."""
+    return (
+        node.op == "call_function"
+        and node.target is operator.getitem
+        and isinstance(node.args[1], int)
+        and kind_of(node.args[0]) == "many"
+    )
+
+
+def bound_call(node: fx.Node) -> Call | None:
+    """The call that `node` makes, or None if it makes none (inputs, outputs, sizes, modules, projections). Raises
+    `BindingError` if its arguments fit no overload."""
+    bound = _bound(node)
+    if bound is None:
+        return None
+    return Call(bound.op, bound.overload, bound.arguments, bound.given, bound.inplace, node)
+
+
+def _bound(node: fx.Node) -> Bound | None:
+    if node.op == "call_method":
+        return bind_method(str(node.target), node.args, node.kwargs, kind_of)
+    if node.op == "call_function":
+        return bind_function(node.target, node.args, node.kwargs, kind_of)
+    return None
+
+
+def is_host(node: fx.Node) -> bool:
+    """Whether a call computes no tensor from data: sizes, numbers, asserts on them, attributes."""
+    return node.op in ("call_function", "call_method") and kind_of(node) == "host"
+
+
+def calls(program: Any, spelling: Any = None) -> list[Call]:
+    """Every call of the op that `spelling` names (of any op, without it) in `program` (a GraphModule, Graph or
+    ExportedProgram), in order, sub-graphs of higher-order ops included. Modules that apply the op count as calls of it;
+    their arguments are those of the module."""
+    wanted = op_of(spelling) if spelling is not None else None
+    found: list[Call] = []
+    for root, graph in graphs_of(program):
+        for node in graph.nodes:
+            call = _found(root, node)
+            if call is not None and (wanted is None or call.op == wanted):
+                found.append(call)
+    return found
+
+
+def graphs_of(program: Any) -> Iterator[tuple[nn.Module | None, fx.Graph]]:
+    """The graph of a program and, after it, those of its sub-programs, each with the module that owns it."""
+    if isinstance(program, fx.Graph):
+        yield program.owning_module, program
+        return
+    module = program if isinstance(program, nn.Module) else program.graph_module
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            yield inner, inner.graph
+
+
+def _found(root: nn.Module | None, node: fx.Node) -> Call | None:
+    if node.op == "call_module" and root is not None:
+        op = of_module_class(type(root.get_submodule(str(node.target))))
+        return Call(op, None, {f"arg{i}": a for i, a in enumerate(node.args)} | dict(node.kwargs), place=node)
+    if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+        return None
+    try:
+        return bound_call(node)
+    except BindingError:
+        name = Op(spelled(node.target))
+        return Call(name, None, {f"arg{i}": a for i, a in enumerate(node.args)} | dict(node.kwargs), place=node)
+
+
+Predicate = Callable[[Call], bool]

@@ -1,0 +1,300 @@
+"""Rules: plain Python functions over tensors, each computing one op from others, and the collections that hold them.
+A collection is a value: composed with `|` and `-`, passed in, never global."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+import functools
+import inspect
+from typing import Any, TypeVar, overload
+
+import torch
+
+from decomp import _spellings as spellings
+from decomp.binding import MISSING, Bound, Parameter, names, overloads
+from decomp.errors import located, spelled
+from decomp.ops import Op, op as op_of, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """What a rule returns when it cannot serve a call."""
+
+    reason: str
+
+
+def decline(reason: str) -> Declined:
+    """`return decline("only float inputs")` inside a rule: the next alternative is asked, and the reason is kept."""
+    return Declined(reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One way to compute one op."""
+
+    op: Op
+    function: Callable[..., Any]
+    name: str
+    order: tuple[str, ...] | None = None
+    """Schema names of the positional parameters of the spelling it was registered with, where that is a Python function
+    with an order of its own."""
+    texts: bool = False
+    """Whether it takes `reduction` as text, as the Python functions of torch do."""
+    parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", _parameters(self.function))
+
+    @property
+    def location(self) -> str:
+        """`file.py:12`."""
+        return located(self.function)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.location})"
+
+    def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
+        """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
+        if self.parameters is None:
+            return _as_written(bound)
+        return _by_name(self, bound)
+
+
+class Rules:
+    """Rules by op, the alternatives of one op in order of registration.
+
+    ```python
+    rules = Rules()
+
+    @rules.register(F.relu)
+    def relu(x):
+        return torch.where(x > 0, x, 0)
+    ```
+    """
+
+    def __init__(self, rules: Mapping[Any, Any] | Iterable[Rule] = (), *, composites: bool = False) -> None:
+        """`rules`: a dict from op (any spelling) to function or list of functions, or `Rule`s. With `composites`, an op
+        that no rule serves is lowered by PyTorch's own composite kernel, if it has one, recorded op by op."""
+        self._rules: dict[Op, tuple[Rule, ...]] = {}
+        self.composites = composites
+        self.memory: dict[Any, Any] = {}
+        """What planning with these rules has found out, by target; forgotten when a rule is added."""
+        if isinstance(rules, Mapping):
+            for spelling, functions in rules.items():
+                for function in functions if isinstance(functions, (list, tuple)) else (functions,):
+                    self.register(spelling)(function)
+        else:
+            for rule in rules:
+                self._add(rule)
+
+    def register(self, *spellings_: Any, name: str | None = None) -> Callable[[F], F]:
+        """Register the decorated function for an op, by any spelling, or for several. Raises `UnknownOp`."""
+        if not spellings_:
+            raise TypeError("register() needs an op: @rules.register(F.relu)")
+        found = [(spelling, op_of(spelling)) for spelling in spellings_]
+
+        def registered(function: F) -> F:
+            if not callable(function):
+                raise TypeError(f"a rule is a function over tensors, not {function!r}")
+            for spelling, op in found:
+                order = _python_order(spelling, op)
+                title = name or getattr(function, "__name__", None) or spelled(function)
+                self._add(Rule(op, function, title, order, texts=order is not None))
+            return function
+
+        return registered
+
+    def _add(self, rule: Rule) -> None:
+        self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
+        self.memory.clear()
+
+    def of(self, op: Op) -> tuple[Rule, ...]:
+        """The alternatives for `op`, perhaps none."""
+        return self._rules.get(op, ())
+
+    def __getitem__(self, spelling: Any) -> tuple[Rule, ...]:
+        found = self.of(op_of(spelling))
+        if not found:
+            raise KeyError(f"no rule for {op_of(spelling)}")
+        return found
+
+    def __contains__(self, spelling: Any) -> bool:
+        return bool(self.of(op_of(spelling)))
+
+    def __iter__(self) -> Iterator[Rule]:
+        return (rule for alternatives in self._rules.values() for rule in alternatives)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rules.values()))
+
+    def __repr__(self) -> str:
+        return f"Rules({len(self)} rules for {len(self._rules)} ops)"
+
+    @property
+    def ops(self) -> frozenset[Op]:
+        """The ops that have a rule."""
+        return frozenset(self._rules)
+
+    def __or__(self, other: Rules | Mapping[Any, Any]) -> Rules:
+        """Both; where both know an op, the rules of the left side are asked first."""
+        right = other if isinstance(other, Rules) else Rules(other)
+        return Rules([*self, *right], composites=self.composites or right.composites)
+
+    def __ror__(self, other: Mapping[Any, Any]) -> Rules:
+        return Rules(other) | self
+
+    def __sub__(self, other: Rules | Iterable[Any]) -> Rules:
+        """These rules without those of `other`: rules of a collection, or all rules for the ops of a set."""
+        if isinstance(other, Rules):
+            gone = {rule.function for rule in other}
+            return Rules([rule for rule in self if rule.function not in gone], composites=self.composites)
+        without = {op_of(spelling) for spelling in other}
+        return Rules([rule for rule in self if rule.op not in without], composites=self.composites)
+
+
+@overload
+def as_rules(rules: Rules) -> Rules: ...
+@overload
+def as_rules(rules: Mapping[Any, Any]) -> Rules: ...
+def as_rules(rules: Any) -> Rules:
+    """`rules` as a collection; a plain dict is fine."""
+    if isinstance(rules, Rules):
+        return rules
+    if isinstance(rules, Mapping):
+        return Rules(rules)
+    raise TypeError(f"rules must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    """The parameters of `function`, or None if it takes whatever the call has (builtins, `*args`)."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return None
+    try:
+        found = tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found):
+        return None
+    return found
+
+
+def _python_order(spelling: Any, op: Op) -> tuple[str, ...] | None:
+    """Schema names of the parameters of a Python function of torch, in its own order."""
+    if not inspect.isfunction(spelling) or op.packet is None:
+        return None
+    known, renamed = names(op), spellings.RENAMED.get(op.short, {})
+    ordered = []
+    for i, name in enumerate(inspect.signature(spelling).parameters):
+        canonical = renamed.get(name, name)
+        canonical = canonical if canonical in known else spellings.KEYWORDS.get(canonical, canonical)
+        ordered.append(known[0] if i == 0 and canonical not in known else canonical)
+    return tuple(ordered)
+
+
+@functools.lru_cache(maxsize=None)
+def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
+    return {p.name: p for name, params in overloads(op) if name == overload for p in params}
+
+
+def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
+    schema = _schema(bound.op, bound.overload)
+    order = rule.order or tuple(bound.arguments)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    taken = set()
+    for name, parameter in _matched(rule, order):
+        if name in bound.arguments:
+            taken.add(name)
+            value = _as_rule_means(rule, name, _listed(schema.get(name), bound.arguments[name]))
+        elif parameter.default is not parameter.empty:
+            value = parameter.default
+        else:
+            return Declined(f"needs the argument {name or parameter.name}, which the call lacks")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    for name, value in bound.arguments.items():
+        if name not in taken and not _negligible(schema.get(name), name, value, bound):
+            return Declined(f"does not take {name}={_brief(value)}")
+    return args, kwargs
+
+
+def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
+    """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
+    assert rule.parameters is not None
+    known = {*names(rule.op), *order}
+    own = {p.name: _known_as(p.name, known) for p in rule.parameters}
+    claimed = set(own.values())
+    matched: list[tuple[str | None, inspect.Parameter]] = []
+    for i, parameter in enumerate(rule.parameters):
+        name = own[parameter.name]
+        if name is None and i < len(order) and order[i] not in claimed and parameter.kind is not parameter.KEYWORD_ONLY:
+            name = order[i]
+        matched.append((name, parameter))
+    return matched
+
+
+def _known_as(name: str, known: set[str]) -> str | None:
+    if name in known:
+        return name
+    other = spellings.KEYWORDS.get(name) if name != "x" else None
+    return other if other in known else None
+
+
+def _listed(parameter: Parameter | None, value: Any) -> Any:
+    """A lone number where the schema has a list, as the list that it stands for."""
+    if parameter is not None and parameter.type in ("int[]", "SymInt[]") and isinstance(value, (int, torch.SymInt)):
+        return [value] * (parameter.length or 1)
+    return value
+
+
+def _as_rule_means(rule: Rule, name: str, value: Any) -> Any:
+    if rule.texts and name == "reduction" and isinstance(value, int):
+        return next(text for text, number in spellings.REDUCTIONS.items() if number == value)
+    return value
+
+
+def _negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
+    """Whether a rule may leave this argument alone: it is at its default, or cannot change a value."""
+    if name not in bound.given or name in spellings.IGNORED or name == "memory_format":
+        return True
+    if value is None or (name == "layout" and value is torch.strided):
+        return True
+    if parameter is None or parameter.default is MISSING:
+        return False
+    return type(value) in (int, float, bool, str, list, tuple) and _same(value, parameter)
+
+
+def _same(value: Any, parameter: Parameter) -> bool:
+    default = _listed(parameter, parameter.default)
+    value = _listed(parameter, value)
+    return bool((list(value) if isinstance(value, tuple) else value) == default)
+
+
+def _as_written(bound: Bound) -> tuple[list[Any], dict[str, Any]]:
+    """All arguments, in the order and by the names of the op's schema; those at their defaults are left out."""
+    schema = _schema(bound.op, bound.overload)
+    written = [
+        (name, value)
+        for name, value in bound.arguments.items()
+        if not _negligible(schema.get(name), name, value, bound)
+        or (name in bound.given and (schema.get(name) is None or schema[name].default is MISSING))
+    ]
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, value in written:
+        in_place = len(args) < len(bound.arguments) and list(bound.arguments)[len(args)] == name
+        if in_place and not kwargs and not (schema.get(name) is not None and schema[name].keyword_only):
+            args.append(value)
+        else:
+            kwargs[name] = value
+    return args, kwargs
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
