@@ -1,0 +1,269 @@
+"""Pooling: windows that move over the last dimensions, one dimension after the other.
+
+Sums and maxima over a box are sums and maxima along each of its sides in turn, so that a window of k × k costs 2k slices
+and not k². Of equal maxima the first in the order of the window is the maximum, and of several NaN the last; a maximum
+carries its place in the input along, and the gradient goes to that place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+
+from .windows import every, fit, ntuple, opmath, spread
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The windows along one dimension: `count` of them, each of `size` elements `gap` apart, moving by `step`."""
+
+    size: int
+    step: int
+    pad: int
+    gap: int
+    extent: Any
+    """The size of the input's dimension."""
+    count: Any
+
+    @property
+    def tail(self) -> Any:
+        """The elements that the last window needs after the end of the input; negative if it does not reach the end."""
+        return (self.count - 1) * self.step + self.gap * (self.size - 1) + 1 - self.extent - self.pad
+
+    def starts(self, device: torch.device) -> Tensor:
+        """The place in the input where each window starts, negative in the padding: int64, (count,)."""
+        return torch.arange(self.count, dtype=torch.int64, device=device) * self.step - self.pad
+
+
+def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+            ) -> list[Window]:
+    """The windows of a pooling over the last `dims` dimensions of `x`; no stride means the size of the kernel."""
+    sizes, pads, gaps = ntuple(kernel_size, dims), ntuple(padding, dims), ntuple(dilation, dims)
+    steps = sizes if stride is None or stride == [] or stride == () else ntuple(stride, dims)
+    result = []
+    for size, step, pad, gap, extent in zip(sizes, steps, pads, gaps, x.shape[-dims:]):
+        span = extent + 2 * pad - gap * (size - 1) - 1
+        count = (span + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (count - 1) * step >= extent + pad:
+            count = count - 1
+        result.append(Window(size, step, pad, gap, extent, count))
+    return result
+
+
+@register(aten.max_pool1d)
+def max_pool1d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+               ceil_mode: bool = False) -> Tensor:
+    """The values of `max_pool1d_with_indices`."""
+    return max_pool1d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+@register(aten.max_pool1d_with_indices)
+def max_pool1d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    """Two-dimensional pooling of one row."""
+    size, step = ntuple(kernel_size, 1), ntuple(stride, 1) if stride else ()
+    values, indices = aten.max_pool2d_with_indices(
+        x.unsqueeze(-2), (1, *size), (1, *(step or size)), (0, *ntuple(padding, 1)), (1, *ntuple(dilation, 1)), ceil_mode)
+    return values.squeeze(-2), indices.squeeze(-2)
+
+
+@register(aten.max_pool2d)
+def max_pool2d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+               ceil_mode: bool = False) -> Tensor:
+    """The values of `max_pool2d_with_indices`."""
+    return aten.max_pool2d_with_indices(x, ntuple(kernel_size, 2), ntuple(stride, 2) if stride else (),
+                                        ntuple(padding, 2), ntuple(dilation, 2), ceil_mode)[0]
+
+
+@register(aten.max_pool3d)
+def max_pool3d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+               ceil_mode: bool = False) -> Tensor:
+    """The values of `max_pool3d_with_indices`."""
+    return aten.max_pool3d_with_indices(x, ntuple(kernel_size, 3), ntuple(stride, 3) if stride else (),
+                                        ntuple(padding, 3), ntuple(dilation, 3), ceil_mode)[0]
+
+
+@register(aten.max_pool2d_with_indices)
+def max_pool2d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    """y = max over the window; the index counts the elements of the two last dimensions. Exact."""
+    return _maxima(x, windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode))
+
+
+@register(aten.max_pool3d_with_indices)
+def max_pool3d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    """y = max over the window; the index counts the elements of the three last dimensions. Exact."""
+    return _maxima(x, windows(x, 3, kernel_size, stride, padding, dilation, ceil_mode))
+
+
+def _maxima(x: Tensor, boxes: Sequence[Window]) -> tuple[Tensor, Tensor]:
+    """The maximum of each box of the last dimensions, and its index in them."""
+    values, index, inner = x, None, 1
+    for back, window in enumerate(reversed(boxes), 1):
+        values, index = _maxima_along(values, _places(x, index, back, window.extent, inner), back, window)
+        inner = inner * window.extent
+    assert index is not None
+    return values, index.expand(values.shape)
+
+
+def _places(x: Tensor, index: Tensor | None, back: int, extent: Any, inner: Any) -> Tensor:
+    """The index of each element in the last `back` dimensions, from that in one dimension less."""
+    place = torch.arange(extent, dtype=torch.int64, device=x.device) * inner
+    return place if index is None else place.reshape([-1] + [1] * (back - 1)) + index
+
+
+def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window) -> tuple[Tensor, Tensor]:
+    """The maxima along the dimension -back of `values`, and the `index` that stands where each was found.
+
+    An element takes the place of the best before it if it is greater or NaN, or if all before it was padding.
+    """
+    values, index = (fit(t, t.dim() - back, window.pad, window.tail, value)
+                     for t, value in ((values, _lowest(values.dtype)), (index, 0)))
+    best, found = (every(t, t.dim() - back, 0, window.count, window.step) for t in (values, index))
+    for j in range(1, window.size):
+        value, place = (every(t, t.dim() - back, j * window.gap, window.count, window.step) for t in (values, index))
+        better = value > best
+        if value.is_floating_point():
+            better = better | (value != value)
+        if (j - 1) * window.gap < window.pad:
+            only_padding = window.starts(values.device) < -(j - 1) * window.gap
+            better = better | only_padding.reshape([-1] + [1] * (back - 1))
+        best, found = torch.where(better, value, best), torch.where(better, place, found)
+    return best, found
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+@register(aten.max_pool2d_with_indices_backward)
+def max_pool2d_with_indices_backward(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any,
+                                     dilation: Any, ceil_mode: bool, indices: Tensor) -> Tensor:
+    """dx[indices[i]] += dy[i], by a sum over the positions of the window. Adds in float32 for half precision."""
+    return _put_back(grad_output, windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode), indices)
+
+
+@register(aten.max_pool3d_with_indices_backward)
+def max_pool3d_with_indices_backward(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any,
+                                     dilation: Any, ceil_mode: bool, indices: Tensor) -> Tensor:
+    """dx[indices[i]] += dy[i], by a sum over the positions of the window. Adds in float32 for half precision."""
+    return _put_back(grad_output, windows(x, 3, kernel_size, stride, padding, dilation, ceil_mode), indices)
+
+
+def _put_back(grad: Tensor, boxes: Sequence[Window], indices: Tensor) -> Tensor:
+    """Each gradient at the index where its maximum was, in zeros of the input's shape."""
+    origin: Tensor | None = None
+    for back, window in enumerate(boxes):
+        start = window.starts(grad.device)
+        origin = start if origin is None else origin.unsqueeze(-1) * window.extent + start
+    assert origin is not None
+    return _put_back_from(grad.to(opmath(grad.dtype)), boxes, indices - origin, 0).to(grad.dtype)
+
+
+def _put_back_from(grad: Tensor, boxes: Sequence[Window], place: Tensor, level: int) -> Tensor:
+    """Sum over the positions of the box in dimensions `level` and later; `place` counts from the first of them."""
+    if level == len(boxes):
+        return torch.where(place == 0, grad, torch.zeros_like(grad))
+    window, inner = boxes[level], 1
+    for later in boxes[level + 1:]:
+        inner = inner * later.extent
+    dim, total = grad.dim() - len(boxes) + level, None
+    for j in range(window.size):
+        rest = _put_back_from(grad, boxes, place - j * window.gap * inner if j else place, level + 1)
+        term = spread(rest, dim, j * window.gap - window.pad, window.step, window.extent)
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _average_nd(dims: int) -> Callable[..., Tensor]:
+    """The rule of avg_pool1d, 2d or 3d."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+        """y = Σ over the window / how many elements it has. Half precision sums in float32."""
+        if not x.is_floating_point():
+            return decline("only float inputs")
+        boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
+        total = x.to(opmath(x.dtype))
+        for back, window in enumerate(reversed(boxes), 1):
+            total = _sum_along(total, total.dim() - back, window)
+        return (total / _divisor(total, boxes, count_include_pad, divisor_override)).to(x.dtype)
+    rule.__name__ = f"avg_pool{dims}d"
+    return rule
+
+
+def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
+    """The rule of avg_pool2d_backward or avg_pool3d_backward."""
+    def rule(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
+             count_include_pad: bool, divisor_override: int | None) -> Tensor:
+        """dx = Σ over the windows that hold x of dy / how many elements they have."""
+        boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
+        grad = grad_output.to(opmath(grad_output.dtype))
+        grad = grad / _divisor(grad, boxes, count_include_pad, divisor_override)
+        for back, window in enumerate(reversed(boxes), 1):
+            grad = _spread_along(grad, grad.dim() - back, window)
+        return grad.to(grad_output.dtype)
+    rule.__name__ = f"avg_pool{dims}d_backward"
+    return rule
+
+
+for _dims, _forward in ((1, aten.avg_pool1d), (2, aten.avg_pool2d), (3, aten.avg_pool3d)):
+    register(_forward)(_average_nd(_dims))
+for _dims, _backward in ((2, aten.avg_pool2d_backward), (3, aten.avg_pool3d_backward)):
+    register(_backward)(_average_backward_nd(_dims))
+
+
+def _sum_along(x: Tensor, dim: int, window: Window) -> Tensor:
+    """Sums over the windows along one dimension: a view where they do not overlap, else a sum of slices."""
+    if window.size <= window.step:
+        x = fit(x, dim, window.pad, window.count * window.step - window.extent - window.pad)
+        x = x.reshape(list(x.shape[:dim]) + [window.count, window.step] + list(x.shape[dim + 1:]))
+        return every(x, dim + 1, 0, window.size).sum(dim + 1)
+    x = fit(x, dim, window.pad, window.tail)
+    total = every(x, dim, 0, window.count, window.step)
+    for j in range(1, window.size):
+        total = total + every(x, dim, j, window.count, window.step)
+    return total
+
+
+def _spread_along(grad: Tensor, dim: int, window: Window) -> Tensor:
+    """The adjoint of `_sum_along`."""
+    if window.size <= window.step:
+        shape = list(grad.shape)
+        tiles = grad.unsqueeze(dim + 1).expand(shape[:dim + 1] + [window.size] + shape[dim + 1:])
+        tiles = fit(tiles, dim + 1, 0, window.step - window.size).flatten(dim, dim + 1)
+        return fit(tiles, dim, -window.pad, window.extent + window.pad - window.count * window.step)
+    total = None
+    for j in range(window.size):
+        term = spread(grad, dim, j - window.pad, window.step, window.extent)
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _divisor(x: Tensor, boxes: Sequence[Window], count_include_pad: bool, override: int | None) -> Any:
+    """What the sum over each window is divided by: one number, or a tensor where windows are cut at the edges."""
+    if override is not None:
+        return override
+    divisor: Any = 1
+    for back, window in enumerate(reversed(boxes), 1):
+        edge = window.pad if count_include_pad else 0
+        whole = window.tail <= edge and (count_include_pad or window.pad == 0)
+        if whole:
+            divisor = divisor * window.size
+        else:
+            start = window.starts(x.device)
+            inside = (start + window.size).clamp(max=window.extent + edge) - start.clamp(min=-edge)
+            divisor = divisor * inside.to(x.dtype).reshape([-1] + [1] * (back - 1))
+    return divisor
