@@ -143,4 +143,5 @@ def adaptive_max_pool3d_backward(grad_output: Tensor, x: Tensor, indices: Tensor
 def _scatter(grad: Tensor, x: Tensor, indices: Tensor, dims: int) -> Tensor:
     compute = opmath(grad.dtype)
     zeros = torch.zeros_like(x, dtype=compute).flatten(-dims)
-    return zeros.scatter_add(-1, indices.flatten(-dims), grad.to(compute).flatten(-dims)).reshape(x.shape).to(grad.dtype)
+    out = zeros.scatter_add(-1, indices.flatten(-dims), grad.to(compute).flatten(-dims))
+    return out.reshape(x.shape).to(grad.dtype)

@@ -1,10 +1,10 @@
 """Convolutions, as sums over the positions of the kernel.
 
-For each position of the kernel the input is shifted (padded and sliced, `stride` apart) and contracted over its channels
-with that position's weights; the sum over the positions is the convolution. The number of operations grows with the
-kernel, not with channels or images. Windows that do not overlap (1×1 kernels, the patches of a vision transformer) are a
-view of the input and cost one contraction in all. A transposed convolution is the convolution of an input with zeros put
-between its elements; its gradients are those of the convolution with the roles of input and output exchanged.
+For each position of the kernel the input is shifted (padded and sliced, `stride` apart) and contracted over its
+channels with that position's weights; the sum over the positions is the convolution. The number of operations grows
+with the kernel, not with channels or images. Windows that do not overlap (1×1 kernels, the patches of a vision
+transformer) are a view of the input and cost one contraction in all. A transposed convolution is the convolution of an
+input with zeros put between its elements; its gradients are those of the convolution with input and output exchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _convolution_nd(dims: int) -> Callable[..., Tensor]:
         stride, dilation = ntuple(stride, dims), ntuple(dilation, dims)
         if isinstance(padding, str):
             batched, padding = _named_padding(batched, weight, padding, dilation)
-        out = torch.convolution(batched, weight, bias, stride, ntuple(padding, dims), dilation, False, (0,) * dims, groups)
+        out = torch.convolution(batched, weight, bias, stride, ntuple(padding, dims), dilation, False, (0,) * dims,
+                                groups)
         return out if x.dim() == dims + 2 else out.squeeze(0)
     rule.__name__ = f"conv{dims}d"
     return rule
@@ -104,7 +105,8 @@ def convolution_backward(grad_output: Tensor, x: Tensor, weight: Tensor, bias_si
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
         missing = (0,) * dims if transposed else _missing(grad_output, x, weight, stride, padding, dilation)
-        grad_x = torch.convolution(grad_output, weight, None, stride, padding, dilation, not transposed, missing, groups)
+        grad_x = torch.convolution(grad_output, weight, None, stride, padding, dilation, not transposed, missing,
+                                   groups)
     if output_mask[1]:
         small, large = (x, grad_output) if transposed else (grad_output, x)
         grad_weight = _weight_gradient(small, large, weight, stride, padding, dilation, groups)

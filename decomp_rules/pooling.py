@@ -1,8 +1,8 @@
 """Pooling: windows that move over the last dimensions, one dimension after the other.
 
-Sums and maxima over a box are sums and maxima along each of its sides in turn, so that a window of k × k costs 2k slices
-and not k². Of equal maxima the first in the order of the window is the maximum, and of several NaN the last; a maximum
-carries its place in the input along, and the gradient goes to that place alone.
+Sums and maxima over a box are sums and maxima along each of its sides in turn, so that a window of k × k costs 2k
+slices and not k². Of equal maxima the first in the order of the window is the maximum, and of several NaN the last; a
+maximum carries its place in the input along, and the gradient goes to that place alone.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def max_pool1d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), paddi
     """Two-dimensional pooling of one row."""
     size, step = ntuple(kernel_size, 1), ntuple(stride, 1) if stride else ()
     values, indices = aten.max_pool2d_with_indices(
-        x.unsqueeze(-2), (1, *size), (1, *(step or size)), (0, *ntuple(padding, 1)), (1, *ntuple(dilation, 1)), ceil_mode)
+        x.unsqueeze(-2), (1, *size), (1, *(step or size)), (0, *ntuple(padding, 1)), (1, *ntuple(dilation, 1)),
+        ceil_mode)
     return values.squeeze(-2), indices.squeeze(-2)
 
 

@@ -33,7 +33,7 @@ def every(x: Tensor, dim: int, start: Any, count: Any, step: int = 1) -> Tensor:
 
 
 def fit(x: Tensor, dim: int, before: Any, after: Any, value: float = 0) -> Tensor:
-    """`x` with `before` and `after` elements of `value` added to dimension `dim`, or cut off where they are negative."""
+    """`x` with `before` and `after` elements of `value` added to dimension `dim`; negative ones are cut off."""
     dim = dim % x.dim()
     if before < 0 or after < 0:
         kept = x.shape[dim] + min(before, 0) + min(after, 0)
@@ -44,7 +44,7 @@ def fit(x: Tensor, dim: int, before: Any, after: Any, value: float = 0) -> Tenso
 
 
 def spread(x: Tensor, dim: int, start: Any, step: int, size: Any) -> Tensor:
-    """The adjoint of `every`: zeros of `size` in dimension `dim`, with the elements of `x` from `start`, `step` apart."""
+    """The adjoint of `every`: zeros of `size` in dimension `dim`, and the elements of `x` in it."""
     count = x.shape[dim]
     if step > 1:
         shape = list(x.shape)
