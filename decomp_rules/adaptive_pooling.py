@@ -14,6 +14,7 @@ from torch import Tensor
 from decomp import Rules
 
 from .pooling import Window, _maxima, _maxima_along, _places
+from .operands import cast
 from .windows import every, fit, ntuple, opmath
 
 RULES = Rules()
@@ -49,10 +50,10 @@ def _average_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of the kernel for `dims` dimensions."""
     def rule(x: Tensor, output_size: Any) -> Tensor:
         """The mean over each window, along one dimension after the other. Half precision computes in float32."""
-        out = x.to(opmath(x.dtype))
+        out = cast(x, opmath(x.dtype))
         for back, m in enumerate(reversed(_sizes(x, output_size, dims)), 1):
             out = _mean_along(out, out.dim() - back, m)
-        return out.to(x.dtype)
+        return cast(out, x.dtype)
     rule.__name__ = f"adaptive_avg_pool{dims}d"
     return rule
 
@@ -61,10 +62,10 @@ def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of the kernel's gradient for `dims` dimensions."""
     def rule(grad_output: Tensor, x: Tensor) -> Tensor:
         """dx = Σ over the windows that hold x of dy / their size."""
-        grad = grad_output.to(opmath(grad_output.dtype))
+        grad = cast(grad_output, opmath(grad_output.dtype))
         for back in range(1, dims + 1):
             grad = _spread_mean_along(grad, grad.dim() - back, x.shape[-back])
-        return grad.to(grad_output.dtype)
+        return cast(grad, grad_output.dtype)
     rule.__name__ = f"adaptive_avg_pool{dims}d_backward"
     return rule
 
@@ -143,5 +144,5 @@ def adaptive_max_pool3d_backward(grad_output: Tensor, x: Tensor, indices: Tensor
 def _scatter(grad: Tensor, x: Tensor, indices: Tensor, dims: int) -> Tensor:
     compute = opmath(grad.dtype)
     zeros = torch.zeros_like(x, dtype=compute).flatten(-dims)
-    out = zeros.scatter_add(-1, indices.flatten(-dims), grad.to(compute).flatten(-dims))
-    return out.reshape(x.shape).to(grad.dtype)
+    out = zeros.scatter_add(-1, indices.flatten(-dims), cast(grad, compute).flatten(-dims))
+    return cast(out.reshape(x.shape), grad.dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from decomp import Rules
 
+from .operands import cast
 from .windows import blocks, disjoint, every, fit, ntuple, opmath, spread
 
 RULES = Rules()
@@ -85,14 +86,14 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pad
     dims = weight.dim() - 2
     stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
     compute = opmath(x.dtype)
-    wide, kernel = x.to(compute), weight.to(compute)
+    wide, kernel = cast(x, compute), cast(weight, compute)
     if transposed:
         out = _transpose(wide, kernel, stride, padding, dilation, ntuple(output_padding, dims), groups)
     else:
         out = _convolve(wide, kernel, stride, [(p, p) for p in padding], dilation, groups)
     if bias is not None:
-        out = out + bias.to(compute).reshape([-1] + [1] * dims)
-    return out.to(x.dtype)
+        out = out + cast(bias, compute).reshape([-1] + [1] * dims)
+    return cast(out, x.dtype)
 
 
 @register(aten.convolution_backward)
@@ -182,14 +183,14 @@ def _weight_gradient(small: Tensor, large: Tensor, weight: Tensor, stride: Seque
                      dilation: Sequence[int], groups: int) -> Tensor:
     """The gradient of the weight between `small` (N, G·O, *places) and `large` (N, G·C, *S), shaped as `weight`."""
     compute, kernel, places = opmath(weight.dtype), list(weight.shape[2:]), list(small.shape[2:])
-    large = _padded(large.to(compute), [(p, p) for p in padding])
-    flat = _channels_first(small.to(compute), groups).flatten(2)
+    large = _padded(cast(large, compute), [(p, p) for p in padding])
+    flat = _channels_first(cast(small, compute), groups).flatten(2)
     if disjoint(kernel, stride, dilation):
         out = torch.bmm(flat, _patches(large, places, stride, kernel, groups).flatten(2).transpose(1, 2))
     else:
         shifts = _shifts(_channels_first(large, groups), places, stride, kernel, dilation)
         out = torch.stack([torch.bmm(flat, shifted.flatten(2).transpose(1, 2)) for shifted in shifts], -1)
-    return out.reshape(weight.shape).to(weight.dtype)
+    return cast(out.reshape(weight.shape), weight.dtype)
 
 
 def _padded(x: Tensor, pads: Sequence[tuple[Any, Any]]) -> Tensor:

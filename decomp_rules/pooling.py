@@ -16,6 +16,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 
+from .operands import cast
 from .windows import every, fit, ntuple, opmath, spread
 
 RULES = Rules()
@@ -169,7 +170,7 @@ def _put_back(grad: Tensor, boxes: Sequence[Window], indices: Tensor) -> Tensor:
         start = window.starts(grad.device)
         origin = start if origin is None else origin.unsqueeze(-1) * window.extent + start
     assert origin is not None
-    return _put_back_from(grad.to(opmath(grad.dtype)), boxes, indices - origin, 0).to(grad.dtype)
+    return cast(_put_back_from(cast(grad, opmath(grad.dtype)), boxes, indices - origin, 0), grad.dtype)
 
 
 def _put_back_from(grad: Tensor, boxes: Sequence[Window], place: Tensor, level: int) -> Tensor:
@@ -196,10 +197,10 @@ def _average_nd(dims: int) -> Callable[..., Tensor]:
         if not x.is_floating_point():
             return decline("only float inputs")
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
-        total = x.to(opmath(x.dtype))
+        total = cast(x, opmath(x.dtype))
         for back, window in enumerate(reversed(boxes), 1):
             total = _sum_along(total, total.dim() - back, window)
-        return (total / _divisor(total, boxes, count_include_pad, divisor_override)).to(x.dtype)
+        return cast(total / _divisor(total, boxes, count_include_pad, divisor_override), x.dtype)
     rule.__name__ = f"avg_pool{dims}d"
     return rule
 
@@ -210,11 +211,11 @@ def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
              count_include_pad: bool, divisor_override: int | None) -> Tensor:
         """dx = Σ over the windows that hold x of dy / how many elements they have."""
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
-        grad = grad_output.to(opmath(grad_output.dtype))
+        grad = cast(grad_output, opmath(grad_output.dtype))
         grad = grad / _divisor(grad, boxes, count_include_pad, divisor_override)
         for back, window in enumerate(reversed(boxes), 1):
             grad = _spread_along(grad, grad.dim() - back, window)
-        return grad.to(grad_output.dtype)
+        return cast(grad, grad_output.dtype)
     rule.__name__ = f"avg_pool{dims}d_backward"
     return rule
 
@@ -266,5 +267,5 @@ def _divisor(x: Tensor, boxes: Sequence[Window], count_include_pad: bool, overri
         else:
             start = window.starts(x.device)
             inside = (start + window.size).clamp(max=window.extent + edge) - start.clamp(min=-edge)
-            divisor = divisor * inside.to(x.dtype).reshape([-1] + [1] * (back - 1))
+            divisor = divisor * cast(inside, x.dtype).reshape([-1] + [1] * (back - 1))
     return divisor
