@@ -1,0 +1,247 @@
+"""Losses: an elementwise distance, then the reduction. What is narrower than 32 bits is computed in float32 and rounded
+once, after the reduction. The backward ops of these losses are in `loss_backward`."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from decomp import Rules
+from decomp_rules.operands import cast, wide
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+NONE, MEAN, SUM = 0, 1, 2
+"""ATen's codes for the reductions."""
+
+
+@register(aten.mse_loss)
+def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """(x − t)²."""
+    error = wide(x) - wide(target)
+    return reduced(error * error, reduction, torch.result_type(x, target))
+
+
+@register(aten.l1_loss)
+def l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """|x − t|."""
+    return reduced(torch.abs(wide(x) - wide(target)), reduction, torch.result_type(x, target))
+
+
+@register(aten.smooth_l1_loss)
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
+    """½ d² / β where d = |x − t| < β, else d − ½ β."""
+    distance = torch.abs(wide(x) - wide(target))
+    if beta > 0:
+        distance = torch.where(distance < beta, distance * distance * (0.5 / beta), distance - 0.5 * beta)
+    return reduced(distance, reduction, torch.result_type(x, target))
+
+
+@register(aten.huber_loss)
+def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
+    """½ d² where d = |x − t| ≤ δ, else δ (d − ½ δ)."""
+    distance = torch.abs(wide(x) - wide(target))
+    loss = torch.where(distance <= delta, distance * distance * 0.5, (distance - 0.5 * delta) * delta)
+    return reduced(loss, reduction, torch.result_type(x, target))
+
+
+@register(aten.nll_loss_forward, aten.nll_loss2d_forward)
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int,
+                     ignore_index: int) -> tuple[Tensor, Tensor]:
+    """−w xₜ of the target class, 0 where it is ignored, and the total weight that the mean divides by."""
+    classes = 0 if x.dim() == 1 else 1
+    counted = target != ignore_index
+    index = torch.where(counted, target, 0).to(torch.int64)
+    picked = torch.gather(wide(x), classes, index.unsqueeze(classes)).squeeze(classes)
+    if weight is None:
+        share = counted.to(picked.dtype)
+    else:
+        chosen = torch.index_select(wide(weight), 0, index.reshape(-1)).reshape(index.shape)
+        share = torch.where(counted, chosen, 0)
+    losses = -torch.where(counted, picked, 0) * share
+    if reduction == NONE:
+        return cast(losses, x.dtype), torch.full((), 0, dtype=x.dtype, device=x.device)
+    loss, total = torch.sum(losses), torch.sum(share)
+    return cast(loss / total if reduction == MEAN else loss, x.dtype), cast(total, x.dtype)
+
+
+@register(aten.nll_loss, aten.nll_loss_nd, aten.nll_loss2d)
+def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+             ignore_index: int = -100) -> Tensor:
+    """−w xₜ of the target class, 0 where it is ignored; the mean is weighted."""
+    return nll_loss_forward(x, target, weight, reduction, ignore_index)[0]
+
+
+@register(aten.cross_entropy_loss)
+def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                       ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+    """−Σ w t log softmax(x) over the classes, for targets that are probabilities or the index of one class."""
+    classes = 0 if x.dim() == 1 else 1
+    logs = torch.log_softmax(wide(x), classes)
+    if target.is_floating_point():
+        loss = probability_entropy(logs, target, weight, reduction, label_smoothing, classes)
+        return cast(loss, torch.result_type(x, target))
+    loss, total = nll_loss_forward(logs, target, weight, reduction, ignore_index)
+    if label_smoothing > 0:
+        counted = target != ignore_index
+        spread = -torch.sum(logs * over_classes(weight, logs, classes), [classes])
+        spread = torch.where(counted, spread, 0)
+        spread = spread if reduction == NONE else torch.sum(spread)
+        spread = spread / total if reduction == MEAN else spread
+        loss = loss * (1 - label_smoothing) + spread * (label_smoothing / x.shape[classes])
+    return cast(loss, x.dtype)
+
+
+@register(aten.binary_cross_entropy)
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+    """−t max(log x, −100) − (1 − t) max(log(1 − x), −100). The op's gradient is (x − t) / max(x (1 − x), 10⁻¹²): where
+    the maximum is 10⁻¹² the loss is continued along that slope."""
+    p, t = wide(x), wide(target)
+    edge = p * (1 - p) < 1e-12
+    inside = torch.where(edge, 0.5, p)
+    outside = torch.where(edge, p, 0.5).detach()
+    smooth = (t - 1) * torch.log1p(-inside) - t * torch.log(inside)
+    clamped = (t - 1) * torch.clamp(torch.log1p(-outside), min=-100) - t * torch.clamp(torch.log(outside), min=-100)
+    loss = torch.where(edge, clamped + (p - t).detach() * 1e12 * (p - p.detach()), smooth)
+    return reduced(loss if weight is None else loss * wide(weight), reduction, x.dtype)
+
+
+@register(aten.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, weight: Tensor | None = None,
+                                     pos_weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+    """(1 − t) x − (1 + (pos − 1) t) log σ(x)."""
+    z, t = wide(x), wide(target)
+    logs = F.logsigmoid(z)
+    logs = logs if pos_weight is None else ((wide(pos_weight) - 1) * t + 1) * logs
+    loss = (1 - t) * z - logs
+    return reduced(loss if weight is None else loss * wide(weight), reduction, torch.result_type(x, target))
+
+
+@register(aten.kl_div)
+def kl_div(x: Tensor, target: Tensor, reduction: int = MEAN, log_target: bool = False) -> Tensor:
+    """t (log t − x), for targets that are probabilities or their logarithms."""
+    z, t = wide(x), wide(target)
+    loss = torch.exp(t) * (t - z) if log_target else torch.xlogy(t, t) - t * z
+    return reduced(loss, reduction, torch.result_type(x, target))
+
+
+@register(aten.hinge_embedding_loss)
+def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: int = MEAN) -> Tensor:
+    """x for the target 1, max(margin − x, 0) for −1."""
+    z = wide(x)
+    apart = torch.where(target != 1, torch.clamp_min(margin - z, 0), 0)
+    return reduced(apart + torch.where(target != -1, z, 0), reduction, x.dtype)
+
+
+@register(aten.margin_ranking_loss)
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
+                        reduction: int = MEAN) -> Tensor:
+    """max(−t (x₁ − x₂) + margin, 0)."""
+    loss = torch.clamp_min(-wide(target) * (wide(input1) - wide(input2)) + margin, 0)
+    return reduced(loss, reduction, torch.result_type(input1, input2))
+
+
+@register(aten.soft_margin_loss)
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """log(1 + exp(−t x))."""
+    return reduced(torch.log1p(torch.exp(-wide(x) * wide(target))), reduction, torch.result_type(x, target))
+
+
+@register(aten.multi_margin_loss)
+def multi_margin_loss(x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None,
+                      reduction: int = MEAN) -> Tensor:
+    """Σ max(margin − xₜ + xⱼ, 0)ᵖ / C over the classes j ≠ t, times the weight of t."""
+    rows = wide(x).reshape(-1, x.shape[-1])
+    index = target.reshape(-1, 1)
+    gap = margin - torch.gather(rows, 1, index) + rows
+    missed = (gap > 0) & (torch.arange(x.shape[-1], device=x.device) != index)
+    gap = torch.where(missed, gap, 0)
+    gap = gap * gap if p == 2 else gap
+    gap = gap if weight is None else gap * torch.index_select(wide(weight), 0, index.reshape(-1)).unsqueeze(1)
+    loss = torch.sum(gap, [1]) / x.shape[-1]
+    return reduced(loss.reshape(target.shape) if reduction == NONE else loss, reduction, x.dtype)
+
+
+@register(aten.multilabel_margin_loss_forward)
+def multilabel_margin_loss_forward(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Σ max(1 − xₜ + xⱼ, 0) / C over the targets t of a row, which end at the first −1, and the other classes j; and
+    which classes are targets."""
+    count = x.shape[-1]
+    rows, labels = wide(x).reshape(-1, count), target.reshape(-1, count)
+    used = torch.cumsum((labels < 0).to(torch.int64), 1) == 0
+    index = torch.where(used, labels, 0)
+    hit = (index.unsqueeze(2) == torch.arange(count, device=x.device)) & used.unsqueeze(2)
+    is_target = torch.any(hit, 1)
+    gap = 1 - torch.gather(rows, 1, index).unsqueeze(2) + rows.unsqueeze(1)
+    missed = (gap > 0) & used.unsqueeze(2) & ~is_target.unsqueeze(1)
+    loss = torch.sum(torch.where(missed, gap, 0), [1, 2]) / count
+    loss = loss.reshape(x.shape[:-1]) if reduction == NONE else loss
+    return reduced(loss, reduction, x.dtype), is_target.reshape(target.shape).to(x.dtype)
+
+
+@register(aten.multilabel_margin_loss)
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """Σ max(1 − xₜ + xⱼ, 0) / C over the targets t of a row, which end at the first −1, and the other classes j."""
+    return multilabel_margin_loss_forward(x, target, reduction)[0]
+
+
+@register(aten.cosine_embedding_loss)
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
+                          reduction: int = MEAN) -> Tensor:
+    """1 − cos for the target 1, max(cos − margin, 0) for −1; the squared norms have 10⁻¹² added."""
+    x, y, dims = wide(input1), wide(input2), [input1.dim() - 1]
+    squares = (torch.sum(x * x, dims) + 1e-12) * (torch.sum(y * y, dims) + 1e-12)
+    cosine = torch.sum(x * y, dims) / torch.sqrt(squares)
+    alike = torch.where(target == 1, 1 - cosine, 0)
+    apart = torch.where(target == -1, torch.clamp_min(cosine - margin, 0), 0)
+    return reduced(alike + apart, reduction, torch.result_type(input1, input2))
+
+
+@register(aten.triplet_margin_loss)
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+                        eps: float = 1e-6, swap: bool = False, reduction: int = MEAN) -> Tensor:
+    """max(margin + ‖a − p‖ − ‖a − n‖, 0); with `swap` the smaller of ‖a − n‖ and ‖p − n‖."""
+    near = F.pairwise_distance(anchor, positive, p, eps)
+    far = F.pairwise_distance(anchor, negative, p, eps)
+    far = torch.min(far, F.pairwise_distance(positive, negative, p, eps)) if swap else far
+    return reduced(torch.clamp_min(margin + near - far, 0), reduction, near.dtype)
+
+
+@register(aten.poisson_nll_loss)
+def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int) -> Tensor:
+    """exp(x) − t x, or x − t log(x + ε); `full` adds Stirling's t log t − t + ½ log 2πt for t > 1."""
+    z, t = wide(x), wide(target)
+    loss = torch.exp(z) - t * z if log_input else z - t * torch.log(z + eps)
+    if full:
+        large = t > 1
+        safe = torch.where(large, t, 2)
+        loss = loss + torch.where(large, safe * torch.log(safe) - safe + 0.5 * torch.log(2 * math.pi * safe), 0)
+    return reduced(loss, reduction, torch.result_type(x, target))
+
+
+def reduced(loss: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
+    """The losses, their mean or their sum, in `dtype`."""
+    if reduction == MEAN:
+        return cast(torch.mean(loss), dtype)
+    return cast(torch.sum(loss) if reduction == SUM else loss, dtype)
+
+
+def probability_entropy(logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float,
+                        classes: int) -> Tensor:
+    """−Σ w t log p over the classes for targets that are probabilities; the mean is over all but the classes."""
+    count = logs.shape[classes]
+    share = wide(target) * (1 - label_smoothing) + label_smoothing / count if label_smoothing > 0 else wide(target)
+    loss = -torch.sum(logs * share * over_classes(weight, logs, classes), [classes])
+    if reduction == NONE:
+        return loss
+    return torch.mean(loss) if reduction == MEAN else torch.sum(loss)
+
+
+def over_classes(weight: Tensor | None, logs: Tensor, classes: int) -> Tensor | float:
+    """The weights laid along the dimension of the classes; 1 where there are none."""
+    if weight is None:
+        return 1.0
+    return wide(weight).view(-1, *[1] * (logs.dim() - classes - 1))

@@ -1,0 +1,304 @@
+"""Normalisations: layer, group, instance, batch and RMS norm. Each composite goes to its kernel and each kernel to
+moments in two passes: the mean first, then the mean square of what is left. What is narrower than 32 bits is computed
+in float32 and rounded once, as PyTorch's CPU kernels do."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.operands import cast, wide
+from decomp_rules.reduction import extent
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+@register(aten.layer_norm)
+def layer_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x − mean) / √(var + ε) · w + b over the last dimensions, by the kernel."""
+    return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
+
+
+@register(aten.native_layer_norm)
+def native_layer_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
+                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε) · w + b, the mean and 1 / √(var + ε)."""
+    normal, mean, rstd = standardised(wide(x), trailing(x, normalized_shape), eps)
+    return cast(affine(normal, weight, bias), x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
+
+
+@register(aten.native_layer_norm_backward)
+def native_layer_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Sequence[int], mean: Tensor,
+                               rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
+                               output_mask: Sequence[bool]) -> Gradients:
+    """r (gw − mean gw − x̂ mean(gw x̂)), Σ g x̂ and Σ g, with x̂ the normalised input."""
+    grad, normal = wide(grad_out), (wide(x) - wide(mean)) * wide(rstd)
+    inner = trailing(x, normalized_shape)
+    outer = tuple(range(inner[0]))
+    grad_x = through_standardised(affine(grad, weight), normal, wide(rstd), inner)
+    return (
+        cast(grad_x, x.dtype) if output_mask[0] else None,
+        cast(total(grad * normal, outer), parameter_dtype(weight, x)) if output_mask[1] else None,
+        cast(total(grad, outer), parameter_dtype(bias, x)) if output_mask[2] else None,
+    )
+
+
+@register(aten.rms_norm)
+def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+             eps: float | None = None) -> Tensor:
+    """x / √(mean x² + ε) · w over the last dimensions; ε is that of the dtype computed in unless it is given."""
+    return _fused_rms_norm(x, normalized_shape, weight, eps)[0]
+
+
+@register(aten._fused_rms_norm)
+def _fused_rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None,
+                    eps: float | None) -> tuple[Tensor, Tensor]:
+    """x / √(mean x² + ε) · w and 1 / √(mean x² + ε)."""
+    if x.is_complex():
+        return decline("only real inputs")
+    x_wide = wide(x)
+    eps = torch.finfo(x_wide.dtype).eps if eps is None else eps
+    rstd = torch.rsqrt(torch.mean(x_wide * x_wide, trailing(x, normalized_shape), keepdim=True) + eps)
+    return cast(affine(x_wide * rstd, weight), x.dtype), rstd
+
+
+@register(aten._fused_rms_norm_backward)
+def _fused_rms_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Sequence[int], rstd: Tensor,
+                             weight: Tensor | None, output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
+    """r (gw − x̂ mean(gw x̂)) and Σ g x̂, with x̂ = x r."""
+    grad, normal = wide(grad_out), wide(x) * wide(rstd)
+    inner = trailing(x, normalized_shape)
+    weighted = affine(grad, weight)
+    along = torch.mean(weighted * normal, inner, keepdim=True)
+    return (
+        cast((weighted - normal * along) * wide(rstd), x.dtype) if output_mask[0] else None,
+        cast(total(grad * normal, tuple(range(inner[0]))), parameter_dtype(weight, x)) if output_mask[1] else None,
+    )
+
+
+@register(aten.group_norm)
+def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x − mean) / √(var + ε) · w + b over groups of channels, by the kernel."""
+    batch, channels = x.shape[:2]
+    return torch.native_group_norm(dense(x), weight, bias, batch, channels, spatial_extent(x), num_groups, eps)[0]
+
+
+@register(aten.native_group_norm)
+def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int,
+                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε) · w + b over groups of channels, the mean and 1 / √(var + ε)."""
+    normal, mean, rstd = standardised(wide(x).reshape(N, group, C // group, HxW), (2, 3), eps)
+    out = affine(normal.reshape(x.shape), per_channel(weight, x), per_channel(bias, x))
+    return cast(out, x.dtype), cast(mean.view(N, group), x.dtype), cast(rstd.view(N, group), x.dtype)
+
+
+@register(aten.native_group_norm_backward)
+def native_group_norm_backward(grad_out: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int,
+                               C: int, HxW: int, group: int, output_mask: Sequence[bool]) -> Gradients:
+    """r (gw − mean gw − x̂ mean(gw x̂)), Σ g x̂ and Σ g, with x̂ the normalised input."""
+    grouped, channels = (N, group, C // group, HxW), (C,)
+    rstd = wide(rstd).reshape(N, group, 1, 1)
+    normal = (wide(x).reshape(grouped) - wide(mean).reshape(N, group, 1, 1)) * rstd
+    grad = wide(grad_out).reshape(grouped)
+    weighted = grad if weight is None else grad * wide(weight).reshape(1, group, C // group, 1)
+    grad_x = through_standardised(weighted, normal, rstd, (2, 3)).reshape(x.shape)
+    dtype = parameter_dtype(weight, x)
+    return (
+        cast(grad_x, x.dtype) if output_mask[0] else None,
+        cast(torch.sum(grad * normal, [0, 3]).reshape(channels), dtype) if output_mask[1] else None,
+        cast(torch.sum(grad, [0, 3]).reshape(channels), dtype) if output_mask[2] else None,
+    )
+
+
+@register(aten.instance_norm)
+def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+                  running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float) -> Tensor:
+    """Group norm with one channel a group; with given statistics, batch norm. By the kernels."""
+    if not use_input_stats:
+        return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)[0]
+    if running_mean is not None:
+        return decline("running statistics are updated in place")
+    batch, channels = x.shape[:2]
+    return torch.native_group_norm(dense(x), weight, bias, batch, channels, spatial_extent(x), channels, eps)[0]
+
+
+@register(aten.batch_norm)
+def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+               running_var: Tensor | None, training: bool, momentum: float, eps: float) -> Tensor:
+    """(x − mean) / √(var + ε) · w + b per channel, with the batch's statistics or given ones, by the kernel."""
+    return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+
+
+@register(aten.native_batch_norm)
+def native_batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+                      running_var: Tensor | None, training: bool, momentum: float,
+                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε) · w + b per channel, and the batch's mean and 1 / √(var + ε), by the kernel."""
+    if not training:
+        return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    if running_mean is not None or running_var is not None:
+        return decline("running statistics are updated in place")
+    return torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
+
+
+@register(aten._native_batch_norm_legit)
+def _native_batch_norm_legit(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                             eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε) · w + b per channel, the mean and 1 / √(var + ε), without running statistics."""
+    if not training:
+        return decline("there are no statistics to evaluate with")
+    channels = x.shape[1]
+    normal, mean, rstd = standardised(wide(x), all_but_channel(x), eps)
+    out = affine(normal, per_channel(weight, x), per_channel(bias, x))
+    return cast(out, x.dtype), cast(mean.reshape(channels), x.dtype), cast(rstd.reshape(channels), x.dtype)
+
+
+@register(aten._native_batch_norm_legit_no_training)
+def _native_batch_norm_legit_no_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+                                         running_var: Tensor, momentum: float,
+                                         eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε) · w + b per channel with given statistics; the two saved ones are empty."""
+    scale = torch.rsqrt(wide(running_var) + eps)
+    scale = scale if weight is None else scale * wide(weight)
+    centred = wide(x) - per_channel(running_mean, x)
+    out = affine(centred, per_channel(scale, x), per_channel(bias, x))
+    saved = torch.full((0,), 0, dtype=x.dtype, device=x.device)
+    return cast(out, x.dtype), saved, saved.clone()
+
+
+@register(aten._native_batch_norm_legit_functional)
+def _native_batch_norm_legit_functional(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Batch norm by the kernel, and the running statistics moved towards the batch's: (1 − m) old + m new."""
+    if not training:
+        out, mean, rstd = torch._native_batch_norm_legit_no_training(
+            x, weight, bias, running_mean, running_var, momentum, eps)
+        return out, mean, rstd, running_mean.clone(), running_var.clone()
+    out, mean, rstd = torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
+    batch = wide(x).detach()
+    average = torch.mean(batch, all_but_channel(x))
+    variance = torch.var(batch, all_but_channel(x), correction=1)
+    return out, mean, rstd, moved(running_mean, average, momentum), moved(running_var, variance, momentum)
+
+
+@register(aten.native_batch_norm_backward)
+def native_batch_norm_backward(
+    grad_out: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: Sequence[bool],
+) -> Gradients:
+    """r (gw − mean gw − x̂ mean(gw x̂)), or r gw with given statistics, Σ g x̂ and Σ g, x̂ the normalised input."""
+    rstd = wide(save_invstd) if train else torch.rsqrt(wide(running_var) + eps)
+    rstd, mean = per_channel(rstd, x), per_channel(save_mean if train else running_mean, x)
+    grad, normal, dims = wide(grad_out), (wide(x) - mean) * rstd, all_but_channel(x)
+    weighted = affine(grad, per_channel(weight, x))
+    grad_x = through_standardised(weighted, normal, rstd, dims) if train else weighted * rstd
+    dtype = parameter_dtype(weight, x)
+    return (
+        cast(grad_x, x.dtype) if output_mask[0] else None,
+        cast(torch.sum(grad * normal, dims), dtype) if output_mask[1] else None,
+        cast(torch.sum(grad, dims), dtype) if output_mask[2] else None,
+    )
+
+
+@register(aten._weight_norm)
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """v g / ‖v‖, the norm over every dimension but one, or over all for dim = −1."""
+    return v * (g / norm_except_dim(v, 2, dim))
+
+
+@register(aten._weight_norm_interface)
+def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """v g / ‖v‖ and ‖v‖."""
+    norm = norm_except_dim(v, 2, dim)
+    return v * (g / norm), norm
+
+
+@register(aten._weight_norm_interface_backward)
+def _weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor,
+                                    dim: int) -> tuple[Tensor, Tensor]:
+    """(g / ‖v‖) (grad − v̂ Σ grad v̂) and Σ grad v̂, with v̂ = v / ‖v‖."""
+    dims = all_but(saved_v, dim)
+    unit = saved_v / saved_norms
+    along = torch.sum(grad_w * unit, dims, keepdim=True)
+    return saved_g / saved_norms * (grad_w - unit * along), along.reshape(saved_g.shape)
+
+
+@register(aten.norm_except_dim)
+def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
+    """‖v‖ over every dimension but one, which it keeps the others of at size 1; over all for dim = −1."""
+    return torch.linalg.vector_norm(v, pow, None if dim == -1 else all_but(v, dim), keepdim=dim != -1)
+
+
+def standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1."""
+    mean = torch.mean(x, dims, keepdim=True)
+    centred = x - mean
+    rstd = torch.rsqrt(torch.mean(centred * centred, dims, keepdim=True) + eps)
+    return centred * rstd, mean, rstd
+
+
+def through_standardised(grad: Tensor, normal: Tensor, rstd: Tensor, dims: Sequence[int]) -> Tensor:
+    """The gradient of x given that of its standardised form: r (g − mean g − x̂ mean(g x̂))."""
+    common = torch.mean(grad, dims, keepdim=True)
+    along = torch.mean(grad * normal, dims, keepdim=True)
+    return (grad - common - normal * along) * rstd
+
+
+def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """x · w + b in the dtype of x, either of them optional."""
+    x = x if weight is None else x * wide(weight)
+    return x if bias is None else x + wide(bias)
+
+
+def moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    """(1 − m) running + m batch, in the dtype of the running statistic."""
+    return cast(running * (1 - momentum) + batch * momentum, running.dtype)
+
+
+def total(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Σx over `dims`, x itself where there are none."""
+    return torch.sum(x, dims) if dims else x
+
+
+def trailing(x: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions of x that `normalized_shape` covers."""
+    return tuple(range(x.dim() - len(normalized_shape), x.dim()))
+
+
+def all_but(x: Tensor, dim: int) -> tuple[int, ...]:
+    """Every dimension of x but one; every dimension for −1, which is how weight norm spells that."""
+    return tuple(d for d in range(x.dim()) if d != dim)
+
+
+def all_but_channel(x: Tensor) -> tuple[int, ...]:
+    """Every dimension of x but the second."""
+    return all_but(x, 1)
+
+
+def spatial_extent(x: Tensor) -> int:
+    """The number of positions in each channel."""
+    return extent(x, range(2, x.dim()))
+
+
+def per_channel(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+    """A vector over channels laid along the second dimension of x, in the dtype that is computed in."""
+    return None if parameter is None else wide(parameter).view(1, -1, *[1] * (x.dim() - 2))
+
+
+def parameter_dtype(parameter: Tensor | None, x: Tensor) -> torch.dtype:
+    """The dtype of a gradient with respect to a parameter that may be absent."""
+    return x.dtype if parameter is None else parameter.dtype
+
+
+def dense(x: Tensor) -> Tensor:
+    """x laid out as the group norm kernel demands it."""
+    return x if x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last) else x.contiguous()

@@ -1,0 +1,324 @@
+"""Reductions: sums, products, extrema, moments, norms and what is counted. Everything ends in a sum, a product or a
+maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.operands import cast, wide
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+Dims = int | Sequence[int] | None
+
+
+@register(aten.sum)
+def sum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Σx over the named dimensions; integers are summed in int64. Exactly the op."""
+    result = dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
+    x = cast(x, result)
+    dims = reduced_dims(x, dim)
+    return cast(torch.sum(x, dims, keepdim), result) if dims else x.clone()
+
+
+@register(aten.sum)
+def sum_of_one_dim(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Σx where a target sums one dimension at a time: the dimensions are merged into one. Exactly the op."""
+    dims = reduced_dims(x, dim)
+    if len(dims) < 2:
+        return decline("at most one dimension is summed")
+    return restored(torch.sum(merged(x, dims), [-1], dtype=dtype), x, dims, keepdim)
+
+
+@register(aten.mean)
+def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Σx / n. Below 32 bits the sum is taken in float32 and rounded once. ≤ 1 ULP more than the sum."""
+    result = dtype or x.dtype
+    x_wide = wide(cast(x, result))
+    dims = reduced_dims(x, dim)
+    if not dims:
+        return cast(x_wide, result).clone()
+    return cast(torch.sum(x_wide, dims, keepdim) / extent(x, dims), result)
+
+
+@register(aten.prod)
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Πx over one dimension, or over all of them once they are merged; integers in int64. Exactly the op."""
+    result = dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
+    x = cast(x, result)
+    if x.dim() == 0:
+        return x.clone()
+    if dim is None:
+        x, dim = x.flatten(), 0
+    return cast(torch.prod(x, dim, keepdim), result)
+
+
+@register(aten.prod)
+def prod_by_halves(x: Tensor, dim: int | None = None, keepdim: bool = False,
+                   dtype: torch.dtype | None = None) -> Tensor:
+    """Πx as a tree: the first half times the second, log₂ n times. ≤ log₂ n roundings where the op has n."""
+    result = dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
+    factors = wide(cast(x, result)).flatten() if dim is None else wide(cast(x, result))
+    if factors.dim() == 0:
+        return factors.clone()
+    at = (dim or 0) % factors.dim()
+    size = factors.shape[at]
+    if not isinstance(size, int):
+        return decline("the size of the dimension is not known")
+    if size == 0:
+        return decline("the dimension is empty")
+    while size > 1:
+        half = size // 2
+        product = factors.narrow(at, 0, half) * factors.narrow(at, half, half)
+        factors = torch.cat([product, factors.narrow(at, 2 * half, 1)], at) if size % 2 else product
+        size = half + size % 2
+    return cast(factors if keepdim and dim is not None else factors.squeeze(at), result)
+
+
+@register(aten.amax)
+def amax(x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The largest over the named dimensions; ties share the gradient. Exactly the op."""
+    dims = reduced_dims(x, dim)
+    return torch.amax(x, dims, keepdim) if dims else x.clone()
+
+
+@register(aten.amax)
+def amax_of_one_dim(x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The largest where a target reduces one dimension at a time: they are merged into one. Exactly the op."""
+    dims = reduced_dims(x, dim)
+    if len(dims) < 2:
+        return decline("at most one dimension is reduced")
+    return restored(torch.amax(merged(x, dims), [-1]), x, dims, keepdim)
+
+
+@register(aten.amin)
+def amin(x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """−max(−x); for integers ~max(~x), which cannot overflow. Exactly the op."""
+    dims = reduced_dims(x, dim)
+    if not dims:
+        return x.clone()
+    if x.is_floating_point():
+        return -torch.amax(-x, dims, keepdim)
+    return ~torch.amax(~x, dims, keepdim)
+
+
+@register(aten.max)
+def max(x: Tensor) -> Tensor:
+    """The largest of all; ties share the gradient. Exactly the op."""
+    return torch.amax(x, all_dims(x))
+
+
+@register(aten.min)
+def min(x: Tensor) -> Tensor:
+    """The smallest of all; ties share the gradient. Exactly the op."""
+    return torch.amin(x, all_dims(x))
+
+
+@register(aten.aminmax)
+def aminmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """min(x) and max(x), over one dimension or all of them. Exactly the op."""
+    dims = reduced_dims(x, dim)
+    return torch.amin(x, dims, keepdim), torch.amax(x, dims, keepdim)
+
+
+@register(aten._aminmax)
+def _aminmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """min(x) and max(x), over one dimension or all of them. Exactly the op."""
+    return aminmax(x, dim, keepdim)
+
+
+@register(aten.any)
+def any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """max(x ≠ 0); uint8 stays uint8. Exactly the op."""
+    dims = reduced_dims(x, dim, empty_is_all=False)
+    holds = x if x.dtype == torch.bool else x != 0
+    if known_empty(x):
+        holds = torch.sum(holds, dims, keepdim) != 0 if dims else holds
+    elif dims:
+        holds = torch.amax(holds, dims, keepdim)
+    return cast(holds, torch.uint8) if x.dtype == torch.uint8 else holds.clone() if holds is x else holds
+
+
+@register(aten.all)
+def all(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """¬ any(x = 0); uint8 stays uint8. Exactly the op."""
+    fails = ~x if x.dtype == torch.bool else x == 0
+    dims = reduced_dims(x, dim, empty_is_all=False)
+    holds = ~(fails if not dims else any_over(fails, dims, keepdim))
+    return cast(holds, torch.uint8) if x.dtype == torch.uint8 else holds
+
+
+@register(aten._is_all_true)
+def _is_all_true(x: Tensor) -> Tensor:
+    """all(x). Exactly the op."""
+    return torch.all(x)
+
+
+@register(aten._is_any_true)
+def _is_any_true(x: Tensor) -> Tensor:
+    """any(x). Exactly the op."""
+    return torch.any(x)
+
+
+@register(aten.count_nonzero)
+def count_nonzero(x: Tensor, dim: Dims = None) -> Tensor:
+    """Σ[x ≠ 0], in int64. Exactly the op."""
+    return torch.sum((x != 0).to(torch.int64), reduced_dims(x, dim)) if x.dim() else (x != 0).to(torch.int64)
+
+
+@register(aten.nansum)
+def nansum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Σx with NaN counted as 0. Exactly the op."""
+    if x.is_floating_point():
+        x = torch.where(torch.isnan(x), 0, x)
+    return torch.sum(x, reduced_dims(x, dim), keepdim, dtype=dtype)
+
+
+@register(aten.nanmean)
+def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+    """Σx / n over what is not NaN. ≤ 1 ULP more than the sum."""
+    dims = reduced_dims(x, dim)
+    x_wide = wide(cast(x, dtype or x.dtype))
+    count = torch.sum((~torch.isnan(x)).to(x_wide.dtype), dims, keepdim)
+    return cast(torch.nansum(x_wide, dims, keepdim) / count, dtype or x.dtype)
+
+
+@register(aten.var)
+def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+        keepdim: bool = False) -> Tensor:
+    """Σ(x − mean)² / (n − correction), in two passes."""
+    return var_mean(x, dim, unbiased, correction, keepdim)[0]
+
+
+@register(aten.var_mean)
+def var_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+             keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Σ(x − mean)² / (n − correction) and the mean, in two passes."""
+    if x.is_complex():
+        return decline("only real inputs")
+    dims = reduced_dims(x, dim)
+    x_wide = wide(x)
+    if not dims:
+        x_wide, dims, keepdim = x_wide.reshape(1), (0,), False
+    centre = torch.mean(x_wide, dims, keepdim=True)
+    deviation = x_wide - centre
+    squares = torch.sum(deviation * deviation, dims, keepdim)
+    variance = squares / freedom(extent(x_wide, dims), unbiased, correction)
+    average = centre if keepdim else squeezed(centre, dims)
+    return cast(variance, x.dtype), cast(average, x.dtype)
+
+
+@register(aten.std)
+def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+        keepdim: bool = False) -> Tensor:
+    """√var, with no gradient where it is 0."""
+    x_wide = wide(x)
+    spread = torch.var(x_wide, reduced_dims(x, dim), correction=degrees(unbiased, correction), keepdim=keepdim)
+    return cast(root(spread), x.dtype)
+
+
+@register(aten.std_mean)
+def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+             keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """√var, with no gradient where it is 0, and the mean."""
+    spread, average = var_mean(wide(x), dim, unbiased, correction, keepdim)
+    return cast(root(spread), x.dtype), cast(average, x.dtype)
+
+
+@register(aten.logsumexp)
+def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """m + log Σ exp(x − m) with m = max x, or 0 where that is infinite. ≤ 2 ULP of the larger of m and the log."""
+    if x.is_complex():
+        return decline("only real inputs")
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    x_wide, dims = wide(x), reduced_dims(x, dim)
+    if known_empty(x):
+        return cast(torch.log(torch.sum(torch.exp(x_wide), dims, keepdim)), x.dtype)
+    largest = torch.amax(x_wide, dims, keepdim=True).detach()
+    shift = torch.where(torch.abs(largest) == math.inf, 0, largest)
+    total = torch.sum(torch.exp(x_wide - shift), dims, keepdim=True)
+    nothing = total == 0
+    summed = torch.where(nothing, -math.inf, torch.log(torch.where(nothing, 1, total)) + shift)
+    return cast(summed if keepdim else squeezed(summed, dims), x.dtype)
+
+
+@register(aten.trace)
+def trace(x: Tensor) -> Tensor:
+    """Σ xᵢᵢ. Exactly the op."""
+    return torch.sum(torch.diagonal(x), [0])
+
+
+@register(aten.sum_to_size)
+def sum_to_size(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Σ over the dimensions along which `size` would have been broadcast to x. Exactly the op."""
+    lead = x.dim() - len(size)
+    stretched = [lead + i for i, (n, m) in enumerate(zip(size, x.shape[lead:])) if isinstance(n, int) and n == 1]
+    dims = [*range(lead), *stretched]
+    total = torch.sum(x, dims, keepdim=True) if dims else x
+    return total.reshape(size) if lead else total
+
+
+def any_over(x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Whether anything holds over `dims`, through the overload that takes several dimensions."""
+    return torch.any(x, tuple(dims), keepdim)
+
+
+def reduced_dims(x: Tensor, dim: Dims, empty_is_all: bool = True) -> tuple[int, ...]:
+    """The dimensions that a `dim` argument names, none negative; None, and mostly an empty list, names all of them."""
+    if dim is None or (empty_is_all and not isinstance(dim, int) and not len(dim)):
+        return all_dims(x)
+    named = (dim,) if isinstance(dim, int) else tuple(dim)
+    return tuple(d % x.dim() for d in named) if x.dim() else ()
+
+
+def all_dims(x: Tensor) -> tuple[int, ...]:
+    """Every dimension of x."""
+    return tuple(range(x.dim()))
+
+
+def extent(x: Tensor, dims: Sequence[int]) -> int:
+    """How many elements one result is reduced from."""
+    return math.prod(x.shape[d] for d in dims)
+
+
+def known_empty(x: Tensor) -> bool:
+    """Whether x is known to have no elements; a symbolic size is not asked, which would guard on it."""
+    return 0 in [size for size in x.shape if isinstance(size, int)]
+
+
+def merged(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """x with `dims` moved to the end and merged into one."""
+    kept = [d for d in range(x.dim()) if d not in dims]
+    return x.permute(*kept, *dims).flatten(len(kept))
+
+
+def restored(y: Tensor, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """y, reduced from x over `dims`, with those dimensions back in place at size 1 if they are kept."""
+    return y.reshape([1 if d in dims else x.shape[d] for d in range(x.dim())]) if keepdim else y
+
+
+def squeezed(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """x without `dims`, each of size 1."""
+    return x.squeeze(tuple(dims))
+
+
+def degrees(unbiased: bool, correction: float | None) -> float:
+    """What is taken from n: `correction` if it is given, else 1 or 0."""
+    return int(unbiased) if correction is None else correction
+
+
+def freedom(n: int, unbiased: bool, correction: float | None) -> float:
+    """n less the correction, and never negative: PyTorch divides by 0 there."""
+    left = n - degrees(unbiased, correction)
+    return 0 if isinstance(left, (int, float)) and left < 0 else left
+
+
+def root(x: Tensor) -> Tensor:
+    """√x whose gradient at 0 is 0 instead of infinite."""
+    zero = x == 0
+    return torch.where(zero, 0, torch.sqrt(torch.where(zero, 1, x)))
