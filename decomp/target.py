@@ -195,8 +195,8 @@ def _both(left: Alternatives, right: Alternatives) -> Alternatives:
 
 # What a TOML file may say.
 
-_KEYS = {"name", "description", "ops", "tags", "when"}
-_CHECKS = {"equals", "one_of", "at_least", "at_most", "given", "dtype"}
+_KEYS = {"name", "description", "ops", "tags", "namespaces", "when"}
+_CHECKS = {"equals", "one_of", "at_least", "at_most", "length", "given", "dtype", "result"}
 _KINDS: dict[str, Callable[[torch.dtype], bool]] = {
     "float": lambda dtype: dtype.is_floating_point,
     "complex": lambda dtype: dtype.is_complex,
@@ -219,8 +219,8 @@ def _loaded(path: Path) -> Target:
     if not isinstance(ops, list) or not all(isinstance(op, str) for op in ops):
         raise TargetError(f"{path}: 'ops' must be a list of names")
     try:
-        target = Target(str(data.get("name", path.stem)), [*_tagged(path, data.get("tags", [])), *ops],
-                        description=str(data.get("description", "")))
+        named = [*_tagged(path, data.get("tags", [])), *_registered(path, data.get("namespaces", [])), *ops]
+        target = Target(str(data.get("name", path.stem)), named, description=str(data.get("description", "")))
         for entry in data.get("when", []):
             target = _with_condition(path, target, entry)
     except UnknownOp as error:
@@ -242,6 +242,18 @@ def _tagged(path: Path, tags: Iterable[str]) -> list[Key]:
         if name not in known:
             raise TargetError(f"{path}: unknown tag {name!r}; known tags are {', '.join(sorted(known))}")
         found += _ops_with(known[name])
+    return found
+
+
+def _registered(path: Path, namespaces: Iterable[str]) -> list[Key]:
+    """Every op that is registered in the given libraries, as `prims`."""
+    schemas = [schema.name.split("::") for schema in torch._C._jit_get_all_schemas()]
+    found = []
+    for namespace in namespaces:
+        ops = sorted({Op(f"{namespace}.{name}") for owner, name in schemas if owner == namespace}, key=str)
+        if not ops:
+            raise TargetError(f"{path}: no op is registered in the namespace {namespace!r}")
+        found += [(op, None) for op in ops]
     return found
 
 
@@ -274,12 +286,8 @@ def _with_condition(path: Path, target: Target, entry: Any) -> Target:
 
 
 def _checks(path: Path, argument: str | None, check: str, value: Any) -> tuple[Predicate, str]:
-    if check == "dtype":
-        kinds = [value] if isinstance(value, str) else list(value)
-        wrong = [k for k in kinds if k not in _KINDS]
-        if wrong:
-            raise TargetError(f"{path}: unknown dtype kind {wrong[0]!r}; known are {', '.join(_KINDS)}")
-        return _dtype_check(kinds), f"its tensors are {' or '.join(kinds)}"
+    if check in ("dtype", "result"):
+        return _dtype_check(path, check, [value] if isinstance(value, str) else list(value))
     if argument is None:
         raise TargetError(f"{path}: the check {check!r} needs an 'argument'")
     tests: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -287,7 +295,8 @@ def _checks(path: Path, argument: str | None, check: str, value: Any) -> tuple[P
         "one_of": (lambda v: v in value, f"{argument} is one of {value!r}"),
         "at_least": (lambda v: all(i >= value for i in _items(v)), f"{argument} is at least {value!r}"),
         "at_most": (lambda v: all(i <= value for i in _items(v)), f"{argument} is at most {value!r}"),
-        "given": (lambda v: (v is not None) == value, f"{argument} is {'given' if value else 'left out'}"),
+        "length": (lambda v: v is not None and len(_items(v)) == value, f"{argument} has length {value!r}"),
+        "given": (lambda v: (v is not None and v != [] and v != ()) == value, f"{argument} is {'given' if value else 'left out'}"),
     }
     test, said = tests[check]
     return (lambda call: test(call.argument(argument))), said
@@ -297,8 +306,19 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _dtype_check(kinds: list[str]) -> Predicate:
-    def holds(call: Call) -> bool:
-        return all(any(_KINDS[kind](t.dtype) for kind in kinds) for t in call.tensors)
+def _dtype_check(path: Path, check: str, kinds: list[str]) -> tuple[Predicate, str]:
+    """A condition on the kinds of dtypes of the tensor arguments, or of the result. It fails where they are unknown."""
+    wrong = [kind for kind in kinds if kind not in _KINDS]
+    if wrong:
+        raise TargetError(f"{path}: unknown dtype kind {wrong[0]!r}; known are {', '.join(_KINDS)}")
 
-    return holds
+    def holds(call: Call) -> bool:
+        found = call.tensors if check == "dtype" else _tensors(call.meta)
+        return bool(found) and all(any(_KINDS[kind](t.dtype) for kind in kinds) for t in found)
+
+    whose = "its tensors are" if check == "dtype" else "its result is"
+    return holds, f"{whose} {' or '.join(kinds)}"
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in _items(values) if isinstance(value, torch.Tensor)]

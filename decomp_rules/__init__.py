@@ -1,0 +1,40 @@
+"""The library of rules: `decomp_rules.RULES`, all families joined, and `decomp_rules.targets`. The rules are registered
+when `RULES` is first asked for; importing this package costs next to nothing."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+from decomp import Rules
+from decomp_rules import targets as targets
+
+if TYPE_CHECKING:
+    RULES: Rules
+
+FAMILIES = (
+    "activation elementwise special arithmetic comparison casts creation shape slicing diagonals indexing"
+    " scattering sorting reduction softmax normalization linear attention loss loss_backward convolution pooling"
+    " adaptive_pooling padding resampling recurrent random spectral"
+).split()
+"""Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
+
+
+@functools.cache
+def rules() -> Rules:
+    """The rules of all families; with PyTorch's own composite kernels behind them for ops that have no rule."""
+    present = [family for family in FAMILIES if importlib.util.find_spec(f"{__name__}.{family}")]
+    return Rules([rule for family in present for rule in _family(family)], composites=True)
+
+
+def _family(name: str) -> Rules:
+    found: Rules = importlib.import_module(f"{__name__}.{name}").RULES
+    return found
+
+
+def __getattr__(name: str) -> Rules:
+    if name == "RULES":
+        return rules()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,34 @@
+"""Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from decomp import Target
+
+_HERE = Path(__file__).parent
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The names of all targets in this directory, sorted."""
+    return tuple(sorted(path.stem for path in _HERE.glob("*.toml")))
+
+
+@functools.cache
+def get(name: str) -> Target:
+    """The target called `name`. Raises `LookupError`, naming those that there are."""
+    if name not in names():
+        raise LookupError(f"no target {name!r}; there are {', '.join(names())}")
+    return Target.load(_HERE / f"{name}.toml")
+
+
+def __getattr__(name: str) -> Target:
+    if name in names():
+        return get(name)
+    raise AttributeError(f"no target {name!r}; there are {', '.join(names())}")
+
+
+def __dir__() -> list[str]:
+    return [*names(), "get", "names"]
