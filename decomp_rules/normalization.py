@@ -209,35 +209,6 @@ def native_batch_norm_backward(
     )
 
 
-@register(aten._weight_norm)
-def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """v g / ‖v‖, the norm over every dimension but one, or over all for dim = −1."""
-    return v * (g / norm_except_dim(v, 2, dim))
-
-
-@register(aten._weight_norm_interface)
-def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """v g / ‖v‖ and ‖v‖."""
-    norm = norm_except_dim(v, 2, dim)
-    return v * (g / norm), norm
-
-
-@register(aten._weight_norm_interface_backward)
-def _weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor,
-                                    dim: int) -> tuple[Tensor, Tensor]:
-    """(g / ‖v‖) (grad − v̂ Σ grad v̂) and Σ grad v̂, with v̂ = v / ‖v‖."""
-    dims = all_but(saved_v, dim)
-    unit = saved_v / saved_norms
-    along = torch.sum(grad_w * unit, dims, keepdim=True)
-    return saved_g / saved_norms * (grad_w - unit * along), along.reshape(saved_g.shape)
-
-
-@register(aten.norm_except_dim)
-def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
-    """‖v‖ over every dimension but one, which it keeps the others of at size 1; over all for dim = −1."""
-    return torch.linalg.vector_norm(v, pow, None if dim == -1 else all_but(v, dim), keepdim=dim != -1)
-
-
 def standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1."""
     mean = torch.mean(x, dims, keepdim=True)
@@ -274,14 +245,9 @@ def trailing(x: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(x.dim() - len(normalized_shape), x.dim()))
 
 
-def all_but(x: Tensor, dim: int) -> tuple[int, ...]:
-    """Every dimension of x but one; every dimension for −1, which is how weight norm spells that."""
-    return tuple(d for d in range(x.dim()) if d != dim)
-
-
 def all_but_channel(x: Tensor) -> tuple[int, ...]:
     """Every dimension of x but the second."""
-    return all_but(x, 1)
+    return tuple(d for d in range(x.dim()) if d != 1)
 
 
 def spatial_extent(x: Tensor) -> int:
