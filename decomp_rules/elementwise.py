@@ -72,7 +72,7 @@ def exp2(x: Tensor) -> Tensor:
     lost = (whole * high - product.detach()) + (x.detach() - whole) * high + x.detach() * float(LN_2 - Fraction(high))
     lost = torch.where(torch.abs(lost) < 1, lost, 0.0)
     result = torch.exp(product)
-    return result + torch.where(result < math.inf, result.detach() * lost, 0.0)
+    return result + torch.where(result < math.inf, result * lost, 0.0)
 
 
 @register(aten.expm1)

@@ -1,0 +1,176 @@
+"""The backward kernels of the activations, which autograd leaves in training graphs: gradients as functions of the gradient
+of the output and of what the forward kernel saved. The formula of each is PyTorch's, kinks included; half types are computed
+in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules
+from decomp_rules.activation import tanh_argument
+from decomp_rules.floating import float_math
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+@register(aten.sigmoid_backward)
+@float_math
+def sigmoid_backward(grad: Tensor, output: Tensor) -> Tensor:
+    """g·y·(1 − y)."""
+    return grad * (1 - output) * output
+
+
+@register(aten.tanh_backward)
+@float_math
+def tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
+    """g·(1 − y²)."""
+    return grad * (1 - output * output)
+
+
+@register(aten.silu_backward)
+@float_math
+def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """g·s·(1 + x·(1 − s)) with s = sigmoid(x)."""
+    s = torch.sigmoid(x)
+    return grad * s * (1 + x * (1 - s))
+
+
+@register(aten.gelu_backward)
+@float_math
+def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """g·(Φ(x) + x·φ(x)), or with "tanh" the derivative of x·s with s = sigmoid(u): g·s·(1 + x·u'·(1 − s))."""
+    if approximate == "tanh":
+        # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
+        near = torch.clamp(x, -32.0, 32.0)
+        s = torch.sigmoid(tanh_argument(near))
+        slope = math.sqrt(8 / math.pi)
+        steepness = slope + (3 * slope * 0.044715) * near * near
+        return grad * (s + near * steepness * (s * (1 - s)))
+    density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return grad * (0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * density)
+
+
+@register(aten.softplus_backward)
+@float_math
+def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """g·sigmoid(βx), g above the threshold."""
+    z = x * beta
+    return torch.where(z > threshold, grad, grad * torch.sigmoid(z))
+
+
+@register(aten.log_sigmoid_backward)
+@float_math
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Any) -> Tensor:
+    """g·sigmoid(−x). The buffer, e^−|x| on a CPU and empty on a GPU, is not needed."""
+    return grad * torch.sigmoid(-x)
+
+
+@register(aten.mish_backward)
+@float_math
+def mish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """g·(t + x·sigmoid(x)·(1 − t²)) with t = tanh(softplus(x))."""
+    t = torch.tanh(torch.nn.functional.softplus(x))
+    return grad * (t + x * torch.sigmoid(x) * (1 - t * t))
+
+
+@register(aten.elu_backward)
+@float_math
+def elu_backward(
+    grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, self_or_result: Tensor
+) -> Tensor:
+    """g·scale above 0; at 0 and below g·input_scale·alpha·scale·e^(input_scale·x), or from y with y + alpha·scale."""
+    positive = self_or_result > 0
+    if is_result:
+        curve = (self_or_result + alpha * scale) * input_scale
+    else:
+        curve = torch.exp(torch.where(positive, 0.0, self_or_result) * input_scale) * (alpha * scale * input_scale)
+    return grad * torch.where(positive, scale, curve)
+
+
+@register(aten.threshold_backward)
+def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+    """g above the threshold, else 0. Exact."""
+    return torch.where(x <= threshold, 0, grad).to(torch.result_type(grad, x))
+
+
+@register(aten.hardtanh_backward)
+def hardtanh_backward(grad: Tensor, x: Tensor, min_val: float, max_val: float) -> Tensor:
+    """g strictly between the bounds, else 0. Exact."""
+    return torch.where(torch.logical_or(x <= min_val, x >= max_val), 0.0, grad)
+
+
+@register(aten.hardsigmoid_backward)
+@float_math
+def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """g / 6 strictly between −3 and 3, else 0."""
+    return torch.where(torch.logical_and(x > -3, x < 3), grad * (1 / 6), 0.0)
+
+
+@register(aten.hardswish_backward)
+@float_math
+def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """g·(x/3 + 1/2) strictly between −3 and 3, 0 below, g above."""
+    return torch.where(x <= -3, 0.0, torch.where(x < 3, grad * (x / 3 + 0.5), grad))
+
+
+@register(aten.leaky_relu_backward)
+@float_math
+def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, self_is_result: bool) -> Tensor:
+    """g above 0, slope·g at 0 and below; the sign of the result is that of x."""
+    return torch.where(x > 0, grad, grad * negative_slope)
+
+
+@register(aten._prelu_kernel_backward)
+def prelu_kernel_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """g above 0 and weight·g below; for the weight 0 and x·g, not yet summed."""
+    positive = x > 0
+    return torch.where(positive, grad, weight * grad), torch.where(positive, 0.0, x * grad)
+
+
+@register(aten.rrelu_with_noise_backward)
+@float_math
+def rrelu_with_noise_backward(
+    grad: Tensor, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, self_is_result: bool
+) -> Tensor:
+    """g times the slope that was drawn; out of training that of leaky ReLU with the middle slope."""
+    if training and upper - lower > 1e-6:
+        return grad * noise
+    return torch.where(x > 0, grad, grad * ((lower + upper) / 2))
+
+
+@register(aten.hardshrink_backward)
+def hardshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
+    """0 within ±lambd, else g. Exact."""
+    return torch.where(torch.logical_and(x >= -lambd, x <= lambd), 0.0, grad)
+
+
+@register(aten.softshrink_backward)
+def softshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
+    """0 within ±lambd, else g. Exact."""
+    return torch.where(torch.logical_and(x >= -lambd, x <= lambd), 0.0, grad)
+
+
+@register(aten.glu_backward)
+@float_math
+def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
+    """g·s for the value and g·value·s·(1 − s) for the gate, with s = sigmoid(gate)."""
+    value, gate = torch.chunk(x, 2, dim)
+    s = torch.sigmoid(gate)
+    through = grad * s
+    return torch.cat([through, through * (1 - s) * value], dim)
+
+
+@register(aten.logit_backward)
+@float_math
+def logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Tensor:
+    """g / (x·(1 − x)); outside [eps, 1 − eps] 0, or NaN outside [0, 1] where there is no eps."""
+    low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
+    outside = torch.logical_or(x < low, x > high)
+    return torch.where(outside, math.nan if eps is None else 0.0, grad / (x * (1 - x)))
