@@ -1,0 +1,270 @@
+"""Sums, differences, integer quotients, signs, bounds and bits: arithmetic that is exact, or rounds as PyTorch rounds.
+
+Everything comes down to add, mul, maximum, where and bitwise operations. Half types are widened to float32 where
+PyTorch's own kernel computes in float32 and rounds once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, wide
+
+aten = torch.ops.aten
+RULES = Rules()
+register = RULES.register
+
+
+@register(aten.add)
+def add(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    """x + α · other; half types rounded once."""
+    dtype = promoted(x, other)
+    return cast(torch.add(x, _scaled(other, alpha, dtype)), dtype)
+
+
+@register(aten.sub)
+def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    """x + (−α) · other; exact negation where α is 1."""
+    dtype = promoted(x, other)
+    return cast(torch.add(x, _scaled(other, -alpha, dtype)), dtype)
+
+
+@register(aten.rsub)
+def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    """−α · x + other."""
+    dtype = promoted(x, other)
+    return cast(torch.add(_scaled(x, -alpha, dtype), other), dtype)
+
+
+def _scaled(x: Any, factor: Any, dtype: torch.dtype) -> Any:
+    """factor · x, in `dtype` (−1 times a uint8 wraps) or in float32 where a half type would be rounded twice."""
+    if is_scalar(x):
+        return x * factor
+    if factor == 1:
+        return x
+    exact = factor == -1
+    return cast(x, torch.float32 if dtype in HALVES and not exact else dtype) * factor
+
+
+@register(aten.neg)
+def neg(x: Tensor) -> Tensor:
+    """−1 · x, exact; −0 of 0."""
+    return x * -1
+
+
+@register(aten.positive)
+def positive(x: Tensor) -> Tensor:
+    """x."""
+    return x
+
+
+@register(aten.addcmul)
+def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
+    """x + value · tensor1 · tensor2; half types rounded once."""
+    product = wide(tensor1) * wide(tensor2)
+    total = wide(x) + (product if value == 1 else product * value)
+    return cast(total, promoted(x, tensor1, tensor2))
+
+
+@register(aten.addcdiv)
+def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
+    """x + value · tensor1 / tensor2; half types rounded once."""
+    scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
+    return cast(wide(x) + scaled / wide(tensor2), promoted(x, tensor1, tensor2))
+
+
+@register(aten.lerp)
+def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """x + w · (end − x) for |w| < 1/2, else end − (1 − w) · (end − x): exact at both ends."""
+    first, last = wide(x), wide(end)
+    step = last - first
+    if is_scalar(weight):
+        total = first + step * weight if abs(weight) < 0.5 else last - step * (1 - weight)
+        return cast(total, x.dtype)
+    if weight.is_complex():
+        return decline("only real weights")
+    weight = wide(weight)
+    near = (weight < 0.5) & (-0.5 < weight)
+    return cast(torch.where(near, first + step * weight, last - step * (1 - weight)), x.dtype)
+
+
+@register(aten.div)
+def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
+    """trunc(x / other) or floor(x / other), floats as C and Python have it; the gradient is zero."""
+    if rounding_mode is None:
+        return torch.true_divide(x, other)
+    dtype = promoted(x, other)
+    if not dtype.is_floating_point:
+        return decline("integer division has no simpler form")
+    a = cast(wide(x), _working(dtype))
+    b = constant(a, other) if is_scalar(other) else cast(other, a.dtype)
+    if rounding_mode == "trunc":
+        return cast(torch.trunc(a / b), dtype)
+    return cast(_floor_quotient(a.detach(), b.detach()), dtype)
+
+
+def _working(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """⌊a / b⌋ from the exact remainder, as Python's `//`: the rounded quotient may reach an integer that a / b misses."""
+    remainder = torch.fmod(a, b)
+    borrow = torch.ne(remainder, 0) & torch.ne(b < 0, remainder < 0)
+    quotient = (a - remainder) / b - borrow.to(a.dtype)
+    whole = torch.floor(quotient)
+    whole = whole + (0.5 < quotient - whole).to(a.dtype)
+    return torch.where(torch.eq(b, 0), a / b, whole)
+
+
+@register(aten.floor_divide)
+def floor_divide(x: Tensor, other: Any) -> Tensor:
+    """⌊x / other⌋."""
+    return torch.div(x, other, rounding_mode="floor")
+
+
+@register(aten.abs)
+def absolute(x: Tensor) -> Tensor:
+    """max(x, −x) + 0: the tie at zero gives the gradient 0, the sum turns −0 into 0. Exact."""
+    if x.is_complex():
+        return decline("only real inputs")
+    if x.dtype in (torch.uint8, torch.bool):
+        return x.clone()
+    magnitude = torch.maximum(x, torch.neg(x))
+    return magnitude + 0.0 if x.is_floating_point() else magnitude
+
+
+@register(aten.sign, aten.sgn)
+def sign(x: Tensor) -> Tensor:
+    """1, 0 or −1 (0 of NaN); trunc makes the gradient the zero that it is."""
+    if x.is_complex():
+        return decline("only real inputs")
+    if x.dtype == torch.bool:
+        return x.clone()
+    middle = torch.where(torch.ne(x, x), constant(x, 0), x) if x.is_floating_point() else x
+    negative = middle if x.dtype == torch.uint8 else torch.where(x < 0, constant(x, -1), middle)
+    unit = torch.where(torch.gt(x, 0), constant(x, 1), negative)
+    return torch.trunc(unit) if x.is_floating_point() else unit
+
+
+@register(aten.signbit)
+def signbit(x: Tensor) -> Tensor:
+    """Whether the sign bit is set, that of −0 and NaN included: the sign of the bits read as an integer."""
+    if x.is_floating_point():
+        bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()]
+        x = x.view(bits)
+    return torch.zeros_like(x, dtype=torch.bool) if x.dtype in (torch.bool, torch.uint8) else x < 0
+
+
+@register(aten.copysign)
+def copysign(x: Tensor, other: Any) -> Tensor:
+    """|x| with the sign of other; the gradient flips where the sign does, and is 0 at 0."""
+    dtype = promoted(x, other)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    x = cast(x, dtype)
+    other = constant(x, other) if is_scalar(other) else cast(other, dtype)
+    magnitude = torch.abs(x)
+    return torch.where(torch.signbit(other), torch.neg(magnitude), magnitude)
+
+
+@register(aten.minimum)
+def minimum(x: Tensor, other: Tensor) -> Tensor:
+    """−max(−x, −other); of integers ¬max(¬x, ¬other), which cannot overflow. Exact."""
+    dtype = promoted(x, other)
+    flip = torch.neg if dtype.is_floating_point else torch.bitwise_not
+    return flip(torch.maximum(flip(cast(x, dtype)), flip(cast(other, dtype))))
+
+
+@register(aten.max)
+def max_other(x: Tensor, other: Tensor) -> Tensor:
+    """maximum(x, other)."""
+    return torch.maximum(x, other)
+
+
+@register(aten.min)
+def min_other(x: Tensor, other: Tensor) -> Tensor:
+    """minimum(x, other)."""
+    return torch.minimum(x, other)
+
+
+@register(aten.fmax)
+def fmax(x: Tensor, other: Tensor) -> Tensor:
+    """x where x ≥ other or other is NaN, else other; a tie sends its gradient to x."""
+    dtype = promoted(x, other)
+    return torch.where(torch.ge(x, other) | torch.ne(other, other), cast(x, dtype), cast(other, dtype))
+
+
+@register(aten.fmin)
+def fmin(x: Tensor, other: Tensor) -> Tensor:
+    """x where x ≤ other or other is NaN, else other; a tie sends its gradient to x."""
+    dtype = promoted(x, other)
+    return torch.where(torch.le(x, other) | torch.ne(other, other), cast(x, dtype), cast(other, dtype))
+
+
+@register(aten.clamp)
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x."""
+    dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
+    x = cast(x, dtype)
+    if min is not None:
+        bound = constant(x, min) if is_scalar(min) else cast(min, dtype)
+        x = torch.where(_beyond(x < bound, bound, min), bound, x)
+    if max is not None:
+        bound = constant(x, max) if is_scalar(max) else cast(max, dtype)
+        x = torch.where(_beyond(bound < x, bound, max), bound, x)
+    return x
+
+
+def _beyond(outside: Tensor, bound: Tensor, given: Any) -> Tensor:
+    """`outside`, or the bound is NaN: asked of the data where the bound is data, of the number where it is one."""
+    if is_scalar(given):
+        return outside if given == given else torch.ones_like(outside)
+    return outside | torch.ne(bound, bound) if bound.is_floating_point() else outside
+
+
+@register(aten.clamp_min)
+def clamp_min(x: Tensor, min: Any) -> Tensor:
+    """clamp(x, min)."""
+    return torch.clamp(x, min=min)
+
+
+@register(aten.clamp_max)
+def clamp_max(x: Tensor, max: Any) -> Tensor:
+    """clamp(x, max=max)."""
+    return torch.clamp(x, max=max)
+
+
+@register(aten.nan_to_num)
+def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Finite values as they are; NaN and the infinities replaced, by 0 and the largest values unless told."""
+    if not x.is_floating_point():
+        return x.clone() if not x.is_complex() else decline("only real inputs")
+    limits = torch.finfo(x.dtype)
+    top = limits.max if posinf is None else posinf
+    bottom = limits.min if neginf is None else neginf
+    kept = torch.where(torch.ne(x, x), constant(x, 0.0 if nan is None else nan), x)
+    kept = torch.where(torch.eq(x, float("inf")), constant(x, top), kept)
+    return torch.where(torch.eq(x, float("-inf")), constant(x, bottom), kept)
+
+
+@register(aten.heaviside)
+def heaviside(x: Tensor, values: Tensor) -> Tensor:
+    """0 below zero and at NaN, `values` at zero, 1 above."""
+    return torch.where(torch.eq(x, 0), values, torch.gt(x, 0).to(x.dtype))
+
+
+@register(aten.diff)
+def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """xᵢ₊₁ − xᵢ along `dim`, n times; of booleans xᵢ₊₁ ≠ xᵢ."""
+    parts = [part for part in (prepend, x, append) if part is not None]
+    if len(parts) > 1:
+        x = torch.cat(parts, dim)
+    for _ in range(n):
+        length = x.shape[dim]
+        after, before = torch.narrow(x, dim, 1, length - 1), torch.narrow(x, dim, 0, length - 1)
+        x = torch.ne(after, before) if x.dtype == torch.bool else after - before
+    return x
