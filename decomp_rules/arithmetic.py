@@ -112,7 +112,7 @@ def _working(dtype: torch.dtype) -> torch.dtype:
 
 
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
-    """⌊a / b⌋ from the exact remainder, as Python's `//`: the rounded quotient may reach an integer that a / b misses."""
+    """⌊a / b⌋ from the exact remainder, as Python's `//`, as rounding a / b may reach an integer."""
     remainder = torch.fmod(a, b)
     borrow = torch.ne(remainder, 0) & torch.ne(b < 0, remainder < 0)
     quotient = (a - remainder) / b - borrow.to(a.dtype)
