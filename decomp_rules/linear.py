@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules import einsum
 from decomp_rules.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(einsum.RULES)
 register = RULES.register
 aten = torch.ops.aten
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules import norms
 from decomp_rules.operands import cast, wide
 from decomp_rules.reduction import extent
 
-RULES = Rules()
+RULES = Rules(norms.RULES)
 register = RULES.register
 aten = torch.ops.aten
 
@@ -53,6 +54,8 @@ def native_layer_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Se
 def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
              eps: float | None = None) -> Tensor:
     """x / √(mean x² + ε) · w over the last dimensions; ε is that of the dtype computed in unless it is given."""
+    if x.is_complex():
+        return decline("only real inputs")
     return _fused_rms_norm(x, normalized_shape, weight, eps)[0]
 
 
@@ -133,6 +136,8 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                running_var: Tensor | None, training: bool, momentum: float, eps: float) -> Tensor:
     """(x − mean) / √(var + ε) · w + b per channel, with the batch's statistics or given ones, by the kernel."""
+    if training and running_mean is not None:
+        return decline("running statistics are updated in place")
     return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
 
@@ -143,7 +148,7 @@ def native_batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, run
     """(x − mean) / √(var + ε) · w + b per channel, and the batch's mean and 1 / √(var + ε), by the kernel."""
     if not training:
         return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
-    if running_mean is not None or running_var is not None:
+    if running_mean is not None:
         return decline("running statistics are updated in place")
     return torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
 

@@ -112,8 +112,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = Non
 @register(aten._cdist_forward)
 def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """‖xᵢ − yⱼ‖ for every pair of rows, from the differences: no cancellation, whatever the mode."""
-    gap = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    return torch.linalg.vector_norm(gap, p, [gap.dim() - 1])
+    return length(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 
 @register(aten._euclidean_dist)
@@ -153,7 +152,7 @@ def _pdist_forward(x: Tensor, p: float = 2.0) -> Tensor:
         return decline("the number of rows is not known")
     pairs = torch.triu_indices(count, count, 1, device=x.device)
     gap = torch.index_select(x, 0, pairs[0]) - torch.index_select(x, 0, pairs[1])
-    return torch.linalg.vector_norm(gap, p, [1])
+    return length(gap, p)
 
 
 @register(aten._weight_norm)
@@ -182,6 +181,16 @@ def _weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Te
 def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
     """‖v‖ over every dimension but one, the others at size 1; over all for dim = −1."""
     return torch.linalg.vector_norm(v, pow, kept_apart(v, dim), keepdim=dim != -1)
+
+
+def length(gap: Tensor, p: float) -> Tensor:
+    """‖d‖ over the last dimension. For p = ∞ each of several largest entries has the whole gradient, as in cdist."""
+    if p != math.inf:
+        return torch.linalg.vector_norm(gap, p, [gap.dim() - 1])
+    size = torch.abs(gap)
+    far = torch.amax(size, [gap.dim() - 1], keepdim=True).detach()
+    slope = torch.where((size == far) & (far < math.inf), size - size.detach(), 0)
+    return torch.sum(slope, [gap.dim() - 1]) + far.squeeze(-1)
 
 
 def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:

@@ -192,6 +192,8 @@ def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dty
 def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
         keepdim: bool = False) -> Tensor:
     """Σ(x − mean)² / (n − correction), in two passes."""
+    if x.is_complex():
+        return decline("only real inputs")
     return var_mean(x, dim, unbiased, correction, keepdim)[0]
 
 
@@ -226,6 +228,8 @@ def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
              keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """√var, with no gradient where it is 0, and the mean."""
+    if x.is_complex():
+        return decline("only real inputs")
     spread, average = var_mean(wide(x), dim, unbiased, correction, keepdim)
     return cast(root(spread), x.dtype), cast(average, x.dtype)
 
