@@ -1,0 +1,158 @@
+"""Recurrent networks, unrolled over time: cells, layers, both directions, stacks of layers.
+
+The input side of all steps is one matrix product; each step then adds the recurrent side. Parameters come in PyTorch's
+order: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, then w_hr if states are projected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from decomp import Rules
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+State = tuple[Tensor, ...]
+"""What a cell passes on: (h,), or (h, c)."""
+Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
+"""A cell's next state, from the input side (N, gates), its state and its parameters."""
+
+
+def _lstm_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    """c' = σ(f)·c + σ(i)·tanh(g); h' = σ(o)·tanh(c'), projected by w_hr if there is one."""
+    h, c = state
+    _, w_hh, _, b_hh, w_hr = weights
+    i, f, g, o = (gates + F.linear(h, w_hh, b_hh)).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    h = torch.sigmoid(o) * torch.tanh(c)
+    return (h if w_hr is None else F.linear(h, w_hr)), c
+
+
+def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
+    h = state[0]
+    _, w_hh, _, b_hh, _ = weights
+    r_x, z_x, n_x = gates.chunk(3, -1)
+    r_h, z_h, n_h = F.linear(h, w_hh, b_hh).chunk(3, -1)
+    n = torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h)
+    return (n + torch.sigmoid(z_x + z_h) * (h - n),)
+
+
+def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
+    """h' = activation(x-side + w_hh·h + b_hh)."""
+    def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+        _, w_hh, _, b_hh, _ = weights
+        return (activation(gates + F.linear(state[0], w_hh, b_hh)),)
+    return step
+
+
+_tanh_step, _relu_step = _simple_step(torch.tanh), _simple_step(torch.relu)
+
+
+def _cell(step: Step, x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+          b_hh: Tensor | None) -> State:
+    return step(F.linear(x, w_ih, b_ih), state, (w_ih, w_hh, b_ih, b_hh, None))
+
+
+@register(aten.lstm_cell)
+def lstm_cell(x: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+              b_hh: Tensor | None = None) -> State:
+    """c' = σ(f)·c + σ(i)·tanh(g); h' = σ(o)·tanh(c')."""
+    return _cell(_lstm_step, x, (hx[0], hx[1]), w_ih, w_hh, b_ih, b_hh)
+
+
+@register(aten.gru_cell)
+def gru_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+             b_hh: Tensor | None = None) -> Tensor:
+    """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
+    return _cell(_gru_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@register(aten.rnn_tanh_cell)
+def rnn_tanh_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+                  b_hh: Tensor | None = None) -> Tensor:
+    """h' = tanh(w_ih·x + b_ih + w_hh·h + b_hh)."""
+    return _cell(_tanh_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@register(aten.rnn_relu_cell)
+def rnn_relu_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+                  b_hh: Tensor | None = None) -> Tensor:
+    """h' = relu(w_ih·x + b_ih + w_hh·h + b_hh)."""
+    return _cell(_relu_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@register(aten.lstm)
+def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
+         dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The outputs of the last layer at all steps, and the last h and c of every layer and direction."""
+    out, (h, c) = _stack(_lstm_step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
+                         bidirectional, batch_first)
+    return out, h, c
+
+
+def _stateful(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The rule of a network whose state is one tensor."""
+    def rule(input: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+             train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor]:
+        """The outputs of the last layer at all steps, and the last h of every layer and direction."""
+        out, (h,) = _stack(step, input, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
+                           bidirectional, batch_first)
+        return out, h
+    rule.__name__ = name
+    return rule
+
+
+for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn_relu, _relu_step)):
+    register(_op)(_stateful(_step, _op.__name__))
+
+
+def _stack(step: Step, x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool, layers: int,
+           dropout: float, bidirectional: bool, batch_first: bool) -> tuple[Tensor, State]:
+    """`layers` layers on top of each other, dropout between them; states are (layers · directions, N, H)."""
+    sequence = x.transpose(0, 1) if batch_first else x
+    directions = 2 if bidirectional else 1
+    cells = _weights(params, has_biases, layers * directions)
+    ends: list[State] = []
+    for layer in range(layers):
+        outs = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            start = tuple(state.select(0, at) for state in states)
+            out, end = _run(step, sequence, start, cells[at], reverse=direction == 1)
+            outs.append(out)
+            ends.append(end)
+        sequence = torch.cat(outs, -1) if bidirectional else outs[0]
+        if dropout and layer < layers - 1:
+            sequence = torch.dropout(sequence, dropout, True)
+    out = sequence.transpose(0, 1) if batch_first else sequence
+    return out, tuple(torch.stack(list(last)) for last in zip(*ends))
+
+
+def _weights(params: Sequence[Tensor], has_biases: bool, cells: int) -> list[tuple[Tensor | None, ...]]:
+    """(w_ih, w_hh, b_ih, b_hh, w_hr) of each cell, None for what it lacks."""
+    each = len(params) // cells
+    result: list[tuple[Tensor | None, ...]] = []
+    for start in range(0, cells * each, each):
+        own: list[Tensor | None] = list(params[start:start + each])
+        biases = own[2:4] if has_biases else [None, None]
+        projection = own[-1] if each > (4 if has_biases else 2) else None
+        result.append((own[0], own[1], *biases, projection))
+    return result
+
+
+def _run(step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+    """One layer in one direction over x (T, N, I): the outputs (T, N, H), and the last state."""
+    gates = F.linear(x, weights[0], weights[2])
+    outs: list[Any] = [None] * x.shape[0]
+    for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
+        state = step(gates.select(0, t), state, weights)
+        outs[t] = state[0]
+    return torch.stack(outs), state
