@@ -100,15 +100,13 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     dtype = promoted(x, other)
     if not dtype.is_floating_point:
         return decline("integer division has no simpler form")
-    a = cast(wide(x), _working(dtype))
-    b = constant(a, other) if is_scalar(other) else cast(other, a.dtype)
     if rounding_mode == "trunc":
-        return cast(torch.trunc(a / b), dtype)
-    return cast(_floor_quotient(a.detach(), b.detach()), dtype)
-
-
-def _working(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in HALVES else dtype
+        return torch.trunc(torch.true_divide(x, other))
+    a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
+    b = constant(a, other) if is_scalar(other) else cast(other.detach(), a.dtype)
+    quotient = cast(_floor_quotient(a, b), dtype)
+    # Never taken: it ties the result to x, with trunc's gradient of zero.
+    return torch.where(constant(a, False, torch.bool), cast(torch.trunc(x), dtype), quotient)
 
 
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -260,7 +258,7 @@ def heaviside(x: Tensor, values: Tensor) -> Tensor:
 @register(aten.diff)
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     """xᵢ₊₁ − xᵢ along `dim`, n times; of booleans xᵢ₊₁ ≠ xᵢ."""
-    parts = [part for part in (prepend, x, append) if part is not None]
+    parts = [part for part in (prepend, x, append) if part is not None and n > 0]
     if len(parts) > 1:
         x = torch.cat(parts, dim)
     for _ in range(n):

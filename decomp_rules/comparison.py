@@ -124,18 +124,21 @@ def dunder_xor(x: Tensor, other: Any) -> Tensor:
 def bitwise_left_shift(x: Tensor, other: Any) -> Tensor:
     """x · 2ᵒᵗʰᵉʳ, modulo the width of the integer."""
     dtype = promoted(x, other)
-    return torch.mul(cast(x, dtype), _power_of_two(x, other, dtype))
+    return torch.mul(cast(x, dtype), _power_of_two(_operand(x, other), dtype))
 
 
 @register(aten.bitwise_right_shift)
 def bitwise_right_shift(x: Tensor, other: Any) -> Tensor:
-    """⌊x / 2ᵒᵗʰᵉʳ⌋, for shifts below the width of the integer."""
+    """⌊x / 2ᵒᵗʰᵉʳ⌋, done in two steps for 2ᵒᵗʰᵉʳ to fit the integer."""
     dtype = promoted(x, other)
-    return torch.div(cast(x, dtype), _power_of_two(x, other, dtype), rounding_mode="floor")
+    count = torch.clamp(cast(_operand(x, other), dtype), max=8 * dtype.itemsize)
+    half = torch.div(count, 2, rounding_mode="floor")
+    shifted = torch.div(cast(x, dtype), _power_of_two(half, dtype), rounding_mode="floor")
+    return torch.div(shifted, _power_of_two(count - half, dtype), rounding_mode="floor")
 
 
-def _power_of_two(x: Tensor, exponent: Any, dtype: torch.dtype) -> Any:
-    return 2**exponent if is_scalar(exponent) else torch.pow(constant(x, 2, dtype), cast(exponent, dtype))
+def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.pow(constant(exponent, 2, dtype), cast(exponent, dtype))
 
 
 @register(aten.isnan)
@@ -191,12 +194,20 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 @register(aten.isin)
-def isin(elements: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether an element equals any of the others: a comparison with each."""
-    if is_scalar(test_elements):
-        found = torch.eq(elements, test_elements)
-    elif is_scalar(elements):
-        found = torch.any(torch.eq(test_elements, elements))
-    else:
-        found = torch.any(torch.eq(elements.unsqueeze(-1), test_elements.reshape(-1)), -1)
+    found = torch.any(torch.eq(elements.unsqueeze(-1), test_elements.reshape(-1)), -1)
+    return torch.logical_not(found) if invert else found
+
+
+@register(aten.isin)
+def isin_number(elements: Tensor, test_element: Any, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether an element equals the number."""
+    return torch.ne(elements, test_element) if invert else torch.eq(elements, test_element)
+
+
+@register(aten.isin)
+def number_isin(element: Any, test_elements: Tensor, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether any element equals the number."""
+    found = torch.any(torch.eq(test_elements, element))
     return torch.logical_not(found) if invert else found

@@ -6,8 +6,8 @@ m², so that a ramp of n takes log log n steps; a ramp of symbolic length counts
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import torch
@@ -126,6 +126,8 @@ def arange_start_step(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtyp
 def arange(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """start + step · (0, 1, …), floats in float64 and rounded once: correctly rounded for float32 and below."""
     dtype = dtype or _ramp_dtype(start, end, step)
+    if dtype == torch.int64:
+        start, end, step = (_whole(bound) for bound in (start, end, step))
     integral = all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step))
     length = -((start - end) // step) if integral else math.ceil((end - start) / step)
     if type(length) is int:
@@ -134,7 +136,9 @@ def arange(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = 
         counted = _count_by_triangle(length, device)
     else:
         return decline("a fractional ramp of symbolic length")
-    if not integral:
+    if not dtype.is_floating_point:
+        start, step = _whole(start), _whole(step)
+    elif not integral:
         counted = counted.to(torch.float64)
     scaled = counted if step == 1 else counted * step
     shifted = scaled if type(start) is int and start == 0 else scaled + start
@@ -144,6 +148,11 @@ def arange(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = 
 def _ramp_dtype(*bounds: Any) -> torch.dtype:
     floating = any(isinstance(bound, (float, torch.SymFloat)) for bound in bounds)
     return torch.get_default_dtype() if floating else torch.int64
+
+
+def _whole(bound: Any) -> Any:
+    """A number as an integer dtype has it; a symbol is one already."""
+    return int(bound) if isinstance(bound, float) else bound
 
 
 def _count_by_squares(length: int, device: Any) -> Tensor:

@@ -48,6 +48,8 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if x.dim() == 0 or index.dim() == 0:
         shape = index.shape
         return torch.index_select(x.reshape(-1), 0, index.reshape(-1)).view(shape)
+    if x.dim() != index.dim():  # which only an empty index may do
+        return torch.full(index.shape, 0, dtype=x.dtype, device=x.device)
     dim = wrap(dim, x.dim())
     for d in range(x.dim()):
         if d != dim and not _same_size(x.shape[d], index.shape[d]):
@@ -67,8 +69,9 @@ def _same_size(first: Any, second: Any) -> bool:
 def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """gather, with the other dimensions broadcast; of all elements in a row without `dim`."""
     if dim is None:
-        return torch.gather(x.reshape(-1), 0, indices.reshape(-1))
+        x, indices, dim = x.reshape(-1), indices.reshape(-1), 0
     dim = wrap(dim, x.dim())
+    indices = torch.remainder(indices, x.shape[dim])
     shape = torch.broadcast_shapes(_without(x.shape, dim), _without(indices.shape, dim))
     of_x, of_index = list(shape), list(shape)
     of_x[dim], of_index[dim] = x.shape[dim], indices.shape[dim]
@@ -139,7 +142,7 @@ def unsafe_masked_index_put_accumulate(
 ) -> Tensor:
     """x with the values added at the indices where the mask holds."""
     kept = torch.where(mask, values, constant(values, 0))
-    return torch.index_put(x, _clamped(x, indices), kept, True)
+    return aten.index_put.default(x, _clamped(x, indices), kept, True)
 
 
 def _clamped(x: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -91,6 +91,8 @@ def scatter_reduce(
 
 def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, include_self: bool) -> Tensor | str:
     """The reduction over `dim` of the sources where they point, x being one of them if it is included; or a reason."""
+    if x.dtype == torch.bool:
+        reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
     neutral = _neutral(reduce, x.dtype)
     if neutral is None:
         return f"no reduction {reduce!r} of {x.dtype}"
@@ -235,15 +237,15 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 def _put_along(x: Tensor, dim: int, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
     if x.dim() == 0:
-        return torch.index_put(x.view(1), [index.reshape(-1)], source.reshape(-1), accumulate).view([])
+        return aten.index_put.default(x.view(1), [index.reshape(-1)], source.reshape(-1), accumulate).view([])
     dim = wrap(dim, x.dim())
-    return torch.index_put(x, [None] * dim + [index.reshape(-1)], source, accumulate)
+    return aten.index_put.default(x, [None] * dim + [index.reshape(-1)], source, accumulate)
 
 
 @register(aten.put)
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """index_put of all elements in a row."""
-    flat = torch.index_put(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    flat = aten.index_put.default(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
     return flat.view(x.shape)
 
 

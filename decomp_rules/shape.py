@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -176,22 +176,25 @@ def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, .
 
 
 @register(aten.atleast_1d)
-def atleast_1d(x: Tensor) -> Tensor:
-    """x with one dimension or more."""
-    return x if x.dim() else x.view(1)
+def atleast_1d(tensors: Any) -> Any:
+    """Each tensor with one dimension or more."""
+    return _each(lambda x: x if x.dim() else x.view(1), tensors)
 
 
 @register(aten.atleast_2d)
-def atleast_2d(x: Tensor) -> Tensor:
-    """x with two dimensions or more, a row if it had one."""
-    return x if x.dim() > 1 else x.unsqueeze(0) if x.dim() else x.view(1, 1)
+def atleast_2d(tensors: Any) -> Any:
+    """Each tensor with two dimensions or more, a row if it had one."""
+    return _each(lambda x: x if x.dim() > 1 else x.view(1, -1), tensors)
 
 
 @register(aten.atleast_3d)
-def atleast_3d(x: Tensor) -> Tensor:
-    """x with three dimensions or more: (1, n, 1) of a line, (n, m, 1) of a matrix."""
-    shapes = {0: lambda: x.view(1, 1, 1), 1: lambda: x.unsqueeze(0).unsqueeze(-1), 2: lambda: x.unsqueeze(-1)}
-    return shapes[x.dim()]() if x.dim() < 3 else x
+def atleast_3d(tensors: Any) -> Any:
+    """Each tensor with three dimensions or more: (1, n, 1) of a line, (n, m, 1) of a matrix."""
+    return _each(lambda x: x if x.dim() > 2 else x.unsqueeze(-1) if x.dim() == 2 else x.view(1, -1, 1), tensors)
+
+
+def _each(function: Callable[[Tensor], Tensor], tensors: Any) -> Any:
+    return tuple(map(function, tensors)) if isinstance(tensors, (list, tuple)) else function(tensors)
 
 
 @register(aten.repeat)

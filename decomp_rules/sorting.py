@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Rules
+from decomp import Rules, decline
 from decomp_rules.indexing import picked
 from decomp_rules.operands import HALVES, cast, constant, ramp, wide, wrap
 
@@ -22,8 +22,10 @@ register = RULES.register
 
 
 @register(aten.sort)
-def sort_default(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> tuple[Any, ...]:
-    """The overload of Core ATen, which sorts as stably on a CPU."""
+def sort_default(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> Any:
+    """The overload of Core ATen, which keeps equal elements in any order."""
+    if stable:
+        return decline("the sort is stable")
     return tuple(aten.sort.default(x, dim, descending))
 
 
@@ -48,7 +50,7 @@ def topk(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = 
 @register(aten.argsort)
 def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices of sort."""
-    return torch.sort(x, dim=dim, descending=descending)[1]
+    return torch.sort(x, stable=stable, dim=dim, descending=descending)[1]
 
 
 @register(aten.msort)
