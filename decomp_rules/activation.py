@@ -1,9 +1,10 @@
-"""Activation functions: each from the accurate elementary function (expm1, log1p, sigmoid), so that nothing overflows on the
-way, no digits are lost near zero, and no NaN comes out of the branch of a `where` that is not taken, nor out of its gradient.
+"""Activation functions: each from the accurate elementary function (expm1, log1p, sigmoid), so that nothing overflows
+on the way, no digits are lost near zero, and no NaN comes out of the branch of a `where` that is not taken, nor out of
+its gradient.
 
-At a kink the gradient is PyTorch's (that of relu at 0 is 0, that of hardtanh at its bounds too). Half types are computed in
-float32 and rounded once, as PyTorch's kernels do. Errors are in ULP against float64, over all float32. The rules of the
-backward kernels are in `activation_backward`.
+At a kink the gradient is PyTorch's (that of relu at 0 is 0, that of hardtanh at its bounds too). Half types are
+computed in float32 and rounded once, as PyTorch's kernels do. Errors are in ULP against float64, over all float32. The
+rules of the backward kernels are in `activation_backward`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ aten = torch.ops.aten
 # Smooth: sigmoid, SiLU, GELU, softplus
 
 
-@register(aten.sigmoid, aten.special_expit)
+@register(aten.sigmoid)
 @float_math
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + e⁻ˣ), below 0 as eˣ / (1 + eˣ): the exponential never overflows. ≤ 2.5 ULP, down to the subnormals."""
@@ -149,8 +150,8 @@ def relu6(x: Tensor) -> Tensor:
 @register(aten.hardtanh)
 def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     """min(max(x, min), max), with gradient 0 at both. Exact."""
-    outside = torch.logical_or(x <= min_val, x >= max_val)
-    return torch.where(outside, torch.clamp(x.detach(), min_val, max_val), x)
+    inside = torch.logical_and(x > min_val, x < max_val)
+    return torch.where(inside, x, torch.clamp(x.detach(), min_val, max_val))
 
 
 @register(aten.hardsigmoid)
@@ -259,10 +260,10 @@ def tanhshrink(input: Tensor) -> Tensor:
     return input - torch.tanh(input)
 
 
-@register(aten.logit, aten.special_logit)
+@register(aten.logit)
 @float_math
 def logit(x: Tensor, eps: Any = None) -> Tensor:
-    """log(x / (1 − x)), around 1/2 as log1p((2x − 1) / (1 − x)); x within [eps, 1 − eps] where eps is given. ≤ 4 ULP."""
+    """log(x / (1 − x)), around 1/2 as log1p((2x − 1) / (1 − x)). With eps, x is clamped to [eps, 1 − eps]. ≤ 4 ULP."""
     if eps is not None:
         x = torch.clamp(x, eps, 1 - eps)
     middle = torch.abs(x - 0.5) < 0.25

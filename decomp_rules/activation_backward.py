@@ -1,6 +1,6 @@
-"""The backward kernels of the activations, which autograd leaves in training graphs: gradients as functions of the gradient
-of the output and of what the forward kernel saved. The formula of each is PyTorch's, kinks included; half types are computed
-in float32 and rounded once.
+"""The backward kernels of the activations, which autograd leaves in training graphs: gradients as functions of the
+gradient of the output and of what the forward kernel saved. The formula of each is PyTorch's, kinks included; half
+types are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
 @register(aten.hardtanh_backward)
 def hardtanh_backward(grad: Tensor, x: Tensor, min_val: float, max_val: float) -> Tensor:
     """g strictly between the bounds, else 0. Exact."""
-    return torch.where(torch.logical_or(x <= min_val, x >= max_val), 0.0, grad)
+    return torch.where(torch.logical_and(x > min_val, x < max_val), grad, 0.0)
 
 
 @register(aten.hardsigmoid_backward)
@@ -117,7 +117,7 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
 @float_math
 def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """g·(x/3 + 1/2) strictly between −3 and 3, 0 below, g above."""
-    return torch.where(x <= -3, 0.0, torch.where(x < 3, grad * (x / 3 + 0.5), grad))
+    return torch.where(x <= -3, 0.0, torch.where(x >= 3, grad, grad * (x / 3 + 0.5)))
 
 
 @register(aten.leaky_relu_backward)
@@ -148,13 +148,13 @@ def rrelu_with_noise_backward(
 @register(aten.hardshrink_backward)
 def hardshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
     """0 within ±lambd, else g. Exact."""
-    return torch.where(torch.logical_and(x >= -lambd, x <= lambd), 0.0, grad)
+    return torch.where(torch.logical_or(x < -lambd, x > lambd), grad, 0.0)
 
 
 @register(aten.softshrink_backward)
 def softshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
     """0 within ±lambd, else g. Exact."""
-    return torch.where(torch.logical_and(x >= -lambd, x <= lambd), 0.0, grad)
+    return torch.where(torch.logical_or(x < -lambd, x > lambd), grad, 0.0)
 
 
 @register(aten.glu_backward)

@@ -1,11 +1,11 @@
 """Elementary functions of one element: exponentials, logarithms, powers, quotients, rounding. (Trigonometry is in
 `trigonometry`.)
 
-The floor is what every target has: exp2, log2, sin, sqrt, reciprocal, trunc, plus and times. The textbook identities lose
-digits there, so each rule first brings its argument into a range where the identity is harmless, exactly (Cody and Waite,
-*Software Manual for the Elementary Functions*, 1980), or carries what was rounded away along. Coefficients are minimax fits
-made with 50 digits (Lawson weights on Chebyshev nodes). Errors are in ULP against float64, over all float32, on a CPU whose
-exp2, log2 and sin are within 0.85.
+The floor is what every target has: exp2, log2, sin, sqrt, reciprocal, trunc, plus and times. The textbook identities
+lose digits there, so each rule first brings its argument into a range where the identity is harmless, exactly (Cody and
+Waite, *Software Manual for the Elementary Functions*, 1980), or carries what was rounded away along. Coefficients are
+minimax fits made with 50 digits (Lawson weights on Chebyshev nodes). Errors are in ULP against float64, over all
+float32, on a CPU whose exp2, log2 and sin are within 0.85.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import float_math, is_tensor, polynomial, square_error, times_exact
+from decomp_rules.floating import float_math, is_tensor, polynomial, times_exact
 from decomp_rules.operands import HALVES, cast, constant, promoted
 
 RULES = Rules()
@@ -31,8 +31,8 @@ LOG2_E = 1 / math.log(2)
 LN_2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 LOG10_2 = Fraction("0.30102999566398119521373889472449302676818988146211")
 
-# For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has so
-# few bits that times an exponent it is exact, and the coefficients of (eʳ − 1 − r) / r² for −0.35 ≤ r ≤ 0.695.
+# For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has
+# so few bits that times an exponent it is exact, and the coefficients of (eʳ − 1 − r) / r² for −0.35 ≤ r ≤ 0.695.
 _EXPONENTS = {torch.float32: (-150.0, 127.0), torch.float64: (-1075.0, 1023.0)}
 _LN_2_PARTS = {
     torch.float32: (0.693145751953125, 1.428606820309417232e-6),
@@ -65,7 +65,7 @@ def exp(x: Tensor) -> Tensor:
 @register(aten.exp2)
 @float_math
 def exp2(x: Tensor) -> Tensor:
-    """2ˣ = eˣ·ˡⁿ² from an exponential, for targets without exp2; what the product rounds away enters as e^δ ≈ 1 + δ. ≤ 2 ULP."""
+    """2ˣ = e^(x·ln 2), for targets without exp2; what the product rounds away enters as e^δ ≈ 1 + δ. ≤ 2 ULP."""
     high = 0.693359375  # ln 2 to 9 bits: times the upper half of x it is exact
     product = x * float(LN_2)
     whole = torch.trunc(x.detach())
@@ -145,7 +145,7 @@ def _larger_and_gap(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return larger, torch.where(torch.logical_and(x == y, gap != gap), 0.0, gap)
 
 
-@register(aten.xlogy, aten.special_xlogy)
+@register(aten.xlogy)
 def xlogy(x: Any, other: Any) -> Tensor:
     """x·ln y, 0 where x is 0 unless y is NaN."""
     return _x_times(x, other, torch.log, 0.0)
@@ -190,7 +190,7 @@ def rsqrt(x: Tensor) -> Tensor:
 
 @register(aten.pow)
 def power(x: Any, exponent: Any) -> Tensor:
-    """xⁿ for the exponents that PyTorch treats apart (0, ±1/2, ±1, ±2, 3) and small whole ones, by products. ≤ 2 ULP."""
+    """xⁿ for exponents that PyTorch treats apart (0, ±1/2, ±1, ±2, 3) and small whole ones, by products. ≤ 2 ULP."""
     if is_tensor(exponent) or not is_tensor(x):
         return decline("the exponent is a tensor")
     dtype = promoted(x, exponent)
@@ -246,8 +246,9 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 def hypot(x: Tensor, other: Tensor) -> Tensor:
     """√(x² + y²), scaled by a power of two so that no square overflows or vanishes. ≤ 1.5 ULP."""
     size = torch.maximum(torch.abs(x.detach()), torch.abs(other.detach()))
-    large, small = (2.0**-70, 2.0**80) if x.dtype == torch.float32 else (2.0**-600, 2.0**600)
-    scale = torch.where(size > 1 / large**0.5, large, torch.where(size < 1 / small**0.5, small, 1.0))
+    edge = 64 if x.dtype == torch.float32 else 512
+    smaller = torch.where(size < 2.0 ** (20 - edge), constant(x, 2.0**edge), 1.0)
+    scale = torch.where(2.0 ** (edge - 4) < size, constant(x, 2.0**-edge), smaller)
     x, other = x * scale, other * scale
     root = torch.sqrt(x * x + other * other) * torch.reciprocal(scale)
     infinite = torch.logical_or(torch.abs(x) == math.inf, torch.abs(other) == math.inf)
@@ -257,7 +258,7 @@ def hypot(x: Tensor, other: Tensor) -> Tensor:
 # Quotients
 
 
-@register(aten.div, aten.true_divide)
+@register(aten.div)
 def true_divide(x: Tensor, other: Any) -> Tensor:
     """x / y by a number: x times 1/y in two parts, ≤ 0.51 ULP, so that exact quotients stay exact.
     By a tensor: x·(1/y), both scaled where y is so large or small that 1/y has no float, ≤ 1.5 ULP."""
@@ -272,6 +273,8 @@ def true_divide(x: Tensor, other: Any) -> Tensor:
 
 
 def _quotient_by_number(x: Tensor, number: Any) -> Tensor:
+    if isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return _quotient(x, constant(x, number))
     divisor = as_float32(number) if x.dtype == torch.float32 else float(number)
     if divisor == 0:
         return x * math.copysign(math.inf, divisor)
@@ -283,9 +286,11 @@ def _quotient_by_number(x: Tensor, number: Any) -> Tensor:
 
 
 def _quotient(x: Tensor, y: Tensor) -> Tensor:
-    edge = 64 if y.dtype == torch.float32 else 512
+    # Where |y| is beyond 2^±(shift + 2), x times the scale overflows only if x/y does.
+    shift = 60 if y.dtype == torch.float32 else 508
     size = y.detach() * y.detach()
-    scale = torch.where(size < 2.0 ** (-2 * edge + 2), 2.0**edge, torch.where(2.0 ** (2 * edge - 4) < size, 2.0**-edge, 1.0))
+    larger = torch.where(2.0 ** (2 * shift + 4) < size, constant(y, 2.0**-shift), 1.0)
+    scale = torch.where(size < 2.0 ** (-2 * shift - 4), constant(y, 2.0**shift), larger)
     return (x * scale) * torch.reciprocal(y * scale)
 
 

@@ -1,7 +1,8 @@
-"""Floating point arithmetic from plain ops: the dtype to compute in, exact splits, products with exact constants, polynomials.
+"""Floating point arithmetic from plain ops: the dtype to compute in, exact splits, products with exact constants,
+polynomials.
 
-The rules for elementary functions stand on these. Everything that only repairs rounding is detached, so that the gradient
-is that of the exact formula; everything else is differentiable as it stands.
+The rules for elementary functions stand on these. Everything that only repairs rounding is detached, so that the
+gradient is that of the exact formula; everything else is differentiable as it stands.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UPPER_HALF = {
 
 
 def float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule` on real floating tensors: integers are converted first, half types are computed in float32 and rounded once."""
+    """`rule` on real floats: integers are converted first, half types are computed in float32 and rounded once."""
 
     @functools.wraps(rule)
     def in_working_dtype(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +63,7 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def upper_half(x: Tensor) -> Tensor:
-    """`x` with the lower half of its significand cut off, detached: x − upper_half(x) is exact, and so is the product of two."""
+    """`x` with the lower half of its significand cut off, detached: the rest is exact, and so is a product of two."""
     integer, mask, _ = _UPPER_HALF[x.dtype]
     return torch.bitwise_and(x.detach().view(integer), mask).view(x.dtype)
 
@@ -76,7 +77,7 @@ def square_error(x: Tensor, square: Tensor) -> Tensor:
 
 
 def times_exact(x: Tensor, factor: Fraction) -> Tensor:
-    """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper half of both multiply exactly, the rest is small."""
+    """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper halves multiply exactly, the rest is small."""
     _, _, bits = _UPPER_HALF[x.dtype]
     exponent = math.frexp(float(factor))[1]
     scale = Fraction(2) ** (bits - exponent)

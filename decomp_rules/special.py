@@ -47,7 +47,7 @@ _ERFC = {
 }  # fmt: skip
 
 
-@register(aten.erf, aten.special_erf)
+@register(aten.erf)
 @float_math
 def erf(x: Tensor) -> Tensor:
     """2/√π·∫₀ˣ e^−t² dt: x times a polynomial in x² up to 1, ±(1 − erfc|x|) beyond. ≤ 1.6 ULP."""
@@ -59,7 +59,7 @@ def erf(x: Tensor) -> Tensor:
     return torch.where(magnitude < 1, middle, outer)
 
 
-@register(aten.erfc, aten.special_erfc)
+@register(aten.erfc)
 @float_math
 def erfc(x: Tensor) -> Tensor:
     """1 − erf(x), beyond 1 as e^−x² times a polynomial, with x² to twice the digits. ≤ 3 ULP."""

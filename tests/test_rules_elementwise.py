@@ -1,0 +1,215 @@
+"""The elementary functions: error in ULP over all float32 against float64, special values, gradients and dtypes."""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from decomp_rules import elementwise, special, trigonometry
+from rule_agreement import agrees
+
+aten = torch.ops.aten
+RULES = elementwise.RULES | trigonometry.RULES | special.RULES
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1.2e-38, 3.4e38, -3.4e38]
+
+# What a target without any of these has: the rules call each other, so each is measured with the others put in.
+DERIVED = {
+    torch.exp: elementwise.exp, torch.expm1: elementwise.expm1, torch.log: elementwise.log,
+    torch.log1p: elementwise.log1p, torch.rsqrt: elementwise.rsqrt, torch.cos: trigonometry.cos,
+    torch.tanh: trigonometry.tanh, torch.erf: special.erf, torch.Tensor.__truediv__: elementwise.true_divide,
+}  # fmt: skip
+
+# Function, rule, largest error in ULP.
+FUNCTIONS = [
+    (torch.exp, elementwise.exp, 1.4),
+    (torch.exp2, elementwise.exp2, 2.0),
+    (torch.expm1, elementwise.expm1, 1.6),
+    (torch.log, elementwise.log, 1.6),
+    (torch.log10, elementwise.log10, 1.4),
+    (torch.log1p, elementwise.log1p, 2.0),
+    (torch.rsqrt, elementwise.rsqrt, 2.0),
+    (torch.cos, trigonometry.cos, 2.4),
+    (torch.tanh, trigonometry.tanh, 1.9),
+    (torch.erf, special.erf, 1.6),
+]
+
+
+class Derived(TorchFunctionMode):
+    """Runs a rule in place of each function that has one, inside rules too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule = DERIVED.get(func)
+        if rule is None:
+            return func(*args, **(kwargs or {}))
+        with self:
+            return rule(*args, **(kwargs or {}))
+
+
+def derived(rule: Callable[..., Tensor], *args: Any) -> Tensor:
+    with Derived():
+        return rule(*args)
+
+
+def floats(count: int = 100_000) -> Tensor:
+    """Random bit patterns (all exponents alike), numbers of everyday size, and the special values."""
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31 - 1, (count,), generator=generator).to(torch.int32).view(torch.float32)
+    near = torch.cat([(torch.rand(count, generator=generator) * 2 - 1) * size for size in (1, 10, 100)])
+    return torch.cat([torch.tensor(SPECIAL), bits[bits.isfinite()], near])
+
+
+def ulps(found: Tensor, exact: Tensor) -> Tensor:
+    """The distance of a float32 from a float64, in units of the last place of a float32 of that size."""
+    exponent = torch.frexp(exact.abs().clamp(min=2.0**-126)).exponent - 24
+    error = (found.double() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponent)
+    alike = (found == exact.float()) | (found.isnan() & exact.isnan())
+    return torch.where(alike, 0.0, error)
+
+
+@pytest.mark.parametrize(("function", "rule", "bound"), FUNCTIONS, ids=lambda value: getattr(value, "__name__", None))
+def test_error_over_all_float32(function: Any, rule: Any, bound: float) -> None:
+    x = floats()
+    if function is torch.cos:
+        x = x[~(x.abs() > 1.7e38)]  # where 2x overflows
+    error = ulps(derived(rule, x), function(x.double()))
+    worst = error.nan_to_num(nan=math.inf).argmax()
+    assert error[worst] <= bound, f"{error[worst]} ULP at {x[worst]}"
+
+
+@pytest.mark.parametrize(("function", "rule", "bound"), FUNCTIONS, ids=lambda value: getattr(value, "__name__", None))
+def test_special_values_and_signed_zeros(function: Any, rule: Any, bound: float) -> None:
+    x = torch.tensor(SPECIAL)
+    found, expected = derived(rule, x), function(x)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=2e-45, equal_nan=True)
+    zero = (x == 0) & (expected == 0)
+    assert torch.equal(found[zero].signbit(), expected[zero].signbit())
+
+
+@pytest.mark.parametrize(("function", "rule", "bound"), FUNCTIONS, ids=lambda value: getattr(value, "__name__", None))
+def test_gradients_of_both_orders(function: Any, rule: Any, bound: float) -> None:
+    x = torch.cat([torch.linspace(-9, 9, 181), torch.tensor([1e-30, 0.55, 88.5, 88.7])])
+    expected = gradients(function, x.double())
+    for found, exact, absolute in zip(gradients(lambda x: derived(rule, x), x), expected, (1e-6, 1e-4), strict=True):
+        finite = exact.float().isfinite()
+        torch.testing.assert_close(found[finite], exact[finite].float(), rtol=2e-6, atol=absolute)
+
+
+def gradients(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    return first.detach(), second
+
+
+@pytest.mark.parametrize(("function", "rule", "bound"), FUNCTIONS, ids=lambda value: getattr(value, "__name__", None))
+def test_no_nan_gradient_at_a_finite_input(function: Any, rule: Any, bound: float) -> None:
+    x = floats(20_000)
+    x = x[x.isfinite()]
+    leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+    mine, theirs = derived(rule, leaves[0]), function(leaves[1])
+    (found,) = torch.autograd.grad(mine.sum(), leaves[0])
+    (expected,) = torch.autograd.grad(theirs.sum(), leaves[1])
+    worse = found.isnan() & ~expected.isnan()
+    assert not worse.any(), f"at {x[worse][:3]}"
+
+
+@pytest.mark.parametrize(("function", "rule", "bound"), FUNCTIONS, ids=lambda value: getattr(value, "__name__", None))
+def test_float64_half_types_and_integers(function: Any, rule: Any, bound: float) -> None:
+    x = torch.cat([torch.linspace(-30, 30, 601, dtype=torch.float64), torch.tensor([1e-300, 1e-9, 700.0, 709.5])])
+    torch.testing.assert_close(derived(rule, x), function(x), rtol=2e-15, atol=1e-16, equal_nan=True)
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.testing.assert_close(derived(rule, x.to(dtype)), function(x.to(dtype)), equal_nan=True)
+    whole = torch.arange(-3, 6)
+    torch.testing.assert_close(derived(rule, whole), function(whole), equal_nan=True)
+    assert derived(rule, torch.tensor(2.0)).shape == ()
+    assert derived(rule, torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_cos_next_to_its_zeros_and_far_out() -> None:
+    x = torch.cat([(torch.arange(1000) + 0.5) * math.pi, torch.logspace(3, 37, 1000)]).float()
+    assert ulps(trigonometry.cos(x), torch.cos(x.double())).max() <= 2.4
+
+
+def test_division_by_a_number_is_exact_where_it_can_be() -> None:
+    for divisor in (3, 7, 49.0, 0.1, math.log(16)):
+        whole = torch.arange(-50, 50).float()
+        x = whole * torch.tensor(float(divisor))
+        assert torch.equal(elementwise.true_divide(x, divisor), x / divisor)
+    x = floats()
+    for divisor in (3, -0.1, 1e38, 1e-39, 8, math.inf, 0.0):
+        assert ulps(elementwise.true_divide(x, divisor), x.double() / torch.tensor(divisor).double()).max() <= 1.5
+
+
+def test_division_by_a_tensor_over_all_float32() -> None:
+    x = floats()
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
+    assert ulps(elementwise.true_divide(x, y), x.double() / y.double()).max() <= 2
+    values = torch.tensor(SPECIAL)
+    x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
+    torch.testing.assert_close(elementwise.true_divide(x, y), x / y, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("operands", [
+    (torch.tensor([1, 2, 3]), torch.tensor([2, 7, -4])),
+    (torch.tensor([1, 2, 3]), 7),
+    (torch.tensor([1.0, 2.0]).bfloat16(), torch.tensor([3.0, 7.0]).bfloat16()),
+    (torch.tensor([1.0, 2.0], dtype=torch.float16), 3),
+    (torch.tensor([1.0, 2.0]), torch.tensor(3.0, dtype=torch.float64)),
+    (torch.tensor([1.0, 2.0], dtype=torch.float64), 3.3),
+    (torch.tensor([True, False]), torch.tensor([True, True])),
+])  # fmt: skip
+def test_division_promotes_like_the_op(operands: Any) -> None:
+    overload = aten.div.Tensor if isinstance(operands[1], Tensor) else aten.div.Scalar
+    agrees(RULES, overload, *operands, tolerance=1e-7 if operands[0].dtype != torch.bfloat16 else None)
+
+
+@pytest.mark.parametrize("exponent", [0, 2, 3, 4, 7, 0.5, -0.5, -1, -2, 2.0, 2.5, -3, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_powers_with_a_number_as_exponent(exponent: float, dtype: torch.dtype) -> None:
+    agrees(RULES, aten.pow.Tensor_Scalar, torch.tensor([0.25, 1.0, 1.75, 3.0]).to(dtype), exponent)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 10, 2.0, 0.5])
+def test_powers_of_integers(exponent: float) -> None:
+    agrees(RULES, aten.pow.Tensor_Scalar, torch.tensor([0, 1, -2, 5]), exponent)
+
+
+@pytest.mark.parametrize("base", [1, 2, 2.0, 0.5, 3.7, 0])
+def test_powers_of_a_number(base: float) -> None:
+    agrees(RULES, aten.pow.Scalar, base, torch.tensor([0.5, 1.0, 2.0, 3.0]))
+    agrees(RULES, aten.pow.Scalar, base, torch.tensor([0, 1, 2, 5]))
+
+
+@pytest.mark.parametrize("overload", [aten.hypot.default, aten.logaddexp.default, aten.logaddexp2.default])
+def test_functions_of_two_tensors(overload: Any) -> None:
+    values = torch.tensor([0.5, -0.5, 1.0, -2.0, 1e-3, 30.0, 1e4])
+    agrees(RULES, overload, values.repeat(7), values.repeat_interleave(7))
+    edges = torch.tensor([math.inf, -math.inf, math.nan, 1e30, 1e-30, 3.0])
+    agrees(RULES, overload, edges.repeat(6), edges.repeat_interleave(6), gradient=False)
+
+
+@pytest.mark.parametrize("overload", [aten.xlogy.Tensor, aten.special_xlog1py.default])
+def test_zero_times_an_infinite_logarithm_is_zero(overload: Any) -> None:
+    values = torch.tensor([0.0, 1.0, -2.0, 0.5])
+    other = torch.tensor([0.0, math.inf, -1.0, 2.0])
+    agrees(RULES, overload, values.repeat(4), other.repeat_interleave(4), gradient=False)
+    agrees(RULES, overload, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2.0, 3.0, 0.5]))
+
+
+@pytest.mark.parametrize("function", [aten.floor.default, aten.ceil.default, aten.round.default, aten.frac.default])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rounding_is_exact(function: Any, dtype: torch.dtype) -> None:
+    halves = torch.arange(-20, 21) * 0.25
+    x = torch.cat([halves, floats(2000)]).to(dtype)
+    agrees(RULES, function, x, tolerance=0)
+
+
+def test_rounding_leaves_integers_alone_and_knows_decimals() -> None:
+    for function in (aten.floor.default, aten.ceil.default, aten.round.default):
+        agrees(RULES, function, torch.arange(-3, 3))
+    for decimals in (2, -2, 0):
+        agrees(RULES, aten.round.decimals, torch.tensor([1.234, -567.891, 250.0, 0.125]), decimals=decimals)
