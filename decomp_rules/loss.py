@@ -62,7 +62,7 @@ def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction
         chosen = torch.index_select(wide(weight), 0, index.reshape(-1)).reshape(index.shape)
         share = torch.where(counted, chosen, 0)
     losses = -torch.where(counted, picked, 0) * share
-    if reduction == NONE:
+    if reduction == NONE and x.dim() > 1:
         return cast(losses, x.dtype), torch.full((), 0, dtype=x.dtype, device=x.device)
     loss, total = torch.sum(losses), torch.sum(share)
     return cast(loss / total if reduction == MEAN else loss, x.dtype), cast(total, x.dtype)

@@ -17,16 +17,18 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 1.6e-2, 
 
 
 def agrees(rules: Rules, overload: Any, *args: Any, gradient: bool = True, tolerance: float | None = None,
-           **kwargs: Any) -> None:
-    """Assert that every rule for this call equals the op, in its gradients too. At least one rule must serve it."""
-    expected, grads = evaluated(overload, args, kwargs, gradient)
+           fixed: tuple[int, ...] = (), **kwargs: Any) -> None:
+    """Assert that every rule for this call equals the op, in its gradients too, but not those of the arguments at
+    `fixed`. At least one rule must serve the call."""
+    trained = [gradient and i not in fixed for i in range(len(args))]
+    expected, grads = evaluated(overload, args, kwargs, trained)
     served = 0
     for rule in rules.of(bound(overload, args, kwargs).op):
         def run(*args: Any, rule: Any = rule, **kwargs: Any) -> Any:
             accepted = rule.accept(bound(overload, args, kwargs))
             return accepted if isinstance(accepted, Declined) else rule.function(*accepted[0], **accepted[1])
 
-        found, found_grads = evaluated(run, args, kwargs, gradient)
+        found, found_grads = evaluated(run, args, kwargs, trained)
         if found is None:
             continue
         served += 1
@@ -40,11 +42,11 @@ def bound(overload: Any, args: Any, kwargs: Any) -> Any:
     return bind_function(overload, args, kwargs, kind_of)
 
 
-def evaluated(function: Any, args: Any, kwargs: Any, gradient: bool) -> tuple[Any, Any]:
+def evaluated(function: Any, args: Any, kwargs: Any, trained: list[bool]) -> tuple[Any, Any]:
     """The results of a call, and the gradients of their weighted sum; None where a rule declines."""
-    leaves, spec = pytree.tree_flatten((args, kwargs))
-    inputs = [fresh(leaf, gradient) for leaf in leaves]
-    call_args, call_kwargs = pytree.tree_unflatten(inputs, spec)
+    call_args = [pytree.tree_map(lambda leaf: fresh(leaf, wanted), arg) for arg, wanted in zip(args, trained)]
+    call_kwargs = pytree.tree_map(lambda leaf: fresh(leaf, any(trained)), kwargs)
+    inputs = pytree.tree_leaves((call_args, call_kwargs))
     result = function(*call_args, **call_kwargs)
     if isinstance(result, Declined):
         return None, None

@@ -1,0 +1,162 @@
+"""Losses and their backward ops agree with the ops for every reduction, at kinks, edges and ignored targets."""
+
+import math
+
+import pytest
+from rule_agreement import agrees
+import torch
+
+from decomp_rules import loss, loss_backward, norms
+
+aten = torch.ops.aten
+RULES = loss.RULES | loss_backward.RULES | norms.RULES
+FLOATS = [torch.float32, torch.float64, torch.bfloat16]
+REDUCTIONS = [0, 1, 2]
+NAN = math.nan
+
+
+def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
+
+
+def near(dtype: torch.dtype) -> float | None:
+    return {torch.bfloat16: 3e-2}.get(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_distances(dtype: torch.dtype, reduction: int) -> None:
+    x, t = sample(4, 5, dtype=dtype), sample(4, 5, dtype=dtype, seed=1)
+    agrees(RULES, aten.mse_loss.default, x, t, reduction, tolerance=near(dtype))
+    agrees(RULES, aten.l1_loss.default, x, t, reduction, tolerance=near(dtype))
+    for edge in (0.5, 1.0, 2.0):
+        agrees(RULES, aten.smooth_l1_loss.default, x, t, reduction, edge, tolerance=near(dtype))
+        agrees(RULES, aten.huber_loss.default, x, t, reduction, edge, tolerance=near(dtype))
+    agrees(RULES, aten.soft_margin_loss.default, x, t.sign(), reduction, tolerance=near(dtype), fixed=(1,))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_backwards_of_distances(reduction: int) -> None:
+    x, t = sample(4, 5), sample(4, 5, seed=1)
+    grad = sample(4, 5, seed=2) if reduction == 0 else torch.tensor(1.5)
+    agrees(RULES, aten.mse_loss_backward.default, grad, x, t, reduction, gradient=False)
+    agrees(RULES, aten.smooth_l1_loss_backward.default, grad, x, t, reduction, 0.5, gradient=False)
+    agrees(RULES, aten.huber_loss_backward.default, grad, x, t, reduction, 0.5, gradient=False)
+    agrees(RULES, aten.soft_margin_loss_backward.default, grad, x, t.sign(), reduction, gradient=False)
+    p = torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
+    agrees(RULES, aten.binary_cross_entropy_backward.default, grad, p, t, sample(5), reduction, gradient=False)
+
+
+def test_distances_at_kinks_and_of_mixed_dtypes() -> None:
+    x, t = torch.tensor([0.0, 1.0, -1.0, 2.0]), torch.zeros(4)
+    for op in (aten.smooth_l1_loss.default, aten.huber_loss.default, aten.l1_loss.default, aten.mse_loss.default):
+        agrees(RULES, op, x, t, 0)
+    agrees(RULES, aten.mse_loss.default, x, t.double())
+    agrees(RULES, aten.smooth_l1_loss_backward.default, torch.ones(4), x, t, 0, 1.0, gradient=False)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(4, 3), (3,), (2, 3, 4, 5), (2, 3, 4)])
+def test_classification(dtype: torch.dtype, reduction: int, shape: tuple[int, ...]) -> None:
+    x, weight = sample(*shape, dtype=dtype), sample(3, dtype=dtype, seed=1).abs() + 0.1
+    rest = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    target = torch.randint(0, 3, rest, generator=torch.Generator().manual_seed(0))
+    target = torch.where(target == 1, -100, target)
+    logs = torch.log_softmax(x, 0 if len(shape) == 1 else 1)
+    for w in (None, weight.detach()):
+        for smoothing in (0.0, 0.2):
+            agrees(RULES, aten.cross_entropy_loss.default, x, target, w, reduction, -100, smoothing,
+                   tolerance=4e-2 if dtype == torch.bfloat16 else None, fixed=(2,))
+        agrees(RULES, aten.nll_loss_nd.default, logs, target, w, reduction, tolerance=near(dtype), fixed=(2,))
+        if len(shape) == 3:
+            continue
+        forward = aten.nll_loss2d_forward if len(shape) == 4 else aten.nll_loss_forward
+        backward = aten.nll_loss2d_backward if len(shape) == 4 else aten.nll_loss_backward
+        agrees(RULES, forward.default, logs, target, w, reduction, -100, tolerance=near(dtype), fixed=(2,))
+        out, total = forward(logs, target, w, reduction, -100)
+        agrees(RULES, backward.default, torch.ones_like(out), logs, target, w, reduction, -100, total, gradient=False,
+               tolerance=near(dtype))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_classification_by_probabilities(reduction: int) -> None:
+    for shape in ((4, 3), (2, 3, 5), (3,)):
+        x, target = sample(*shape), torch.softmax(sample(*shape, seed=1), 0 if len(shape) == 1 else 1)
+        for weight in (None, sample(3).abs()):
+            agrees(RULES, aten.cross_entropy_loss.default, x, target, weight, reduction)
+            agrees(RULES, aten.cross_entropy_loss.default, x, target, weight, reduction, -100, 0.3)
+
+
+def test_classification_with_nothing_to_classify() -> None:
+    target = torch.full((2,), -100)
+    agrees(RULES, aten.nll_loss_forward.default, sample(2, 3), target, None, 1, -100)
+    agrees(RULES, aten.nll_loss_forward.default, torch.tensor([[NAN, 1.0]]), torch.tensor([1]), None, 1, -100)
+    agrees(RULES, aten.nll_loss_forward.default, torch.tensor([[NAN, 1.0]]), torch.tensor([-100]), None, 2, -100)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_cross_entropy(dtype: torch.dtype, reduction: int) -> None:
+    x, t = torch.sigmoid(sample(4, 5, dtype=dtype)), torch.sigmoid(sample(4, 5, dtype=dtype, seed=1))
+    agrees(RULES, aten.binary_cross_entropy.default, x, t, None, reduction, tolerance=near(dtype))
+    agrees(RULES, aten.binary_cross_entropy.default, x, t, sample(5, dtype=dtype).abs(), reduction,
+           tolerance=near(dtype), fixed=(2,))
+    z = sample(4, 5, dtype=dtype) * 5
+    agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, None, None, reduction, tolerance=near(dtype))
+    agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, sample(5, dtype=dtype),
+           sample(5, dtype=dtype).abs(), reduction, tolerance=4e-2 if dtype == torch.bfloat16 else None, fixed=(2, 3))
+
+
+def test_binary_cross_entropy_at_its_edges() -> None:
+    x = torch.tensor([0.0, 0.0, 1.0, 1.0, 1e-13, 1e-30, 0.5])
+    t = torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0, 0.5, 0.25])
+    agrees(RULES, aten.binary_cross_entropy.default, x, t, None, 0, fixed=(1,))
+    z = torch.tensor([0.0, 200.0, -200.0, 200.0, -200.0])
+    agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, torch.tensor([0.3, 0.0, 0.0, 1.0, 1.0]), None, None,
+           0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_other_losses(dtype: torch.dtype, reduction: int) -> None:
+    x, y, sign = sample(4, 5, dtype=dtype), sample(4, 5, dtype=dtype, seed=1), sample(4, 5, dtype=dtype, seed=2).sign()
+    tolerance = 4e-2 if dtype == torch.bfloat16 else 1e-4 if dtype == torch.float32 else None
+    agrees(RULES, aten.kl_div.default, x, torch.softmax(y, 1), reduction, tolerance=tolerance)
+    agrees(RULES, aten.kl_div.default, x, torch.log_softmax(y, 1), reduction, log_target=True, tolerance=tolerance)
+    agrees(RULES, aten.kl_div.default, x, torch.softmax(y, 1).round(), reduction, tolerance=tolerance, fixed=(1,))
+    agrees(RULES, aten.hinge_embedding_loss.default, x, sign, 0.7, reduction, tolerance=tolerance, fixed=(1,))
+    agrees(RULES, aten.margin_ranking_loss.default, x, y, sign, 0.3, reduction, tolerance=tolerance, fixed=(2,))
+    if dtype == torch.bfloat16:
+        return
+    agrees(RULES, aten.cosine_embedding_loss.default, x, y, sign[:, 0], 0.1, reduction, tolerance=tolerance, fixed=(2,))
+    for p, swap in ((2.0, False), (2.0, True), (1.0, False)):
+        agrees(RULES, aten.triplet_margin_loss.default, x, y, y.flip(0), 1.0, p, 1e-6, swap, reduction,
+               tolerance=tolerance)
+    for log_input in (True, False):
+        for full in (True, False):
+            agrees(RULES, aten.poisson_nll_loss.default, x.abs(), y.abs() * 3, log_input, full, 1e-8, reduction,
+                   tolerance=tolerance, fixed=(1,))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("p", [1, 2])
+def test_multi_margin(reduction: int, p: int) -> None:
+    for x, target in ((sample(4, 3), torch.tensor([0, 2, 1, 1])), (sample(3), torch.tensor(1))):
+        for weight in (None, sample(3).abs()):
+            agrees(RULES, aten.multi_margin_loss.default, x, target, p, 0.8, weight, reduction, fixed=(4,))
+            out = torch.ones_like(aten.multi_margin_loss(x, target, p, 0.8, weight, reduction))
+            agrees(RULES, aten.multi_margin_loss_backward.default, out, x, target, p, 0.8, weight, reduction,
+                   gradient=False)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_multilabel_margin(reduction: int) -> None:
+    for x, target in ((sample(2, 4), torch.tensor([[3, 0, -1, 1], [-1, 0, 0, 0]])),
+                      (sample(4), torch.tensor([1, 2, -1, 3]))):
+        agrees(RULES, aten.multilabel_margin_loss.default, x, target, reduction)
+        out, is_target = aten.multilabel_margin_loss_forward(x, target, reduction)
+        agrees(RULES, aten.multilabel_margin_loss_forward.default, x, target, reduction)
+        agrees(RULES, aten.multilabel_margin_loss_backward.default, torch.ones_like(out), x, target, reduction,
+               is_target, gradient=False)
