@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 
+from . import grid
 from .operands import cast, wide
 from .windows import ntuple, opmath
 
@@ -235,3 +236,6 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     if mode.startswith("nearest"):
         return kernel(input, sizes, factors)
     return kernel(input, sizes, bool(align_corners), factors)
+
+
+RULES = RULES | grid.RULES
