@@ -1,0 +1,177 @@
+"""Making nodes of a functional graph: in the dialect of the program, with metadata where the program has it, with names
+that no node of the source has, and with a record of what each node stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import copy
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from decomp.aliases import spelling_of
+from decomp.calls import metadata
+
+aten = torch.ops.aten
+
+OVERLOADS = {
+    "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
+    "view_dtype": "dtype", "scatter": "src",
+}
+"""Overloads of the ATen ops that are emitted here, where it is not the default one."""
+
+
+class Emitter:
+    """Appends nodes to the functional graph, and remembers what each stands for."""
+
+    def __init__(self, source: fx.Graph) -> None:
+        self.graph = fx.Graph(tracer_cls=getattr(source, "_tracer_cls", None))
+        # There is a public way to set a graph's codegen, and none to read it (torch 2.13).
+        self.graph.set_codegen(copy.copy(source._codegen))
+        self.origin: dict[fx.Node, fx.Node] = {}
+        self.emitted: set[fx.Node] = set()
+        """Nodes that are not copies."""
+        self.is_aten = _is_aten(source)
+        self.key, self.mode = _metadata_of(source)
+        self._taken = {node.name for node in source.nodes}
+        self._next: dict[str, int] = {}
+
+    def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
+        """Copy `node`, with its name and metadata."""
+        new = self.graph.node_copy(node, value_of)
+        self.origin[new] = node
+        return new
+
+    def like(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        """A node that takes the place of `node`: its name, its metadata, on memory of its own."""
+        new = self.graph.create_node(op, target, tuple(args), dict(kwargs), name=node.name)
+        new.meta = dict(node.meta)
+        if self.key is not None and self.key in new.meta:
+            new.meta[self.key] = self.fresh(new.meta[self.key])
+        return self._made(new, node)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node,
+             label: str = "") -> fx.Node:
+        """A call of the ATen op `name`, spelt in the dialect of the program; it stands for the source node `at`."""
+        if self.is_aten:
+            packet = getattr(aten, name.removesuffix("_dtype"))
+            target = getattr(packet, OVERLOADS.get(name, "default"))
+            return self.node("call_function", target, args, kwargs or {}, at=at, label=label)
+        if name == "slice":
+            tensor, dim, *bounds = args
+            after = (Ellipsis, slice(*bounds), *(slice(None),) * (-dim - 1))
+            index = after if dim < 0 else (slice(None),) * dim + (slice(*bounds),)
+            return self.node("call_function", operator.getitem, (tensor, index), {}, at=at, label=label)
+        function = getattr(torch, name, None)
+        kind, target = ("call_function", function) if function is not None else ("call_method", name)
+        return self.node(kind, target.removesuffix("_dtype") if isinstance(target, str) else target, args, kwargs or {},
+                         at=at, label=label)
+
+    def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node,
+             label: str = "") -> fx.Node:
+        """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
+        new = self.graph.create_node(op, target, args, kwargs, name=self.name(label or at.name))
+        kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
+        new.meta = {key: at.meta[key] for key in kept if key in at.meta}
+        if self.key is not None:
+            value = self.computed(op, target, args, kwargs)
+            if value is not None:
+                new.meta[self.key] = value
+        return self._made(new, at)
+
+    def _made(self, new: fx.Node, at: fx.Node) -> fx.Node:
+        self.origin[new] = at
+        self.emitted.add(new)
+        return new
+
+    def name(self, base: str) -> str:
+        """A name that no node of the source has."""
+        while True:
+            self._next[base] = count = self._next.get(base, 0) + 1
+            name = f"{base}_now" if count == 1 else f"{base}_now{count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def fresh(self, value: Any) -> Any:
+        """`value` on memory of its own: a fake tensor that two nodes share would make them look like one storage."""
+        return tree_map(self._fresh, value)
+
+    def _fresh(self, value: Any) -> Any:
+        if not isinstance(value, FakeTensor) or value.layout is not torch.strided or self.mode is None:
+            return value
+        with self.mode, self._no_guards():
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+    def computed(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives on the metadata of its arguments, or None if any has none."""
+        if self.mode is None:
+            return None
+        nodes: list[fx.Node] = []
+        fx.node.map_arg((args, kwargs), lambda n: nodes.append(n) or n)
+        if any(metadata(n) is None for n in nodes):
+            return None
+        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
+        function = getattr(args[0], target) if op == "call_method" else target
+        with self.mode, torch.no_grad(), self._no_guards():
+            return function(*(args[1:] if op == "call_method" else args), **kwargs)
+
+    @contextlib.contextmanager
+    def _no_guards(self) -> Iterator[None]:
+        """The shape environment belongs to the source program, which is not to be changed."""
+        env = self.mode.shape_env if self.mode is not None else None
+        with env.suppress_guards() if env is not None else contextlib.nullcontext():
+            yield
+
+    def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
+        """The sizes of a tensor of known shape: numbers, and nodes for those known at run time only."""
+        found: list[Any] = []
+        for dim, size in enumerate(metadata(tensor).shape):
+            if isinstance(size, torch.SymInt):
+                found.append(self.node("call_function", aten.sym_size.int, (tensor, dim), {}, at=at, label="size"))
+            else:
+                found.append(size)
+        return found
+
+    def reshape(self, tensor: fx.Node, like: fx.Node, at: fx.Node) -> fx.Node:
+        """`tensor` in the shape of `like`."""
+        if isinstance(metadata(like), torch.Tensor):
+            return self.call("reshape", (tensor, self.sizes(like, at)), at=at)
+        return self.node("call_method", "reshape_as", (tensor, like), {}, at=at)
+
+    def sweep(self, candidates: Iterable[fx.Node]) -> None:
+        """Erase what nothing uses any more, of `candidates` in reverse order."""
+        for node in candidates:
+            if not node.users and not _has_effect(node):
+                self.origin.pop(node, None)
+                self.graph.erase_node(node)
+
+
+def _is_aten(graph: fx.Graph) -> bool:
+    return any(isinstance(n.target, torch._ops.OpOverload) for n in graph.nodes) and not any(
+        n.op in ("call_method", "call_module") and n.target != "_guards_fn" for n in graph.nodes)
+
+
+def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
+    """Under which key nodes hold their values, and the mode of the fake tensors among them."""
+    for node in graph.nodes:
+        for key in ("val", "example_value"):
+            for leaf in tree_leaves(node.meta.get(key)):
+                if isinstance(leaf, FakeTensor):
+                    return key, leaf.fake_mode
+    return None, None
+
+
+def _has_effect(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output", "call_module") or node.op == "call_function" and node.is_impure():
+        return True
+    if node.op == "get_attr":
+        return False
+    packet = spelling_of(node).op.packet
+    overload = getattr(packet, packet.overloads()[0]) if packet is not None else None
+    return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags

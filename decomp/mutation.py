@@ -1,0 +1,575 @@
+"""Mutation made functional: an in-place op becomes the op that returns the new value, later uses of the tensor, of its
+views and of its base see that value, and inputs and buffers are written back once. The source graph is never touched;
+nodes that have nothing to do with mutation are copied as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.aliases import (
+    BATCH_NORMS, METADATA_WRITES, REGIONS, SAME_TENSOR, attribute, bodies, refusal, shares_memory, short_name,
+    spelling_of, viewed, written,
+)
+from decomp.calls import bound_call, kind_of, metadata, nodes_in
+from decomp.emitting import Emitter
+from decomp.inplace import cast, method_name, sibling
+from decomp.storage import Alias, Memory, Tensor
+from decomp.views import piece_of, view_of
+
+aten = torch.ops.aten
+
+GRADIENT_SWITCHES = (torch._C._set_grad_enabled,)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An input or buffer that the program writes, and its last value."""
+
+    source: fx.Node
+    """Placeholder or `get_attr` of the source graph."""
+    value: fx.Node
+    """Node of the functional graph."""
+    untracked: bool = False
+    """Whether autograd is not to see the write: it was made with gradients off."""
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A program without mutation, and the writes that it owes."""
+
+    graph: fx.Graph
+    origin: dict[fx.Node, fx.Node]
+    """Node of this graph → node of the source that it stands for; every node is here."""
+    writes: tuple[Write, ...]
+    """Inputs and buffers to be written back, once each, in order of the first write."""
+    submodules: dict[str, fx.GraphModule]
+    """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
+
+
+def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
+    """Whether anything in `graph`, or in the bodies of its higher-order ops, writes a tensor."""
+    for node in graph.nodes:
+        if written(node, root) or any(mutates(body.graph, body) for _, body in bodies(node, root)):
+            return True
+    return False
+
+
+def functionalize(graph: fx.Graph, root: nn.Module | None) -> Functional:
+    """A functional copy of `graph`. Raises `MutationError` for what cannot be followed."""
+    return _Walk(graph, root).functional()
+
+
+def append_writes(functional: Functional) -> None:
+    """Write inputs and buffers back by `copy_` nodes just before the output."""
+    output = next(iter(reversed(functional.graph.nodes)))
+    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
+    is_aten = any(isinstance(node.target, torch._ops.OpOverload) for node in functional.graph.nodes)
+    with functional.graph.inserting_before(output):
+        for write in functional.writes:
+            target = copies[write.source]
+            if write.untracked:
+                target = _detach(functional.graph, target, is_aten)
+                functional.origin[target] = write.source
+            if is_aten:
+                new = functional.graph.call_function(aten.copy_.default, (target, write.value))
+            else:
+                new = functional.graph.call_method("copy_", (target, write.value))
+            new.meta = {k: v for k, v in write.source.meta.items() if k in ("val", "example_value", "stack_trace")}
+            functional.origin[new] = write.source
+    functional.graph.lint()
+
+
+def _detach(graph: fx.Graph, node: fx.Node, is_aten: bool) -> fx.Node:
+    new = graph.call_function(aten.detach.default if is_aten else torch.detach, (node,))
+    new.meta = {k: v for k, v in node.meta.items() if k in ("val", "example_value")}
+    return new
+
+
+class _Walk:
+    """One pass over a graph, from inputs to outputs."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, grad_enabled: bool = True) -> None:
+        self.source, self.root = graph, root
+        self.emit = Emitter(graph)
+        self.memory = Memory(self.emit, grad_enabled)
+        self.classes = _Classes(graph, root)
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.tensors: dict[fx.Node, Tensor] = {}
+        """What each node denotes, for nodes that may share memory with something that is written."""
+        self.requires_grad: dict[fx.Node, bool] = {}
+        self.attributes: dict[Any, Tensor] = {}
+        self.regions: dict[fx.Node, _Region] = {}
+        self.submodules: dict[str, fx.GraphModule] = {}
+        self.at: fx.Node = next(iter(graph.nodes))
+        self.lost_users: set[fx.Node] = set()
+
+    def functional(self, outputs: list[Write] | None = None) -> Functional:
+        """Walk, and collect."""
+        writes: tuple[Write, ...] = ()
+        for node in self.source.nodes:
+            self.at = node
+            if node.op == "output":
+                writes = tuple(self._writes())
+                if outputs is not None:
+                    outputs.extend(writes)
+                self._output(node, outputs or [])
+            else:
+                self._visit(node)
+        self._sweep(writes)
+        writes = tuple(self._without_copies(writes))
+        self.emit.graph.lint()
+        return Functional(self.emit.graph, self.emit.origin, writes, self.submodules)
+
+    # What nodes denote.
+
+    def value_of(self, node: fx.Node) -> fx.Node:
+        """The current value of a node of the source, as a node of the copy."""
+        tensor = self.tensors.get(node)
+        return self.copies[node] if tensor is None else self.memory.read(tensor.alias, self.at)
+
+    def _requires(self, *nodes: fx.Node) -> bool:
+        return any(self._tracked(node) for node in nodes)
+
+    def _tracked(self, node: fx.Node) -> bool:
+        tensor = self.tensors.get(node)
+        return tensor.alias.requires_grad if tensor is not None else self.requires_grad.get(node, False)
+
+    def _gradient_of(self, node: fx.Node) -> bool:
+        """Whether the result of a call requires a gradient, as far as its inputs tell."""
+        if not self.memory.grad_enabled or not _can_require_grad(metadata(node)):
+            return False
+        return self._requires(*node.all_input_nodes)
+
+    # Nodes.
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op in ("placeholder", "get_attr"):
+            self._input(node)
+        elif node.target in GRADIENT_SWITCHES:
+            self.memory.set_grad_enabled(bool(node.args[0]), node)
+            self._copy(node)
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._higher_order(node)
+        elif targets := written(node, self.root):
+            self._mutation(node, targets)
+        elif self.classes.touched(node) and viewed(node, self.root):
+            self._view(node)
+        else:
+            self._copy(node)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        requires = self._gradient_of(node)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        self._fresh(node, new, requires)
+        return new
+
+    def _fresh(self, node: fx.Node, new: fx.Node, requires: bool) -> None:
+        """`node` denotes a tensor on memory of its own, whose value is `new`."""
+        self.copies[node] = new
+        self.requires_grad[node] = requires
+        if self.classes.touched(node):
+            self.tensors[node] = Tensor(self.memory.new(node, new, requires))
+
+    def _input(self, node: fx.Node) -> None:
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        key = self.classes.attribute_key(node)
+        if key in self.attributes:
+            self.tensors[node] = self.attributes[key]
+            return
+        self._fresh(node, new, _input_requires_grad(node, self.root))
+        if key is not None and node in self.tensors:
+            self.attributes[key] = self.tensors[node]
+
+    def _view(self, node: fx.Node) -> None:
+        bases = viewed(node, self.root)
+        base = bases[0]
+        if base in self.regions:
+            self._result_of_region(node, self.regions[base])
+            return
+        shares = shares_memory(node, base) if len(bases) == 1 else None
+        if shares is False or base not in self.tensors:
+            self._copy(node)
+            return
+        tensor = self.tensors[base]
+        if spelling_of(node).op.short in SAME_TENSOR:
+            self.emit.copy(node, self.value_of)
+            self.tensors[node] = tensor
+            return
+        before = self.memory.read(tensor.alias, node)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        if tensor.alias.many and node.target is operator.getitem and isinstance(node.args[1], int):
+            assert tensor.alias.view is not None
+            view = piece_of(node, new, tensor.alias.view)
+            view.base = before
+            self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, piece=node.args[1]))
+            return
+        view = view_of(node, new, before, self.value_of, certain=shares is True)
+        self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, many=kind_of(node) == "many"))
+
+    def _output(self, node: fx.Node, extra: list[Write]) -> None:
+        new = self.emit.copy(node, self.value_of)
+        if extra:
+            values = new.args[0] if isinstance(new.args[0], (list, tuple)) else (new.args[0],)
+            new.args = ((*values, *(write.value for write in extra)),)
+
+    # Mutation.
+
+    def _mutation(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
+        name = method_name(node)
+        for target in targets:
+            self._refuse_unless_followed(node, target)
+        if spelling_of(node).op.short in BATCH_NORMS if node.op != "call_module" else False:
+            self._batch_norm(node)
+        elif node.kwargs.get("out") is not None or _has_out(node):
+            self._out(node, targets)
+        elif name in METADATA_WRITES:
+            self._change_of_metadata(node, targets[0])
+        elif len(targets) > 1 or node.op == "call_module":
+            raise refusal(node, "it writes its arguments, and it has no functional form",
+                          "let the module be traced, or return new tensors from it" if node.op == "call_module"
+                          else "use an op that returns new tensors")
+        else:
+            self._inplace(node, targets[0])
+
+    def _refuse_unless_followed(self, node: fx.Node, target: fx.Node) -> None:
+        if target not in self.tensors:
+            raise refusal(node, f"it writes {target.name!r}, and nobody can tell which tensor that is",
+                          "return new tensors in the model")
+
+    def _inplace(self, node: fx.Node, target: fx.Node) -> None:
+        tensor = self.tensors[target]
+        requires = self._gradient_of(node)
+        new = sibling(self.emit, node, self.value_of, requires)
+        self.memory.write(tensor.alias, new, requires, node)
+        self.tensors[node] = tensor
+
+    def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
+        """squeeze_() and its like: the tensor is from now on a view of what it was."""
+        tensor = self.tensors[target]
+        if tensor.alias.parent is None and tensor.alias.root.source.op in ("placeholder", "get_attr"):
+            raise refusal(node, f"it changes the shape of the input {tensor.alias.root.source.name!r} itself",
+                          "use the function that returns a view")
+        base = self.memory.read(tensor.alias, node)
+        call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
+        new = self._functional_view(node, *call)
+        view = view_of(node, new, base, self.value_of, certain=True)
+        view.op = view.op.removesuffix("_")
+        tensor.alias = self.memory.derive(tensor.alias, view)
+        self.tensors[node] = tensor
+
+    def _functional_view(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+        from decomp.inplace import functional_call
+
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self.emit.like(node, *functional_call(node, args, kwargs))
+        packet = getattr(aten, short_name(node.target).removesuffix("_"))
+        default = {"transpose": "int"}.get(short_name(node.target).removesuffix("_"), node.target._overloadname)
+        new = self.emit.like(node, "call_function", getattr(packet, default), args, kwargs)
+        return new
+
+    def _batch_norm(self, node: fx.Node) -> None:
+        """In training: the kernel that returns the running statistics besides its result."""
+        call = bound_call(node)
+        assert call is not None
+        if call.op.short not in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit"):
+            raise refusal(node, f"{call.op.short} updates its running statistics, and it has no functional form",
+                          "use batch_norm, or track_running_stats=False")
+        given = call.arguments
+        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+        requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
+        args = fx.node.map_arg(tuple(given.get(name) for name in names), self.value_of)
+        target = aten._native_batch_norm_legit_functional.default
+        kernel = self.emit.node("call_function", target, (*args[:5], True, *args[6:]), {}, at=node)
+        if call.op.short == "batch_norm":
+            result = self.emit.like(node, "call_function", operator.getitem, (kernel, 0), {})
+            self._fresh(node, result, requires)
+        else:
+            self.copies[node] = kernel
+        for name, index in (("running_mean", 3), ("running_var", 4)):
+            source = given[name]
+            new = self.emit.node("call_function", operator.getitem, (kernel, index), {}, at=node, label=source.name)
+            self.memory.write(self.tensors[source].alias, new, False, node)
+
+    def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
+        """`out=`: the results are computed, and then put where they were to be written."""
+        from decomp.inplace import out_call
+
+        op, target, args, kwargs = out_call(node, self.value_of)
+        requires = self._gradient_of(node)
+        whole = self.emit.node(op, target, args, kwargs, at=node)
+        for i, source in enumerate(targets):
+            value = whole
+            if len(targets) > 1:
+                value = self.emit.node("call_function", operator.getitem, (whole, i), {}, at=node, label=source.name)
+            value = self._fitting(node, source, value)
+            self.memory.write(self.tensors[source].alias, value, requires, node)
+            if len(targets) == 1:
+                self.tensors[node] = self.tensors[source]
+        if len(targets) > 1:
+            self.copies[node] = whole
+
+    def _fitting(self, node: fx.Node, source: fx.Node, value: fx.Node) -> fx.Node:
+        """The result of an op with `out=`, in the dtype of the tensor that it goes to."""
+        alias = self.tensors[source].alias
+        own, new = metadata(alias.value), metadata(value)
+        if not isinstance(own, torch.Tensor) or not isinstance(new, torch.Tensor):
+            return value
+        if own.shape != new.shape and (alias.parent is not None or alias.root.source.op in ("placeholder", "get_attr")):
+            raise refusal(node, f"out= changes the size of {source.name!r}", "give out= a tensor of the right size")
+        return cast(self.emit, node, value, alias.value, final=False) if own.dtype != new.dtype else value
+
+    # Higher-order ops.
+
+    def _higher_order(self, node: fx.Node) -> None:
+        found = bodies(node, self.root)
+        if node.target.__name__ not in REGIONS or len(found) != 1:  # type: ignore[union-attr]
+            for name, body in found:
+                self._pure_body(node, str(name.target), body)
+            self._copy(node)
+            return
+        name, body = found[0]
+        region = self.regions[node] = _Region(self, node, name, body)
+        if region.changed:
+            self.submodules[str(name.target)] = region.module()
+        self._enter(node, region)
+
+    def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
+        if name in self.submodules or not mutates(body.graph, body):
+            return
+        inner = _Walk(body.graph, body).functional()
+        if inner.writes:
+            raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
+                          "return the new value from the body")
+        self.submodules[name] = _module(body, inner)
+
+    def _enter(self, node: fx.Node, region: _Region) -> None:
+        written_operands = [region.operands[i] for i, _ in region.writes]
+        for operand in written_operands:
+            self._refuse_unless_followed(node, operand)
+            self._refuse_shared(node, operand, region)
+        requires = self._gradient_of_region(node, region)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        self.requires_grad[node] = requires
+        if not region.writes:
+            return
+        count = len(region.outputs)
+        if self.emit.key is not None and isinstance(new.meta.get(self.emit.key), tuple):
+            extra = tuple(self.emit.fresh(metadata(self.value_of(o))) for o in written_operands)
+            new.meta[self.emit.key] = (*new.meta[self.emit.key], *extra)
+        before = self.memory.grad_enabled
+        self.memory.grad_enabled = before and region.grad_enabled
+        for k, operand in enumerate(written_operands):
+            value = self.emit.node("call_function", operator.getitem, (new, count + k), {}, at=node, label=operand.name)
+            self.memory.write(self.tensors[operand].alias, value, requires, node)
+        self.memory.grad_enabled = before
+
+    def _gradient_of_region(self, node: fx.Node, region: _Region) -> bool:
+        return region.grad_enabled and self._requires(*region.operand_nodes)
+
+    def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _Region) -> None:
+        root = self.tensors[operand].alias.root
+        for other in region.operand_nodes:
+            if other is not operand and other in self.tensors and self.tensors[other].alias.root is root:
+                raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a region of "
+                              "its own", "clone() one of them before the region")
+
+    def _result_of_region(self, node: fx.Node, region: _Region) -> None:
+        """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
+        index = node.args[1]
+        new = self.copies[node] = self.emit.copy(node, lambda n: self.copies[n])
+        same, views = region.outputs[index] if isinstance(index, int) else (None, ())
+        if same is not None and region.operands[same] in self.tensors:
+            self.tensors[node] = self.tensors[region.operands[same]]
+            return
+        bases = [region.operands[i] for i in views if region.operands[i] in self.tensors]
+        requires = self.requires_grad.get(region.node, False)
+        if not bases:
+            self._fresh(node, new, requires)
+            return
+        base = self.tensors[bases[0]].alias
+        view = view_of(node, new, base.value, self.value_of, certain=False)
+        self.tensors[node] = Tensor(self.memory.derive(base, view))
+
+    # The end.
+
+    def _writes(self) -> Iterator[Write]:
+        for root in self.memory.written:
+            if root.source.op in ("placeholder", "get_attr"):
+                whole = self._whole(root.source)
+                value = self.memory.read(whole, root.writer or self.at, data_only=True)
+                yield Write(root.source, value, root.only_untracked)
+
+    def _whole(self, source: fx.Node) -> Alias:
+        alias = self.tensors[source].alias
+        while alias.parent is not None:
+            alias = alias.parent
+        return alias
+
+    def _sweep(self, writes: tuple[Write, ...]) -> None:
+        """Erase what the walk made, or left, without a use: it was there to be written."""
+        kept = {write.value for write in writes} | {self.copies[write.source] for write in writes}
+        origin, emitted = self.emit.origin, self.emit.emitted
+        self.emit.sweep(
+            node for node in reversed(list(self.emit.graph.nodes))
+            if node not in kept and (node in emitted or origin[node].users)
+        )
+
+    def _without_copies(self, writes: tuple[Write, ...]) -> Iterator[Write]:
+        """A value that was only copied to be written back is written back itself."""
+        for write in writes:
+            node = write.value
+            plain = node in self.emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
+            source = node.args[0] if plain else None
+            if isinstance(source, fx.Node) and self._is_new(source):
+                self.emit.origin.pop(node)
+                self.emit.graph.erase_node(node)
+                yield Write(write.source, source, write.untracked)
+            else:
+                yield write
+
+    def _is_new(self, node: fx.Node) -> bool:
+        """Whether a node is sure to be on memory of its own."""
+        if node.op not in ("call_function", "call_method") or node in self.emit.emitted:
+            return False
+        return node.target is not operator.getitem and not viewed(self.emit.origin[node], self.root)
+
+
+class _Region:
+    """A body that runs once, on operands: what it writes, and what its outputs share with the operands."""
+
+    def __init__(self, outer: _Walk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
+        self.node, self.body = node, body
+        place = node.args.index(name)
+        self.operands: list[Any] = list(node.args[place + 1:])
+        self.operand_nodes = [o for o in self.operands if isinstance(o, fx.Node)]
+        self.grad_enabled = outer.memory.grad_enabled
+        if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]
+            self.grad_enabled = bool(node.args[0])
+        walk = _Walk(body.graph, body, self.grad_enabled)
+        self.inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+        written_here: list[Write] = []
+        self.functional = walk.functional(written_here)
+        self.changed = mutates(body.graph, body)
+        self.writes = [(self.inputs.index(w.source), w) for w in written_here if w.source in self.inputs]
+        if len(self.writes) < len(written_here):
+            raise refusal(node, "its body writes a buffer of its own", "pass the buffer to the body")
+        output = next(iter(reversed(body.graph.nodes)))
+        results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
+        self.outputs = [self._shared(walk, result) for result in results]
+
+    def _shared(self, walk: _Walk, result: Any) -> tuple[int | None, tuple[int, ...]]:
+        """Which input an output is, and of which it may be a view."""
+        if not isinstance(result, fx.Node):
+            return None, ()
+        for i, source in enumerate(self.inputs):
+            known = walk.tensors.get(result)
+            if result is source or known is not None and known is walk.tensors.get(source):
+                return i, ()
+        return None, tuple(i for i, source in enumerate(self.inputs) if walk.classes.related(result, source))
+
+    def module(self) -> fx.GraphModule:
+        """The functional body."""
+        return _module(self.body, self.functional)
+
+
+def _module(body: fx.GraphModule, functional: Functional) -> fx.GraphModule:
+    module = fx.GraphModule(body, functional.graph, type(body).__name__)
+    for name, inner in functional.submodules.items():
+        module.add_submodule(name, inner)
+    module.meta.update(body.meta)
+    return module.train(body.training)
+
+
+class _Classes:
+    """Nodes that may share memory, by op alone, and which of these sets are written."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module | None) -> None:
+        self.parent: dict[fx.Node, fx.Node] = {}
+        self.root = root
+        mutated: list[fx.Node] = []
+        first: dict[Any, fx.Node] = {}
+        for node in graph.nodes:
+            targets = written(node, root) or _written_in_bodies(node, root)
+            mutated += targets
+            for other in (*targets, *(viewed(node, root) or _viewed_in_bodies(node, root))):
+                self._join(node, other)
+            key = self.attribute_key(node)
+            if key is not None:
+                self._join(node, first.setdefault(key, node))
+        self.mutated = {self._find(node) for node in mutated}
+
+    def touched(self, node: fx.Node) -> bool:
+        """Whether `node` may share memory with something that is written."""
+        return self._find(node) in self.mutated
+
+    def related(self, one: fx.Node, two: fx.Node) -> bool:
+        """Whether two nodes may share memory."""
+        return self._find(one) is self._find(two)
+
+    def attribute_key(self, node: fx.Node) -> Any:
+        """What two `get_attr` nodes of one tensor have in common."""
+        if node.op != "get_attr":
+            return None
+        value = attribute(self.root, str(node.target)) if self.root is not None else None
+        return id(value) if isinstance(value, torch.Tensor) else str(node.target)
+
+    def _find(self, node: fx.Node) -> fx.Node:
+        while (above := self.parent.get(node, node)) is not node:
+            self.parent[node] = node = self.parent.get(above, above)
+        return node
+
+    def _join(self, one: fx.Node, two: fx.Node) -> None:
+        self.parent[self._find(one)] = self._find(two)
+
+
+def _written_in_bodies(node: fx.Node, root: nn.Module | None) -> tuple[fx.Node, ...]:
+    """Operands that the body of a region writes, views of them included."""
+    found: list[fx.Node] = []
+    for operands, body in _regions(node, root):
+        inner = _Classes(body.graph, body)
+        inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+        found += [o for o, i in zip(operands, inputs) if isinstance(o, fx.Node) and inner.touched(i)]
+    return tuple(found)
+
+
+def _viewed_in_bodies(node: fx.Node, root: nn.Module | None) -> tuple[fx.Node, ...]:
+    """Operands that an output of a region may share memory with."""
+    found: list[fx.Node] = []
+    for operands, body in _regions(node, root):
+        inner = _Classes(body.graph, body)
+        inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+        results = list(nodes_in(next(iter(reversed(body.graph.nodes))).args))
+        found += [o for o, i in zip(operands, inputs)
+                  if isinstance(o, fx.Node) and any(inner.related(i, result) for result in results)]
+    return tuple(found)
+
+
+def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
+        for name, body in bodies(node, root)[:1]:
+            yield list(node.args[node.args.index(name) + 1:]), body
+
+
+def _has_out(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)
+
+
+def _can_require_grad(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
+    """Whether an input may require a gradient: parameters do, buffers do not, others as the example did."""
+    if node.op == "get_attr":
+        value = attribute(root, str(node.target)) if root is not None else None
+        return bool(getattr(value, "requires_grad", False))
+    value = metadata(node)
+    return value.requires_grad if isinstance(value, torch.Tensor) else _can_require_grad(value)
