@@ -57,11 +57,10 @@ def named(value: Any) -> str | None:
 def test_agrees_with_the_op_and_its_gradient(op: Any, arguments: Any, bound: Any, dtype: torch.dtype) -> None:
     # PyTorch's kernels of these two take their constants in float32.
     tolerance = 1e-6 if op in (aten.celu.default, aten.hardsigmoid.default) and dtype == torch.float64 else None
-    with Derived():
-        agrees(RULES, op, POINTS.to(dtype), *arguments, tolerance=tolerance)
-        agrees(RULES, op, torch.tensor([[0.5, -1.0]], dtype=dtype).t().expand(2, 3), *arguments)
-        agrees(RULES, op, torch.tensor(-0.25, dtype=dtype), *arguments)
-        agrees(RULES, op, torch.empty(0, 2, dtype=dtype), *arguments)
+    layouts = POINTS, torch.tensor([[0.5, -1.0]]).t().expand(2, 3), torch.tensor(-0.25), torch.empty(0, 2)
+    for x in layouts:
+        with Derived():
+            agrees(RULES, op, x.to(dtype), *arguments, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(("op", "arguments", "bound"), [case for case in ACTIVATIONS if case[2] is not None], ids=named)
