@@ -1,0 +1,257 @@
+"""Expansions: what a rule recorded when it ran on proxies for one signature, checked against what the op gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp.binding import Bound
+from decomp.calls import metadata
+from decomp.effects import is_effect
+from decomp.errors import MetadataMissing, RuleError
+from decomp.proxies import RuleTracer, run_on_proxies
+from decomp.recording import SYMBOLIC, Tape, fake_like, recording
+from decomp.rules import Declined, Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A small graph that computes one op for one signature: a placeholder for each distinct node among the arguments of
+    the call, calls, and an output of the op's own structure. With metadata, if the program has it."""
+
+    rule: Rule | Composite
+    graph: fx.Graph
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """PyTorch's own composite kernel for an op that no rule serves, recorded op by op."""
+
+    name: str
+
+    @property
+    def location(self) -> str:
+        return "PyTorch's composite kernel"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.location})"
+
+
+def expand(
+    rule: Rule, bound: Bound, node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None, dialect: str
+) -> Expansion | Declined:
+    """Run `rule` on proxies for the call that `node` makes. Returns the expansion, or the reason why the rule does not
+    serve. Raises `RuleError` if the rule does what a rule may not do."""
+    accepted = rule.accept(bound)
+    if isinstance(accepted, Declined):
+        return accepted
+    args, kwargs = accepted
+    return _record(rule, rule.function, args, kwargs, node, slots, mode, dialect)
+
+
+def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None) -> Expansion | Declined:
+    """Record what PyTorch itself runs for `node`: its composite kernel, or, for a function of Python, the ATen ops."""
+    if mode is None:
+        return Declined("PyTorch's own kernel cannot be recorded without metadata; pass args=")
+    target = node.target
+    function: Callable[..., Any]
+    if isinstance(target, torch._ops.OpOverload):
+        if not target._can_decompose() or not target.has_kernel_for_dispatch_key(_COMPOSITE):
+            return Declined("PyTorch has no composite kernel for it")
+        function = target.decompose
+    elif node.op == "call_method":
+        function = _method(str(target))
+    else:
+        function = target  # type: ignore[assignment]
+    composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
+    try:
+        return _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
+    except RuleError as error:
+        return Declined(f"PyTorch's composite kernel {error.problem}")
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+
+
+def _record(
+    rule: Rule | Composite,
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    node: fx.Node,
+    slots: list[fx.Node],
+    mode: FakeTensorMode | None,
+    dialect: str,
+) -> Expansion | Declined:
+    tape = Tape(fx.Graph(), mode)
+    tracer = RuleTracer(tape, rule, dialect)
+    values = {slot: _input(tracer, slot, i) for i, slot in enumerate(slots)}
+    args, kwargs = _substituted(args, values), _substituted(kwargs, values)
+    try:
+        with _no_new_guards(mode):
+            result = run_on_proxies(function, tracer, args, kwargs)
+            if isinstance(result, Declined):
+                return result
+            result = _checked(tracer, result, metadata(node))
+            tape.graph.output(tape.arguments(result))
+    except MetadataMissing as missing:
+        return Declined(missing.problem + "; pass args=")
+    except RuleError:
+        raise
+    except NewGuard as guard:
+        return Declined(f"adds a guard on sizes that are dynamic: {guard}")
+    except Exception as error:
+        problem = f"failed with {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        raise RuleError(rule, problem, "run the rule on tensors of these shapes to see where") from error
+    drop_dead(tape.graph)
+    used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
+    return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
+
+
+def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
+    """What a rule sees for a node among the arguments: a proxy; or the number itself, where it is known."""
+    value, mode = metadata(slot), tracer.tape.mode
+    if mode is None or value is None:
+        return tracer.proxy(tracer.tape.placeholder(f"arg{index}", None))
+    node = tracer.tape.placeholder(f"arg{index}", value if isinstance(value, SYMBOLIC) else fake_like(mode, value))
+    return tracer.proxy(node) if isinstance(value, (torch.Tensor, tuple, list)) else value
+
+
+def _substituted(value: Any, values: dict[fx.Node, Any]) -> Any:
+    if isinstance(value, fx.Node):
+        return values[value]
+    if isinstance(value, (list, tuple)):
+        items = [_substituted(item, values) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _substituted(item, values) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_substituted(item, values) for item in (value.start, value.stop, value.step)))
+    return value
+
+
+class NewGuard(Exception):
+    """A rule asked something about a dynamic size that only a guard on the program could answer."""
+
+
+@contextlib.contextmanager
+def _no_new_guards(mode: FakeTensorMode | None) -> Any:
+    """The shape environment belongs to the source program too: a guard added here would narrow it."""
+    env = mode.shape_env if mode is not None else None
+    if env is None:
+        yield
+        return
+    try:
+        with env.error_on_new_guards():
+            yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if type(cause).__name__ in ("_ShapeEnvGuardError", "GuardOnDataDependentSymNode"):
+                raise NewGuard(str(cause).strip().splitlines()[0]) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
+    """The result of a rule, held against the metadata of the op's own; strides are made the op's own."""
+    if expected is None or tracer.tape.mode is None:
+        return result
+    if isinstance(expected, (tuple, list)):
+        if not isinstance(result, (tuple, list)) or len(result) != len(expected):
+            got = len(result) if isinstance(result, (tuple, list)) else "one value"
+            tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
+        return tuple(_checked(tracer, r, e) for r, e in zip(result, expected))
+    if not isinstance(expected, torch.Tensor):
+        return result
+    if not isinstance(result, fx.Node):
+        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+    value = result.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return result
+    for what, got, wanted in (
+        ("shape", _shape(value), _shape(expected)),
+        ("dtype", value.dtype, expected.dtype),
+        ("device", value.device, expected.device),
+    ):
+        if got != wanted:
+            tracer.fail(f"returned {what} {_said(got)}, the op gives {_said(wanted)}", f"return the op's own {what}")
+    return _with_strides(tracer, result, value, expected)
+
+
+def _shape(value: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in value.shape)
+
+
+def _said(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expected: torch.Tensor) -> fx.Node:
+    """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
+    if tracer.dialect != "aten" or value.layout is not torch.strided or expected.layout is not torch.strided:
+        return node
+    if _layout(value) == _layout(expected):
+        return node
+    order = dense_order(expected)
+    if order is None:
+        return node
+    inverse = [order.index(i) for i in range(len(order))]
+    assert tracer.tape.mode is not None
+    with torch.no_grad(), recording(tracer.tape, tracer.refuse):
+        if order == sorted(order):
+            laid = value.clone(memory_format=torch.contiguous_format)
+        else:
+            laid = value.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
+    found = tracer.tape.node_of(laid)
+    assert found is not None
+    return found
+
+
+def _layout(value: torch.Tensor) -> tuple[Any, ...] | None:
+    """The strides that matter: those of dimensions longer than one."""
+    if any(isinstance(s, int) and s == 0 for s in value.shape):
+        return None
+    pairs = zip(value.shape, value.stride())
+    return tuple(_expr(stride) if not _is_one(size) else None for size, stride in pairs)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
+    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
+    if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
+        return list(range(value.dim())) if value.is_contiguous() else None
+    ordered = sorted(dims, key=lambda d: (value.stride(d), -d), reverse=True)
+    span = 1
+    for d in reversed(ordered):
+        if value.stride(d) != span:
+            return None
+        span *= value.shape[d]
+    ones = [d for d in range(value.dim()) if d not in dims]
+    return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase what nothing uses and what has no effect. Inputs stay."""
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output") and not is_effect(node):
+            graph.erase_node(node)

@@ -1,0 +1,272 @@
+"""Front ends: any kind of program in, the same kind out. Between the two there is one thing: a graph, the module that
+owns its attributes, its dialect, and the fake mode of its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+from decomp import inlining
+from decomp.calls import metadata
+from decomp.errors import CaptureError
+from decomp.rebuild_exported import rebuild_exported
+
+
+@dataclass
+class Program:
+    """A model as a graph."""
+
+    graph: fx.Graph
+    root: nn.Module
+    """Owner of the attributes and modules that the graph names."""
+    kind: str
+    """What came in: "module", "captured" (a module, exported here), "graph" or "exported"."""
+    dialect: str
+    """"aten" (overloads) or "torch" (functions, methods, modules)."""
+    mode: FakeTensorMode | None
+    """The fake mode of the metadata; None if there is no metadata."""
+    exported: ExportedProgram | None = None
+    origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """Where the graph was prepared (modules inlined, metadata added): its nodes -> those of the graph that came in."""
+
+
+def capture(
+    model: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+    inline: Any = None,
+) -> Program:
+    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph. Raises
+    `CaptureError`."""
+    if isinstance(model, ExportedProgram):
+        return _exported(model, "exported")
+    if isinstance(model, fx.GraphModule):
+        return _graph(model, args, kwargs, inline)
+    if isinstance(model, nn.Module):
+        if args is not None or kwargs:
+            return _exported(_export(model, args or (), kwargs, dynamic_shapes), "captured")
+        return _traced(model, tracer_class, inline)
+    if callable(model):
+        raise CaptureError(
+            f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram "
+            "(torch.fx.symbolic_trace(function) makes one of a function)"
+        )
+    raise CaptureError(f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram")
+
+
+def _export(model: nn.Module, args: Sequence[Any], kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    try:
+        return torch.export.export(
+            model, tuple(args), dict(kwargs) if kwargs else None, dynamic_shapes=dynamic_shapes, strict=False
+        )
+    except Exception as error:
+        raise CaptureError(
+            f"torch.export could not capture {type(model).__name__}: {_first_line(error)}\n"
+            "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
+        ) from error
+
+
+def _exported(program: ExportedProgram, kind: str) -> Program:
+    graph = program.graph
+    _lint(graph)
+    return Program(graph, program.graph_module, kind, "aten", mode_of(graph), program)
+
+
+def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Program:
+    try:
+        tracer = tracer_class()
+        graph = tracer.trace(model)
+    except Exception as error:
+        raise CaptureError(
+            f"{tracer_class.__name__} could not trace {type(model).__name__}: {_first_line(error)}\n"
+            "  to do: pass example inputs (args=...), so that torch.export captures it"
+        ) from error
+    return _prepared(graph, tracer.root, "module", inline)
+
+
+def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any) -> Program:
+    _lint(model.graph)
+    program = _prepared(model.graph, model, "graph", inline)
+    if program.mode is None and (args is not None or kwargs):
+        program = _with_metadata(program, args or (), kwargs or {})
+    return program
+
+
+def _prepared(graph: fx.Graph, root: nn.Module, kind: str, inline: Any) -> Program:
+    origin: dict[fx.Node, fx.Node] = {}
+    if inline is not None and any(node.op == "call_module" for node in graph.nodes):
+        graph, origin = inlining.inlined(graph, root, inline)
+    return Program(graph, root, kind, dialect_of(graph), mode_of(graph), origin=origin)
+
+
+def dialect_of(graph: fx.Graph) -> str:
+    """ "aten" if the graph calls overloads, else "torch"."""
+    calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
+    return "aten" if any(isinstance(node.target, torch._ops.OpOverload) for node in calls) else "torch"
+
+
+def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """The fake mode of a graph's metadata."""
+    for node in graph.nodes:
+        value = metadata(node)
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, FakeTensor):
+                return item.fake_mode
+    return None
+
+
+def _with_metadata(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+    """The program with metadata from example inputs; the graph that came in is left alone."""
+    graph, origin = _copied(program.graph)
+    module = fx.GraphModule(program.root, graph)
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    values = _flat_inputs(graph, args, kwargs, len(inputs))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    interpreter = _Propagation(module, mode)
+    try:
+        interpreter.run(*[mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values])
+    except Exception as error:
+        raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}") from error
+    before = program.origin
+    return Program(module.graph, program.root, program.kind, program.dialect, mode,
+                   origin={new: before.get(old, old) for new, old in _between(module.graph, origin)})
+
+
+def _between(graph: fx.Graph, origin: dict[str, fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
+    return [(node, origin[node.name]) for node in graph.nodes if node.name in origin]
+
+
+def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    new = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        values[node] = new.node_copy(node, values.__getitem__)
+    new._codegen = copy.copy(graph._codegen)
+    return new, {node.name: node for node in graph.nodes}
+
+
+class _Propagation(fx.Interpreter):
+    """Runs a graph on fake tensors and notes what each node gives."""
+
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.mode = mode
+
+    def run(self, *args: Any, **_: Any) -> Any:
+        with self.mode, torch.no_grad():
+            return super().run(*args, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
+            result = self.mode.from_tensor(result, static_shapes=True)
+        n.meta["val"] = result
+        return result
+
+
+def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:
+    if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
+        return list(graph._codegen.process_inputs(*args, **kwargs))
+    names = [str(node.target).lstrip("*") for node in graph.nodes if node.op == "placeholder"]
+    values = list(args) + [kwargs[name] for name in names[len(args):] if name in kwargs]
+    if len(values) != count:
+        defaults = [n.args[0] for n in graph.nodes if n.op == "placeholder" and n.args]
+        values += defaults[len(defaults) - (count - len(values)):] if count > len(values) else []
+    if len(values) != count:
+        raise CaptureError(f"the program takes {count} inputs ({', '.join(names)}), args= gave {len(values)}")
+    return values
+
+
+def _lint(graph: fx.Graph) -> None:
+    try:
+        graph.lint()
+    except Exception as error:
+        raise CaptureError(f"the graph is malformed: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a lowered program is put together from."""
+
+    graph: fx.Graph
+    constants: Mapping[str, torch.Tensor]
+    """Tensors that rules use, by attribute name."""
+    submodules: Mapping[str, nn.Module]
+    """Lowered bodies of higher-order ops, by attribute name."""
+    writes: Sequence[tuple[fx.Node, fx.Node]]
+    """For exported programs: the input (of this graph) that is written back, and its new value."""
+
+
+def rebuild(program: Program, parts: Parts) -> Any:
+    """The same kind of thing as came in, around the lowered graph."""
+    if program.exported is None:
+        return graph_module(program.root, parts)
+    exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
+    return exported if program.kind == "exported" else _unlifted(exported)
+
+
+def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
+    """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it is
+    first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
+    attributes: dict[str, Any] = {}
+    for node in parts.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            name = str(node.target)
+            attributes[name] = _attribute(root, name, parts)
+    if isinstance(root, fx.GraphModule):
+        name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
+    else:
+        name = type(root).__name__
+    with _use_lazy_graph_module(True):
+        from torch.fx._lazy_graph_module import _make_graph_module
+
+        module = _make_graph_module(attributes, parts.graph, class_name=name)
+    module.training = root.training
+    if isinstance(root, fx.GraphModule):
+        module.meta = copy.copy(root.meta)
+    for name in ("_in_spec", "_out_spec"):
+        if hasattr(root, name):
+            setattr(module, name, getattr(root, name))
+    return module
+
+
+def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
+    if name in parts.submodules:
+        return parts.submodules[name]
+    if name in parts.constants:
+        tensor = parts.constants[name]
+        return nn.Buffer(tensor, persistent=False) if not isinstance(tensor, nn.Parameter) else tensor
+    value: Any = root
+    for part in name.split("."):
+        value = getattr(value, part)
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter) and _is_buffer(root, name):
+        return value if isinstance(value, nn.Buffer) else value
+    return value
+
+
+def _is_buffer(root: nn.Module, name: str) -> bool:
+    return any(found == name for found, _ in root.named_buffers(remove_duplicate=False))
+
+
+def _unlifted(program: ExportedProgram) -> fx.GraphModule:
+    """The module of an exported program. Its training flag is that of a plain module: what the flag did is recorded."""
+    module = program.module(check_guards=False)
+    for name in ("train", "eval"):
+        module.__dict__.pop(name, None)
+    return module

@@ -1,0 +1,479 @@
+"""The two verbs: `lower` takes a program to a target, `decompose` applies rules wherever one matches. Both capture, make
+functional, plan, retrace, verify and rebuild; each stage is a function of its inputs, and the source is never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+from dataclasses import dataclass, field
+import functools
+import gc
+import time
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp import frontends
+from decomp.calls import Call, bound_call, is_host, is_projection
+from decomp.errors import Blocker, NotLowered
+from decomp.frontends import Parts, Program
+from decomp.inlining import traced_forward
+from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
+from decomp.ops import of_module_class, op as op_of
+from decomp.plan import KEEP, Blocked, Decision, Derived, Keep, Plan, Planner
+from decomp.provenance import Provenance, record
+from decomp.report import Report, report_of
+from decomp.retrace import Retraced, retrace
+from decomp.rules import Rules, as_rules
+from decomp.target import Everything, Target
+from decomp.verify import Correspondence, Proof, check
+
+
+@dataclass
+class Piece:
+    """One graph of a program, lowered: the program itself, or the body of a higher-order op."""
+
+    source: fx.Graph
+    """The functional graph that was retraced."""
+    retraced: Retraced
+    decisions: dict[fx.Node, Decision]
+    origin: Callable[[fx.Node], fx.Node]
+    """From a node of `source` to the node of the program that came in."""
+
+
+@dataclass
+class Lowering:
+    """What `lower` returns: the new program, and everything about how it came to be."""
+
+    result: Any
+    """The lowered program, of the kind that came in."""
+    target: Target
+    plan: Plan
+    pieces: tuple[Piece, ...] = field(repr=False)
+    proof: Proof | None = field(repr=False)
+    """What verification checked; None with `verify=False`."""
+    times: dict[str, float] = field(repr=False)
+    """Seconds by stage."""
+    runs: int = 0
+    """How many times a rule was run; everything else was stamped."""
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What was not lowered (with `partial=True`)."""
+        return self.plan.blockers
+
+    @property
+    def correspondence(self) -> Correspondence:
+        """How the lowered graph relates to its source, as `verify` wants it."""
+        return _correspondence(self.pieces[0], self.target, partial=bool(self.blockers))
+
+    def provenance(self, node: fx.Node | str) -> Provenance:
+        """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""
+        name = node if isinstance(node, str) else node.name
+        return self._records[name]
+
+    @functools.cached_property
+    def _records(self) -> dict[str, Provenance]:
+        records: dict[str, Provenance] = {}
+        for piece in self.pieces:
+            for new, source in piece.retraced.origin.items():
+                chain = piece.retraced.chains.get(new, ())
+                records.setdefault(new.name, record(piece.origin(source), chain))
+        return records
+
+    def report(self) -> Report:
+        """Ops before and after, rules used, expansions run and stamped, time by stage, what verification checked."""
+        return report_of(self)
+
+
+def lower(
+    model: Any,
+    *,
+    to: Target,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    rules: Rules | Mapping[Any, Any] | None = None,
+    keep: Iterable[Any] = (),
+    partial: bool = False,
+    verify: bool | str = True,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+) -> Lowering:
+    """Lower a program to a target: what the target knows stays, everything else is replaced by what rules make of it.
+
+    `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`; `result` is of the same kind (a GraphModule for a
+    module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`), else by
+    `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are. `partial`:
+    return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
+
+    Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
+    """
+    _require_target(to)
+    chosen = as_rules(rules) if rules is not None else library()
+    target = _keeping(to, keep)
+    return _lowered(
+        model, chosen, target, args=args, kwargs=kwargs, partial=partial, verify=verify, tracer_class=tracer_class,
+        dynamic_shapes=dynamic_shapes,
+    )
+
+
+def decompose(
+    model: Any,
+    rules: Rules | Mapping[Any, Any],
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    verify: bool | str = True,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. A rule that emits
+    its own op keeps that call as it is. Raises `RuleCycle` if rules lead into a circle, and what `lower` raises."""
+    return _lowered(
+        model, as_rules(rules), _EVERYTHING, args=args, kwargs=kwargs, partial=True, verify=verify,
+        tracer_class=tracer_class, dynamic_shapes=dynamic_shapes,
+    ).result
+
+
+def plan(
+    model: Any,
+    *,
+    to: Target,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    rules: Rules | Mapping[Any, Any] | None = None,
+    keep: Iterable[Any] = (),
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+) -> Plan:
+    """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
+    _require_target(to)
+    chosen = as_rules(rules) if rules is not None else library()
+    target = _keeping(to, keep)
+    work = _Work(chosen, target)
+    with _collector_paused():
+        program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
+        return work.planned(program)
+
+
+_EVERYTHING = Everything("wherever a rule matches")
+
+
+def library() -> Rules:
+    """The rules that ship with the project. They stand on this package, so they are imported when they are wanted."""
+    import decomp_rules
+
+    return decomp_rules.RULES
+
+
+def _require_target(target: Any) -> None:
+    if not isinstance(target, Target):
+        raise TypeError(f"to= must be a decomp.Target, not {type(target).__name__}; decomp_rules.targets has some")
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
+    return Target._of(target.name, (target | keep)._entries, target.description)
+
+
+def _keeping(target: Target, keep: Iterable[Any]) -> Target:
+    """The target with the kept ops; the same object for the same ops, so that what was planned is remembered."""
+    ops = (keep,) if isinstance(keep, str) or callable(keep) else tuple(keep)
+    return _kept(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Half the cost of building 10⁵ nodes is the collector walking what was just built."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - began
+
+
+def _lowered(
+    model: Any, rules: Rules, target: Target, *, args: Any, kwargs: Any, partial: bool, verify: bool | str,
+    tracer_class: type[fx.Tracer], dynamic_shapes: Any,
+) -> Lowering:
+    work = _Work(rules, target)
+    clock = work.clock
+    with _collector_paused():
+        with clock.stage("capture"):
+            program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
+        with clock.stage("plan"):
+            the_plan = work.planned(program)
+        if the_plan.blocked and not partial:
+            raise NotLowered(target.name, the_plan.blockers)
+        with clock.stage("retrace"):
+            work.retrace()
+        proof = None
+        if verify:
+            with clock.stage("verify"):
+                proof = work.verified(full=verify == "full", partial=partial)
+        with clock.stage("rebuild"):
+            result = work.rebuilt(program)
+    pieces = tuple(piece for piece, _ in work.done)
+    return Lowering(result, target, the_plan, pieces, proof, clock.times, work.runs)
+
+
+@dataclass
+class _Unit:
+    """One graph on its way: planned, not yet retraced."""
+
+    name: str
+    """Attribute of the root that holds it; empty for the program itself."""
+    graph: fx.Graph
+    root: nn.Module
+    functional: Functional | None
+    decisions: dict[fx.Node, Decision]
+
+
+class _Work:
+    """The state of one lowering."""
+
+    def __init__(self, rules: Rules, target: Target) -> None:
+        self.rules, self.target = rules, target
+        self.everywhere = isinstance(target, Everything)
+        self.clock = _Clock()
+        self.units: list[_Unit] = []
+        self.bodies: dict[int, nn.Module] = {}
+        """Lowered bodies of higher-order ops, by the identity of the source's."""
+        self.done: list[tuple[Piece, _Unit]] = []
+        self.program: Program | None = None
+        self.planner: Planner | None = None
+        self.runs = 0
+
+    def captured(self, model: Any, args: Any, kwargs: Any, tracer_class: type[fx.Tracer], dynamic: Any) -> Program:
+        return frontends.capture(
+            model, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic, inline=self._body_of_module
+        )
+
+    def _body_of_module(self, module: nn.Module) -> fx.Graph | None:
+        """The forward of a leaf module, where what it computes has to be lowered."""
+        if isinstance(module, fx.GraphModule):
+            return None if type(module).__name__.startswith("GuardsFn") else module.graph
+        op = of_module_class(type(module))
+        if not self.everywhere and self.target.surely_legal(op, None):
+            return None
+        body = traced_forward(module)
+        if body is None or not self.everywhere:
+            return body
+        return body if any(self._matches(module, node) for node in body.nodes) else None
+
+    def _matches(self, module: nn.Module, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return self._body_of_module(module.get_submodule(str(node.target))) is not None
+        if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+            return False
+        try:
+            call = bound_call(node)
+        except TypeError:
+            return False
+        return call is not None and bool(self.rules.of(call.op))
+
+    def planned(self, program: Program) -> Plan:
+        self.program = program
+        self.planner = Planner(self.rules, self.target, program.dialect, program.mode)
+        before = self.planner.runs
+        self._plan_graph("", program.graph, program.root)
+        self.runs = self.planner.runs - before
+        self.planner.memory.signatures.forget_nodes()
+        entries = [
+            (self._source_of(unit, node), decision) for unit in self.units for node, decision in unit.decisions.items()
+        ]
+        return Plan(self.target.name, tuple(entries))
+
+    def _plan_graph(self, name: str, graph: fx.Graph, root: nn.Module) -> None:
+        functional = functionalize(graph, root) if self._must_be_functional(graph, root) else None
+        graph = functional.graph if functional is not None else graph
+        unit = _Unit(name, graph, root, functional, {})
+        self.units.append(unit)
+        assert self.planner is not None
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self._plan_body(node, unit)
+            elif node.op == "call_module":
+                unit.decisions[node] = self._module(root, node)
+            elif node.op in ("call_function", "call_method"):
+                unit.decisions[node] = self.planner.decide(node)
+
+    def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
+        if not mutates(graph, root):
+            return False
+        return not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes)
+
+    def _rule_for_inplace(self, node: fx.Node) -> bool:
+        if node.op not in ("call_function", "call_method"):
+            return False
+        try:
+            call = bound_call(node)
+        except TypeError:
+            return False
+        return call is not None and bool(self.rules.of(call.op)) and (call.inplace or call.op.short == "batch_norm")
+
+    def _plan_body(self, node: fx.Node, unit: _Unit) -> None:
+        """A body of a higher-order op is lowered once, whoever calls it."""
+        body = _body(unit, str(node.target))
+        if body is not None and not any(found.root is body for found in self.units):
+            self._plan_graph(str(node.target), body.graph, body)
+
+    def _module(self, root: nn.Module, node: fx.Node) -> Decision:
+        if self.everywhere:
+            return KEEP
+        module = root.get_submodule(str(node.target))
+        if isinstance(module, fx.GraphModule) or str(node.target).endswith("_guards_fn"):
+            return KEEP
+        op = of_module_class(type(module))
+        if self.target.surely_legal(op, None):
+            return KEEP
+        reason = "its forward cannot be traced symbolically; pass args=, so that torch.export captures the model"
+        return Blocked(f"module {type(module).__name__}", ((type(module).__name__, reason),))
+
+    def retrace(self) -> None:
+        program = self.program
+        assert program is not None
+        for unit in reversed(self.units):
+            derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
+            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit))
+            origin = functools.partial(self._source_of, unit)
+            self.done.insert(0, (Piece(unit.graph, retraced, unit.decisions, origin), unit))
+
+    def _source_of(self, unit: _Unit, node: fx.Node) -> fx.Node:
+        """The node of the program that came in."""
+        assert self.program is not None
+        if unit.functional is not None:
+            node = unit.functional.origin.get(node, node)
+        return self.program.origin.get(node, node)
+
+    def verified(self, full: bool, partial: bool) -> Proof:
+        proofs = [check(_correspondence(piece, self.target, partial), full) for piece, _ in self.done]
+        return Proof(
+            proofs[0].checks, sum(p.nodes for p in proofs), sum(p.expansions for p in proofs),
+            sum(p.seconds for p in proofs),
+        )
+
+    def rebuilt(self, program: Program) -> Any:
+        lowered: dict[int, fx.GraphModule] = {}
+        for piece, unit in reversed(self.done):
+            parts = self._parts(piece, unit, program, lowered)
+            if unit.name:
+                lowered[id(unit.root)] = frontends.graph_module(unit.root, parts)
+            else:
+                return frontends.rebuild(program, parts)
+        raise AssertionError("the program itself is the first unit")
+
+    def _parts(self, piece: Piece, unit: _Unit, program: Program, lowered: Mapping[int, nn.Module]) -> Parts:
+        submodules: dict[str, nn.Module] = {}
+        for node in unit.graph.nodes:
+            body = _body(unit, str(node.target)) if node.op == "get_attr" else None
+            if body is not None:
+                submodules[str(node.target)] = lowered[id(body)]
+        writes = _writes(unit, piece.retraced)
+        if writes and (unit.name or program.exported is None):
+            _append(piece.retraced, writes)
+            writes = []
+        return Parts(piece.retraced.graph, piece.retraced.constants, submodules,
+                     [(write.source, write.value) for write in writes])
+
+
+def _body(unit: _Unit, name: str) -> fx.GraphModule | None:
+    if unit.functional is not None and name in unit.functional.submodules:
+        return unit.functional.submodules[name]
+    value: Any = unit.root
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value if isinstance(value, fx.GraphModule) else None
+
+
+def _attribute_names(unit: _Unit) -> list[str]:
+    return [name for name in unit.root.__dict__.get("_buffers", {})] + list(unit.root.__dict__)
+
+
+def _writes(unit: _Unit, retraced: Retraced) -> list[Write]:
+    """The writes that a program owes, in terms of the lowered graph."""
+    if unit.functional is None:
+        return []
+    copies = {source: new for new, source in unit.functional.origin.items() if new.op in ("placeholder", "get_attr")}
+    return [
+        Write(retraced.values[copies[w.source]], retraced.values[w.value], w.untracked) for w in unit.functional.writes
+    ]
+
+
+def _append(retraced: Retraced, writes: list[Write]) -> None:
+    origin = {write.source: write.source for write in writes}
+    append_writes(Functional(retraced.graph, origin, tuple(writes), {}))
+
+
+def _correspondence(piece: Piece, target: Target, partial: bool) -> Correspondence:
+    retraced = piece.retraced
+    return Correspondence(
+        source=piece.source,
+        lowered=retraced.graph,
+        origin=retraced.origin,
+        values=retraced.values,
+        expansions=tuple(stamp.graph for stamp in retraced.stamps),
+        illegal=_judge(target, partial),
+        added=frozenset(retraced.constants),
+    )
+
+
+def _judge(target: Target, partial: bool) -> Callable[[fx.Node], str | None]:
+    """Whether a lowered node may stand in the target, decided anew from the node alone."""
+    if partial or isinstance(target, Everything):
+        return lambda node: None
+    sure: dict[Any, bool] = {}
+
+    def illegal(node: fx.Node) -> str | None:
+        if node.op not in ("call_function", "call_method"):
+            return None
+        known = sure.get(node.target)
+        if known is None:
+            known = sure[node.target] = _sure(target, node)
+        return None if known else _why_illegal(target, node)
+
+    return illegal
+
+
+def _sure(target: Target, node: fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    call = bound_identity(node.target)
+    return target.surely_legal(call.op, call.overload)
+
+
+def bound_identity(overload: torch._ops.OpOverload) -> Call:
+    """A call of an overload without arguments: enough to ask whether all calls of it are legal."""
+    from decomp.ops import of_function
+
+    spelling = of_function(overload)
+    return Call(spelling.op, spelling.overload, {})
+
+
+def _why_illegal(target: Target, node: fx.Node) -> str | None:
+    if is_host(node) or is_projection(node):
+        return None
+    call = bound_call(node)
+    why = target.why_illegal(call) if call is not None else None
+    return None if why is None else f"{call.op if call else node.target} is not legal" + (f": {why}" if why else "")
+
+
+__all__ = ["Keep", "Lowering", "decompose", "lower", "plan"]

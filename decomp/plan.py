@@ -1,0 +1,355 @@
+"""Planning: for each node of a program, whether the target knows it, which rules take it there, or why none does.
+Decisions are made once a signature; which of the alternatives is taken is decided in one place, `Planner._choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp.binding import BindingError
+from decomp.calls import Call, bound_call, is_host, is_projection, metadata
+from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
+from decomp.expansion import Composite, Expansion, expand, expand_composite
+from decomp.ops import Op
+from decomp.retrace import flatten
+from decomp.rules import Declined, Rule, Rules
+from decomp.signature import Key, Signatures
+from decomp.stamp import Stamp
+from decomp.target import Everything, Target
+
+Tried = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The node stays as it is: the target knows it, or it is no tensor op."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derived:
+    """The node is replaced by an expansion."""
+
+    rule: Rule | Composite
+    stamp: Stamp
+    passed_over: Tried = ()
+    """Alternatives that were asked before, with the reason of each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocked:
+    """No alternative reaches the target."""
+
+    op: str
+    tried: Tried = ()
+    condition: str | None = None
+
+    def why(self) -> str:
+        """The reason in one clause."""
+        if self.condition:
+            return f"{self.op} is legal only if {self.condition}"
+        if not self.tried:
+            return f"no rule for {self.op}"
+        return f"{self.op}: {self.tried[-1][1]}"
+
+
+Decision = Keep | Derived | Blocked
+KEEP = Keep()
+
+
+@dataclass
+class Memory:
+    """What one pair of rules and target has found out; it outlives the program unless sizes are symbolic."""
+
+    signatures: Signatures = field(default_factory=Signatures)
+    decisions: dict[Any, Decision] = field(default_factory=dict)
+    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
+    sure: dict[Any, bool] = field(default_factory=dict)
+    mode: FakeTensorMode = field(default_factory=FakeTensorMode)
+
+
+class Planner:
+    """Decides node by node. One planner serves one program and its sub-programs."""
+
+    def __init__(self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None) -> None:
+        self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode
+        self.everywhere = isinstance(target, Everything)
+        """Whether rules apply wherever one matches, and not only to what the target does not know."""
+        key = (target, dialect)
+        self.memory: Memory = rules.memory.setdefault(key, Memory())
+        self.symbolic = Memory(signatures=self.memory.signatures)
+        self.runs = 0
+        """How often a rule was run."""
+        self._path: list[tuple[Key, Op, int]] = []
+        self._floor = 1 << 30
+        self._contextual = False
+
+    def decide(self, node: fx.Node) -> Decision:
+        """What becomes of `node`."""
+        if node.op not in ("call_function", "call_method"):
+            return KEEP
+        sure = self.memory.sure.get(node.target)
+        if sure is None:
+            sure = self.memory.sure[node.target] = self._surely_kept(node)
+        if sure:
+            return KEEP
+        key, slots, symbolic = self.memory.signatures.of(node)
+        memory = self.symbolic if symbolic else self.memory
+        found = memory.decisions.get(key)
+        return found if found is not None else self._decided(node, key, slots, memory)
+
+    def _surely_kept(self, node: fx.Node) -> bool:
+        """Whether every call of this target stays, whatever its arguments: it is looked up once a target."""
+        target = node.target
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return True
+        if not isinstance(target, torch._ops.OpOverload):
+            return False
+        if _always_free(target):
+            return True
+        call = Call(*_identity(target), {})
+        if self.everywhere:
+            return not self.rules.of(call.op)
+        return self.target.surely_legal(call.op, call.overload)
+
+    def _decided(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
+        outer, self._contextual = self._contextual, False
+        floor, self._floor = self._floor, 1 << 30
+        depth = len(self._path)
+        try:
+            decision = self._decide(node, key, slots, memory)
+            # A failure that a circle through an outer call caused says nothing about this call alone.
+            if not self._contextual and not (isinstance(decision, Blocked) and self._floor < depth):
+                memory.decisions[key] = decision
+        finally:
+            self._contextual = self._contextual or outer
+            self._floor = min(floor, self._floor if self._floor < depth else 1 << 30)
+        return decision
+
+    def _decide(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
+        if is_host(node) or is_projection(node):
+            return KEEP
+        try:
+            call = bound_call(node)
+        except BindingError as error:
+            return self._unbound(node, key, slots, memory, str(error))
+        if call is None:
+            return KEEP
+        if self.everywhere:
+            return self._everywhere(node, call, key, slots, memory)
+        why = self.target.why_illegal(call)
+        self._contextual = self._contextual or call.looked_around
+        if why is None:
+            return KEEP
+        return self._choose(node, call, key, slots, memory, why, 0)
+
+    def _unbound(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, reason: str) -> Decision:
+        """A call that fits no schema: PyTorch itself may still run it."""
+        if self.everywhere:
+            return KEEP
+        name = spelled(node.target)
+        derived = self._composite(node, key, slots, memory, ()) if self.rules.composites else None
+        return derived if isinstance(derived, Derived) else Blocked(name, ((name, reason),))
+
+    def _everywhere(self, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
+        if not self.rules.of(call.op):
+            return KEEP
+        if any(op == call.op for _, op, _ in self._path):
+            self._cycle(call)
+        decision = self._choose(node, call, key, slots, memory, "", 0)
+        return decision if isinstance(decision, Derived) else KEEP
+
+    def _cycle(self, call: Call) -> None:
+        ops = [str(op) for _, op, _ in self._path]
+        circle = " → ".join([*ops[ops.index(str(call.op)) :], str(call.op)])
+        rule = self.rules.of(self._path[-1][1])[self._path[-1][2]]
+        raise RuleCycle(rule, f"is part of a circle: {circle}", "drop one of these rules, or let it emit other ops")
+
+    def _choose(
+        self, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory, why: str, start: int
+    ) -> Decision:
+        """The first alternative, in order of registration, whose expansion reaches the target whole."""
+        tried: list[tuple[str, str]] = []
+        alternatives = self.rules.of(call.op)
+        for i in range(start, len(alternatives)):
+            rule = alternatives[i]
+            expansion = self._expansion(rule, call, node, key, slots, memory)
+            if isinstance(expansion, Declined):
+                tried.append((str(rule), expansion.reason))
+                continue
+            reached = self._reached(expansion, key, call.op, i)
+            if isinstance(reached, Stamp):
+                return Derived(rule, reached, tuple(tried))
+            tried.append((str(rule), reached))
+        if self.rules.composites and not self.everywhere:
+            return self._composite(node, key, slots, memory, tuple(tried), call.op, why)
+        return Blocked(str(call.op), tuple(tried), why or None)
+
+    def _composite(
+        self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, tried: Tried, op: Op | None = None,
+        why: str = "",
+    ) -> Decision:
+        op = op or Op(spelled(node.target))
+        mode = self._mode(slots, memory)
+        expansion = expand_composite(node, slots, mode)
+        if isinstance(expansion, Declined):
+            if "pass args=" in expansion.reason:
+                tried = (*tried, ("PyTorch's composite kernel", expansion.reason))
+            return Blocked(str(op), tried, why or None)
+        self.runs += 1
+        reached = self._reached(expansion, key, op, 1 << 20)
+        if isinstance(reached, Stamp):
+            return Derived(expansion.rule, reached, tried)
+        return Blocked(str(op), (*tried, ("PyTorch's composite kernel", reached)), why or None)
+
+    def _mode(self, slots: list[fx.Node], memory: Memory) -> FakeTensorMode | None:
+        """The fake mode to run in: the program's own where sizes are symbolic; none where metadata is missing."""
+        if self.mode is None or any(metadata(slot) is None for slot in slots):
+            return None
+        return self.mode if memory is self.symbolic else self.memory.mode
+
+    def _expansion(
+        self, rule: Rule, call: Call, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory
+    ) -> Expansion | Declined:
+        found = memory.expansions.get((rule, key))
+        if found is None:
+            bound: Any = call
+            try:
+                found = expand(rule, bound, node, slots, self._mode(slots, memory), self.dialect)
+            except RuleError as error:
+                raise error.at(node) from error.__cause__
+            self.runs += isinstance(found, Expansion)
+            memory.expansions[(rule, key)] = found
+        return found
+
+    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int) -> Stamp | str:
+        """The expansion lowered in turn, flat; or why it does not reach the target."""
+        if len(self._path) > 60:
+            return "leads into a recursion deeper than 60 rules"
+        self._path.append((key, op, index))
+        try:
+            decisions: dict[fx.Node, Derived] = {}
+            for node in expansion.graph.nodes:
+                decision = self._inner(node, op, index)
+                if isinstance(decision, Blocked):
+                    return f"emits {decision.why()}" if not decision.tried else f"emits {decision.op}, which {decision.why()}"
+                if isinstance(decision, Derived):
+                    decisions[node] = decision
+            return flatten(expansion, decisions)
+        finally:
+            self._path.pop()
+
+    def _inner(self, node: fx.Node, op: Op, index: int) -> Decision:
+        """What becomes of a call that a rule for `op` made."""
+        if node.op not in ("call_function", "call_method") or self.memory.sure.get(node.target):
+            return KEEP
+        if self.everywhere:
+            own = None if is_host(node) or is_projection(node) else _op_of(node)
+            return KEEP if own == op else self.decide(node)
+        key, slots, symbolic = self.memory.signatures.of(node)
+        for depth, (outer, _, _) in enumerate(self._path):
+            if outer == key:
+                return self._again(node, key, slots, symbolic, depth, index)
+        return self.decide(node)
+
+    def _again(
+        self, node: fx.Node, key: Key, slots: list[fx.Node], symbolic: bool, depth: int, index: int
+    ) -> Decision:
+        """A call that is being lowered already: a rule may wrap its own op, which the next alternatives then serve."""
+        call = bound_call(node)
+        assert call is not None
+        why = self.target.why_illegal(call)
+        if why is None:
+            return KEEP
+        if depth == len(self._path) - 1:
+            memory = self.symbolic if symbolic else self.memory
+            return self._choose(node, call, key, slots, memory, why, index + 1)
+        self._floor = min(self._floor, depth)
+        circle = " → ".join([*(str(op) for _, op, _ in self._path[depth:]), str(call.op)])
+        return Blocked(str(call.op), ((str(call.op), f"leads back to itself: {circle}"),))
+
+
+def _identity(target: torch._ops.OpOverload) -> tuple[Op, str | None]:
+    from decomp.ops import of_function
+
+    spelling = of_function(target)
+    return spelling.op, spelling.overload
+
+
+def _op_of(node: fx.Node) -> Op | None:
+    try:
+        call = bound_call(node)
+    except BindingError:
+        return None
+    return call.op if call is not None else None
+
+
+def _always_free(target: torch._ops.OpOverload) -> bool:
+    """Asserts and queries: what returns no tensor and changes none is no tensor op."""
+    schema = target._schema
+    return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision for every node of a program. `str(plan)` is a table."""
+
+    target: str
+    entries: tuple[tuple[fx.Node, Decision], ...]
+
+    def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
+        return iter(self.entries)
+
+    @property
+    def legal(self) -> list[fx.Node]:
+        """Calls that the target knows as they are."""
+        return [n for n, d in self.entries if isinstance(d, Keep) and n.op.startswith("call") and not is_host(n)]
+
+    @property
+    def derived(self) -> dict[fx.Node, Derived]:
+        """Calls that rules take to the target."""
+        return {node: d for node, d in self.entries if isinstance(d, Derived)}
+
+    @property
+    def blocked(self) -> dict[fx.Node, Blocked]:
+        """Calls that do not reach the target."""
+        return {node: d for node, d in self.entries if isinstance(d, Blocked)}
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What blocks, one entry an op and reason, with every node."""
+        groups: dict[Any, list[fx.Node]] = {}
+        for node, decision in self.blocked.items():
+            groups.setdefault((decision.op, decision.tried, decision.condition), []).append(node)
+        return tuple(
+            Blocker(op, tuple(n.name for n in nodes), _first_line(nodes), tried, condition)
+            for (op, tried, condition), nodes in groups.items()
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call reaches the target."""
+        return not self.blocked
+
+    def __str__(self) -> str:
+        lines = [f"plan for {self.target}: {len(self.legal)} calls legal, {len(self.derived)} derived, "
+                 f"{len(self.blocked)} blocked"]
+        counts: dict[tuple[str, str], int] = {}
+        for node, derived in self.derived.items():
+            name = str(_op_of(node) or spelled(node.target))
+            counts[name, str(derived.rule)] = counts.get((name, str(derived.rule)), 0) + 1
+        lines += [f"  {count:5d} × {op} by {rule}" for (op, rule), count in sorted(counts.items(), key=lambda i: -i[1])]
+        for blocker in self.blockers:
+            lines += [f"  {line}" for line in blocker.lines()]
+        return "\n".join(lines)
+
+
+def _first_line(nodes: list[fx.Node]) -> str | None:
+    return next((line for node in nodes if (line := source_line(node))), None)
+
+
+__all__ = ["Blocked", "Decision", "Derived", "KEEP", "Keep", "Plan", "Planner", "describe"]

@@ -1,0 +1,126 @@
+"""Nouns of verification: how the nodes of a lowered graph relate to its source, what was proved, and the errors that
+name a broken invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from decomp.errors import DecompError, describe, source_line
+
+
+class VerificationError(DecompError):
+    """An invariant is broken: the lowering, or a rule, is at fault. `node`, `source` say where."""
+
+    def __init__(
+        self,
+        problem: str,
+        node: fx.Node | None = None,
+        source: fx.Node | None = None,
+        *,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        self.problem, self.node, self.source = problem, node, source
+        super().__init__("\n".join(_message(problem, node, source, expected, found)))
+
+
+class OutOfOrder(VerificationError):
+    """A node stands before one of its inputs, or the graph has a cycle."""
+
+
+class Dangling(VerificationError):
+    """A node refers to what is not in the graph, or who uses whom is recorded wrongly."""
+
+
+class PlaceholdersChanged(VerificationError):
+    """The inputs of the program are not those of the source."""
+
+
+class OutputsChanged(VerificationError):
+    """The outputs of the program are not those of the source."""
+
+
+class CodegenChanged(VerificationError):
+    """The graph takes or returns its values in another container than the source."""
+
+
+class IllegalCall(VerificationError):
+    """A call is not in the target."""
+
+
+class WithoutOrigin(VerificationError):
+    """A node stands for nothing in the source."""
+
+
+class InventedDependency(VerificationError):
+    """A value depends on one that it does not depend on in the source."""
+
+
+class MetadataChanged(VerificationError):
+    """A value has another shape, dtype or device than the one it replaces."""
+
+
+class EffectsChanged(VerificationError):
+    """Mutations, random draws, assertions or collectives differ from the source's in number or order."""
+
+
+class DeadCodeAdded(VerificationError):
+    """A new node computes what nobody uses."""
+
+
+class MalformedExpansion(VerificationError):
+    """What a rule recorded is no graph that could be stamped."""
+
+
+def _message(
+    problem: str, node: fx.Node | None, source: fx.Node | None, expected: object, found: object
+) -> Iterator[str]:
+    yield problem
+    if node is not None:
+        yield f"  lowered {describe(node)}"
+    if source is not None:
+        yield f"  source {describe(source)}"
+        line = source_line(source)
+        if line:
+            yield f"  {line}"
+    if expected is not None:
+        yield f"  expected: {expected}"
+    if found is not None:
+        yield f"  found: {found}"
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """How the nodes of a lowered graph relate to those of its source."""
+
+    source: fx.Graph
+    """The functional source graph."""
+    lowered: fx.Graph
+    origin: Mapping[fx.Node, fx.Node]
+    """For each node of `lowered`, the node of `source` that it came from."""
+    values: Mapping[fx.Node, Any]
+    """For each node of `source`, what stands for it: a node of `lowered`, a constant, or a nested tuple of them."""
+    expansions: tuple[fx.Graph, ...] = ()
+    """Each distinct expansion that was stamped."""
+    illegal: Callable[[fx.Node], str | None] = field(default=lambda node: None)
+    """Why a lowered node may not stand in the target, or None."""
+    added: frozenset[str] = frozenset()
+    """Names of placeholders that the lowering added on purpose, as for lifted constants."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was checked, and what it cost."""
+
+    checks: tuple[str, ...]
+    """One phrase for each invariant that holds."""
+    nodes: int
+    expansions: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"verified {self.nodes} nodes in {self.seconds:.3g} s: {'; '.join(self.checks)}"

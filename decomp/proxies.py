@@ -1,0 +1,302 @@
+"""Proxies that know their values' metadata, so that a rule is ordinary PyTorch: it reads shapes and dtypes, loops over
+dimensions, and calls what it likes. What it may not do is an error that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from decomp.errors import MetadataMissing, RuleError
+from decomp.recording import SYMBOLIC, Tape, recording
+
+_UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
+
+
+class RuleTracer(fx.proxy.GraphAppendingTracer):
+    """Appends what a rule does to a graph. In the aten dialect calls run on fake tensors and what PyTorch dispatches is
+    recorded; in the torch dialect they are recorded as written, and run on fakes only for their metadata."""
+
+    def __init__(self, tape: Tape, rule: object, dialect: str) -> None:
+        super().__init__(tape.graph)
+        self.tape, self.rule, self.dialect = tape, rule, dialect
+        self.busy = False
+        """Whether a call is running on fake tensors: what it calls in turn is not the rule's."""
+
+    @property
+    def knows(self) -> bool:
+        """Whether the program has metadata."""
+        return self.tape.mode is not None
+
+    def proxy(self, node: fx.Node) -> ValueProxy:
+        return ValueProxy(node, self)
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+        proxy_factory_fn: Any = None,
+    ) -> Any:
+        self._check(target, kwargs)
+        if not self.knows:
+            return self._as_written(kind, target, args, kwargs)
+        if self.dialect == "torch":
+            return self._as_written_with_metadata(kind, target, args, kwargs)
+        return self.wrap(_run(kind, target, *_fakes((args, kwargs))))
+
+    def _check(self, target: Any, kwargs: dict[str, Any]) -> None:
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if kwargs.get("out") is not None or kwargs.get("inplace") is True:
+            self.fail(f"writes into a tensor ({name})", "return a new tensor instead")
+        if name.endswith("_") and not name.endswith("__"):
+            self.fail(f"mutates a tensor ({name})", f"call {name[:-1]} and use what it returns")
+        if name in ("item", "tolist", "numpy"):
+            self.fail(f"reads data ({name})", "a rule is recorded once for all data: compute with tensors")
+
+    def _as_written(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
+        return self.proxy(self.graph.create_node(kind, target, node_args, node_kwargs))
+
+    def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        self.busy = True
+        try:
+            with self.tape.mode:
+                out = _run(kind, target, *_fakes((args, kwargs)))
+        finally:
+            self.busy = False
+        if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
+            return out
+        node_args, node_kwargs = self.tape.arguments(_fakes((args, kwargs)))
+        node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        node.meta["val"] = out
+        self.tape.track(out, node)
+        return self.proxy(node)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):
+            self.tape.constant(a)
+            return self.tape.node_of(a)
+        return super().create_arg(a)
+
+    def wrap(self, value: Any) -> Any:
+        """Fake tensors as proxies of the nodes they come from; everything else as it is."""
+        return tree_map(self._wrapped, value)
+
+    def _wrapped(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not isinstance(value, fx.Proxy):
+            node = self.tape.node_of(value)
+            return self.proxy(node) if node is not None else value
+        return value
+
+    def refuse(self, func: Any) -> NoReturn:
+        """A recorded op mutates its arguments."""
+        self.fail(f"mutates a tensor ({func})", "use the functional op and return what it gives")
+
+    def fail(self, problem: str, remedy: str) -> NoReturn:
+        raise RuleError(self.rule, problem, remedy)
+
+    def missing(self, what: str) -> NoReturn:
+        raise MetadataMissing(
+            self.rule, f"needs {what}, and the program has no metadata", "pass example inputs: args=(...)"
+        )
+
+
+class ValueProxy(fx.Proxy):
+    """A value inside a rule."""
+
+    tracer: RuleTracer
+
+    def _value(self, what: str) -> Any:
+        if "val" not in self.node.meta:
+            self.tracer.missing(what)
+        return self.node.meta["val"]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._value("shape").shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._value("dtype").dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._value("device").device
+
+    @property
+    def layout(self) -> torch.layout:
+        return self._value("layout").layout
+
+    @property
+    def ndim(self) -> int:
+        return int(self._value("ndim").ndim)
+
+    @property
+    def requires_grad(self) -> bool:
+        self.tracer.fail("asks for requires_grad", "a rule serves values with and without gradient alike")
+
+    @property
+    def is_cuda(self) -> bool:
+        return bool(self.device.type == "cuda")
+
+    def size(self, dim: int | None = None) -> Any:
+        shape = self._value("size()").shape
+        return shape if dim is None else shape[dim]
+
+    def stride(self, dim: int | None = None) -> Any:
+        stride = self._value("stride()").stride()
+        return stride if dim is None else stride[dim]
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def ndimension(self) -> int:
+        return self.ndim
+
+    def numel(self) -> Any:
+        return self._value("numel()").numel()
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        return int(self._value("element_size()").element_size())
+
+    def is_floating_point(self) -> bool:
+        return bool(self.dtype.is_floating_point)
+
+    def is_complex(self) -> bool:
+        return bool(self.dtype.is_complex)
+
+    def is_contiguous(self, *args: Any, **kwargs: Any) -> bool:
+        return bool(self._value("is_contiguous()").is_contiguous(*args, **kwargs))
+
+    def is_signed(self) -> bool:
+        return bool(self.dtype.is_signed)
+
+    def get_device(self) -> int:
+        return int(self._value("get_device()").get_device())
+
+    def __len__(self) -> int:
+        value = self._value("len()")
+        return len(value) if isinstance(value, (tuple, list)) else int(value.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        value = self._value("the number of items")
+        return iter([self[i] for i in range(len(value) if isinstance(value, (tuple, list)) else value.shape[0])])
+
+    def __bool__(self) -> bool:
+        self.tracer.fail("branches on data", "use torch.where, or branch on shapes and dtypes")
+
+    def _no_number(self) -> NoReturn:
+        self.tracer.fail("reads data as a Python number", "a rule is recorded once for all data: compute with tensors")
+
+    __int__ = __float__ = __index__ = __complex__ = _no_number  # type: ignore[assignment]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.fail("writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(torch.Tensor, name):
+            self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
+        if callable(getattr(torch.Tensor, name)):
+            return _Method(self, name)
+        return self._attribute(name)
+
+    def _attribute(self, name: str) -> Any:
+        if name in ("data", "grad", "grad_fn", "is_leaf"):
+            self.tracer.fail(f"uses .{name}", "use .detach(); gradients are not seen by rules")
+        if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
+            self.tracer.missing(name)
+        return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+
+class _Method:
+    """A method of a proxy, to be called."""
+
+    def __init__(self, owner: ValueProxy, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.owner.tracer.create_proxy("call_method", self.name, (self.owner, *args), kwargs)
+
+
+class Written(torch.overrides.TorchFunctionMode):
+    """In the torch dialect, records what a rule calls without any proxy among the arguments: factories."""
+
+    def __init__(self, tracer: RuleTracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch._C._set_grad_enabled:
+            self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+        if self.tracer.busy or func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
+            return func(*args, **kwargs)
+        return self.tracer.create_proxy("call_function", func, args, kwargs)
+
+
+_CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
+_FACTORIES = frozenset(
+    "arange empty empty_strided eye full linspace logspace ones rand randint randn randperm range scalar_tensor "
+    "tril_indices triu_indices zeros hann_window hamming_window bartlett_window blackman_window kaiser_window".split()
+)
+
+
+def _is_factory(func: Any) -> bool:
+    return getattr(func, "__name__", "") in _FACTORIES and not isinstance(func, type(torch.Tensor.add))
+
+
+def _has_tensor(value: Any) -> bool:
+    found = []
+    tree_map(lambda leaf: found.append(leaf) if isinstance(leaf, (torch.Tensor, fx.Proxy)) else None, value)
+    return any(isinstance(leaf, fx.Proxy) for leaf in found) or bool(found)
+
+
+def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kind == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return target(*args, **kwargs)
+
+
+def _fakes(value: Any) -> Any:
+    """`value` with proxies replaced by what they stand for."""
+    if isinstance(value, fx.Proxy):
+        return value.node.meta["val"]
+    if isinstance(value, (list, tuple)):
+        items = [_fakes(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _fakes(item) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(_fakes(value.start), _fakes(value.stop), _fakes(value.step))
+    return value
+
+
+def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
+    with torch.no_grad():
+        if tracer.knows and tracer.dialect == "aten":
+            with recording(tracer.tape, tracer.refuse):
+                result = function(*args, **kwargs)
+        else:
+            with Written(tracer):
+                result = function(*args, **kwargs)
+    return _as_nodes(tracer, result)
+
+
+def _as_nodes(tracer: RuleTracer, value: Any) -> Any:
+    if isinstance(value, fx.Proxy):
+        return value.node
+    if isinstance(value, (list, tuple)):
+        return tuple(_as_nodes(tracer, item) for item in value)
+    if isinstance(value, torch.Tensor):
+        return tracer.tape.node_of(value) or tracer.tape.node_of(tracer.tape.constant(value))
+    return value

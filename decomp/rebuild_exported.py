@@ -1,0 +1,115 @@
+"""Putting an `ExportedProgram` together again: signature, state, constants, mutations, module-call graph."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+
+if TYPE_CHECKING:
+    from decomp.frontends import Parts
+
+
+def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
+    """An exported program like `source` with another graph: `module` owns it."""
+    graph = module.graph
+    specs = list(copy.copy(source.graph_signature.input_specs))
+    constants = dict(source.constants)
+    _lift_constants(module, graph, specs, constants, parts)
+    outputs = _outputs(source, graph, specs, parts)
+    signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
+    _rename_calls(source, signature)
+    program = ExportedProgram(
+        root=module,
+        graph=graph,
+        graph_signature=signature,
+        state_dict=dict(source.state_dict),
+        range_constraints=copy.copy(source.range_constraints),
+        module_call_graph=_module_calls(source, signature),
+        example_inputs=source.example_inputs,
+        constants=constants,
+        verifiers=list(source.verifiers),
+    )
+    program._guards_code = list(getattr(source, "_guards_code", None) or [])
+    return program
+
+
+def _lift_constants(
+    module: fx.GraphModule, graph: fx.Graph, specs: list[InputSpec], constants: dict[str, Any], parts: Parts
+) -> None:
+    """Tensors that rules use become constant inputs, as export has it, before the inputs of the user."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    first_user = next((i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
+    for node in list(graph.nodes):
+        if node.op != "get_attr" or node.target not in parts.constants:
+            continue
+        anchor = inputs[first_user] if first_user < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
+        with graph.inserting_before(anchor):
+            lifted = graph.placeholder(f"c_{str(node.target).strip('_')}")
+        lifted.meta = dict(node.meta)
+        node.replace_all_uses_with(lifted)
+        graph.erase_node(node)
+        target = str(node.target)
+        specs.insert(first_user, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted.name), target))
+        inputs.insert(first_user, lifted)
+        constants[target] = parts.constants[target]
+        if hasattr(module, target):
+            delattr(module, target)
+        first_user += 1
+
+
+def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:
+    """Output specs by the names of the new nodes; what is written back comes first."""
+    output = graph.output_node()
+    results = list(output.args[0])
+    renewed = [
+        OutputSpec(spec.kind, _argument(value), spec.target)
+        for spec, value in zip(source.graph_signature.output_specs, results)
+    ]
+    targets = {spec.arg.name: spec for spec in specs if hasattr(spec.arg, "name")}
+    written = [_write(targets[node.name], value) for node, value in parts.writes]
+    output.args = (tuple([value for _, value in parts.writes] + results),)
+    return written + renewed
+
+
+def _write(spec: InputSpec, value: fx.Node) -> OutputSpec:
+    kinds = {
+        InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
+        InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
+        InputKind.PARAMETER: OutputKind.PARAMETER_MUTATION,
+    }
+    target = spec.target if spec.kind != InputKind.USER_INPUT else spec.arg.name
+    return OutputSpec(kinds.get(spec.kind, OutputKind.BUFFER_MUTATION), TensorArgument(value.name), target)
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        meta = value.meta.get("val")
+        return SymIntArgument(value.name) if isinstance(meta, (int, torch.SymInt)) else TensorArgument(value.name)
+    return ConstantArgument("", value)
+
+
+def _rename_calls(source: ExportedProgram, signature: ExportGraphSignature) -> None:
+    """Names in preserved module-call signatures follow the outputs; `_module_calls` uses the map made here."""
+
+
+def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[Any]:
+    calls = copy.deepcopy(source.module_call_graph)
+    if source.graph_signature.output_specs and len(calls) and calls[0].signature is not None:
+        users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+        if len(calls[0].signature.outputs) == len(users):
+            calls[0].signature.outputs = users
+    return calls

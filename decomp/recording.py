@@ -1,0 +1,220 @@
+"""Recording what PyTorch does: every op that runs on fake tensors above autograd and above composite kernels, as
+`torch.export` sees it, is appended to a graph. Overload choice and type promotion are thus PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Tape:
+    """A graph under construction, and which node each fake tensor on it comes from."""
+
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None) -> None:
+        self.graph, self.mode = graph, mode
+        self.constants: dict[str, torch.Tensor] = {}
+        """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
+        self._nodes: dict[int, fx.Node] = {}
+        self._places: dict[Any, fx.Node] = {}
+        self._alive: list[Any] = []
+        self._sizes: dict[Any, fx.Node] = {}
+        self._constants: dict[int, FakeTensor] = {}
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """Add an input whose metadata is `value` (None if unknown)."""
+        node = self.graph.placeholder(name)
+        if value is not None:
+            node.meta["val"] = value
+            self.track(value, node)
+            if isinstance(value, SYMBOLIC):
+                self._sizes.setdefault(value.node.expr, node)
+        return node
+
+    def track(self, value: Any, node: fx.Node) -> None:
+        """`value` is what `node` computes."""
+        if isinstance(value, torch.Tensor):
+            self._nodes[id(value)] = node
+            self._alive.append(value)
+            if isinstance(value, FakeTensor) and value.layout is torch.strided:
+                self._places.setdefault(_place(value), node)
+
+    def node_of(self, value: Any) -> fx.Node | None:
+        """The node that a fake tensor comes from, if it is on this tape."""
+        found = self._nodes.get(id(value))
+        if found is None and isinstance(value, FakeTensor) and value.layout is torch.strided:
+            # A factory hands its caller another tensor of the same storage than the one that was dispatched.
+            found = self._places.get(_place(value))
+        return found
+
+    def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
+        """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""
+        node = self.graph.call_function(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)))
+        node.meta["val"] = out
+        if isinstance(out, (tuple, list)):
+            for i, item in enumerate(out):
+                if isinstance(item, torch.Tensor):
+                    self.track(item, self._item(node, i, item))
+        else:
+            self.track(out, node)
+        return node
+
+    def _item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
+        import operator
+
+        item = self.graph.call_function(operator.getitem, (node, index))
+        item.meta["val"] = value
+        return item
+
+    def arguments(self, value: Any) -> Any:
+        """Arguments as a graph holds them: tensors and symbolic sizes become nodes."""
+        if isinstance(value, (list, tuple)):
+            items = [self.arguments(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, dict):
+            return {key: self.arguments(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self.arguments(value.start), self.arguments(value.stop), self.arguments(value.step))
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value) or self.node_of(self.constant(value))
+        if isinstance(value, SYMBOLIC):
+            return self.size(value)
+        return value
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A concrete tensor becomes a named `get_attr`; returns its fake (itself, where there is no metadata)."""
+        found = self._constants.get(id(tensor))
+        if found is not None:
+            return found
+        name = f"_constant{len(self.constants)}"
+        self.constants[name] = tensor
+        with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+            node = self.graph.create_node("get_attr", name)
+        fake = tensor if self.mode is None else self.mode.from_tensor(tensor, static_shapes=True)
+        node.meta["val"] = fake
+        self._constants[id(tensor)] = fake
+        self._alive.append(tensor)
+        self.track(fake, node)
+        return fake
+
+    def is_constant(self, value: torch.Tensor) -> bool:
+        """Whether a fake tensor stands for a concrete one."""
+        node = self.node_of(value)
+        return node is not None and node.op == "get_attr"
+
+    def size(self, value: Any) -> Any:
+        """The node (or number) that computes a symbolic size from the sizes of the inputs."""
+        expr = value.node.expr
+        if expr.is_number:
+            return value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.guard_bool("", 0)
+        if expr not in self._sizes:
+            self._sizes[expr] = self._computed_size(value, expr)
+        return self._sizes[expr]
+
+    def _computed_size(self, value: Any, expr: Any) -> fx.Node:
+        for node in self.graph.nodes:
+            if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):
+                continue
+            for dim, size in enumerate(node.meta["val"].shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == expr:
+                    return self.append(torch.ops.aten.sym_size.int, (node.meta["val"], dim), {}, size)
+        return self._interpreted(value, expr)
+
+    def _interpreted(self, value: Any, expr: Any) -> fx.Node:
+        """`s0*4` from the node of `s0`: the expression is run on proxies."""
+        shape_env = value.node.shape_env
+        tracer = fx.proxy.GraphAppendingTracer(self.graph)
+        known = {}
+        for symbol in expr.free_symbols:
+            hint = shape_env.create_symintnode(symbol, hint=None)
+            if expr == symbol:
+                raise LookupError(f"the size {symbol} belongs to no input of the rule")
+            known[symbol] = fx.Proxy(self.size(hint), tracer)
+        result = sympy_interp(PythonReferenceAnalysis, known, expr)
+        node: fx.Node = result.node
+        node.meta["val"] = value
+        return node
+
+
+def _place(value: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies: nothing is mutated, so tensors in one place are equal."""
+    shape = tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in (*value.shape, *value.stride()))
+    offset = value.storage_offset()
+    return (value.untyped_storage()._cdata, offset if isinstance(offset, int) else offset.node.expr, shape, value.dtype)
+
+
+# torch pushes modes on the pre-dispatch key only if they are of three classes, of which this is the one that records
+# (torch/_ops.py, _set_mode_pre_dispatch; seen on 2.13). A public way to record above autograd does not exist.
+class _Recorder(ProxyTorchDispatchMode):
+    """Appends every op that is called under it to a tape."""
+
+    def __init__(self, tape: Tape, refuse: Callable[[Any], None]) -> None:
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        self.pre_dispatch = True
+        self.tape, self.refuse = tape, refuse
+
+    def __enter__(self) -> Any:
+        return TorchDispatchMode.__enter__(self)
+
+    def __exit__(self, *exc: Any) -> Any:
+        return TorchDispatchMode.__exit__(self, *exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            return self.tape.constant(args[0])
+        if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
+            return args[0]  # torch.tensor() detaches what it has just made
+        args, kwargs = tree_map(self._fake, (args, kwargs))
+        out = func(*args, **kwargs)
+        if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
+            self._recorded_effect(func, args, kwargs, out)
+            return out
+        if func._schema.is_mutable:
+            self.refuse(func)
+        if isinstance(out, torch.Tensor) and any(out is leaf for leaf in tree_leaves((args, kwargs))):
+            return out
+        if not isinstance(out, SYMBOLIC):
+            self.tape.append(func, args, kwargs, out)
+        return out
+
+    def _recorded_effect(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if out is None and not func._schema.returns:
+            self.tape.append(func, args, kwargs, out)
+
+    def _fake(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self.tape.constant(value)
+        return value
+
+
+@contextlib.contextmanager
+def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
+    """Within, every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that mutates."""
+    assert tape.mode is not None
+    with tape.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), _Recorder(tape, refuse):
+        yield
+
+
+def fake_like(mode: FakeTensorMode, value: Any) -> Any:
+    """A fake tensor of its own storage with the metadata of `value`; numbers come back as they are."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(fake_like(mode, item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout is not torch.strided or value.is_quantized:
+        return value
+    with mode:
+        return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)

@@ -1,0 +1,108 @@
+"""Signatures: what an expansion is valid for. Two calls with one signature are lowered by one run of a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.calls import metadata
+from decomp.recording import SYMBOLIC
+
+Key = tuple[Any, ...]
+
+
+class Signatures:
+    """Signatures of calls, each node's metadata being looked at once."""
+
+    def __init__(self) -> None:
+        self._interned: dict[Any, int] = {}
+        self._of_node: dict[fx.Node, Any] = {}
+        self.symbolic: set[int] = set()
+        """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
+
+    def forget_nodes(self) -> None:
+        """Let go of the nodes of a program that is done."""
+        self._of_node = {}
+
+    def of(self, node: fx.Node) -> tuple[Key, list[fx.Node], bool]:
+        """The signature of a call, the distinct nodes among its arguments in order, and whether it is symbolic."""
+        slots: dict[fx.Node, int] = {}
+        args = tuple([self._pattern(arg, slots) for arg in node.args])
+        kwargs = tuple([(k, self._pattern(v, slots)) for k, v in node.kwargs.items()]) if node.kwargs else ()
+        specs = tuple([self.spec(slot) for slot in slots])
+        return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
+
+    def spec(self, node: fx.Node) -> int:
+        """A number for the metadata of `node`'s value, equal for equal metadata."""
+        found = self._of_node.get(node)
+        if found is None:
+            spec = described(metadata(node))
+            found = self._interned.setdefault(spec, len(self._interned))
+            self._of_node[node] = found
+            if found not in self.symbolic and is_symbolic(metadata(node)):
+                self.symbolic.add(found)
+        return int(found)
+
+    def _pattern(self, value: Any, slots: dict[fx.Node, int]) -> Any:
+        """`value` as something hashable in which 1, 1.0 and True differ and nodes are numbered."""
+        kind = type(value)
+        if kind is fx.Node:
+            return _Slot(slots.setdefault(value, len(slots)))
+        if kind is int or kind is bool or kind is str or value is None:
+            return (kind, value)
+        if kind is float or kind is complex:
+            return (kind, repr(value))
+        if isinstance(value, (list, tuple)):
+            return (list if isinstance(value, list) else tuple, *[self._pattern(item, slots) for item in value])
+        if kind is slice:
+            return (slice, *[self._pattern(item, slots) for item in (value.start, value.stop, value.step)])
+        if isinstance(value, dict):
+            return (dict, *[(k, self._pattern(v, slots)) for k, v in value.items()])
+        return (kind, value)
+
+
+class _Slot(int):
+    """The place of a node among the distinct nodes of a call."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Slot and int(self) == int(other)
+
+    def __hash__(self) -> int:
+        return hash((_Slot, int(self)))
+
+
+def described(value: Any) -> Any:
+    """The metadata of a value as something hashable: shape, stride, dtype, device of a tensor; a size by its expression."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return (tuple(map(_size, value.shape)), None, value.dtype, value.device, value.layout)
+        shape, stride = value.shape, value.stride()
+        if type(shape) is torch.Size and not any(type(s) is not int for s in shape):
+            return (tuple(shape), stride, value.dtype, value.device)
+        return (tuple(map(_size, shape)), tuple(map(_size, stride)), value.dtype, value.device)
+    if isinstance(value, SYMBOLIC):
+        return ("size", _size(value))
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(described, value))
+    if isinstance(value, (int, float, bool, complex)):
+        return (type(value), repr(value))
+    return ("other", type(value))
+
+
+def _size(value: Any) -> Any:
+    return value.node.expr if isinstance(value, SYMBOLIC) else value
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether metadata holds a size that is known only at run time."""
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *_strides(value)))
+    if isinstance(value, (list, tuple)):
+        return any(map(is_symbolic, value))
+    return isinstance(value, SYMBOLIC)
+
+
+def _strides(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.stride() if value.layout is torch.strided else ()
