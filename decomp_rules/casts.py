@@ -66,6 +66,8 @@ def autocast_to_full_precision(x: Tensor, cuda_enabled: bool, cpu_enabled: bool)
 @register(aten.contiguous)
 def contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> Tensor:
     """x itself if it lies so, else a copy that does."""
+    if not isinstance(memory_format, torch.memory_format):  # a default comes as the number 0 of the schema
+        memory_format = torch.contiguous_format
     return x if x.is_contiguous(memory_format=memory_format) else x.clone(memory_format=memory_format)
 
 

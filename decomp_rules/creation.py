@@ -188,6 +188,8 @@ def linspace(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None,
     dtype = dtype or torch.get_default_dtype()
     if dtype.is_complex:
         return decline("only real dtypes")
+    if not dtype.is_floating_point:
+        start, end = (_whole(bound) if is_scalar(bound) else bound.to(dtype) for bound in (start, end))
     working = dtype if dtype.is_floating_point and bounds else torch.float64
     index = torch.arange(0, steps, 1, dtype=torch.int64, device=device)
     if steps < 2:
@@ -250,6 +252,6 @@ def triu_indices(row: int, col: int, offset: int = 0, dtype: torch.dtype = torch
     return _pairs(pairs, dtype, device)
 
 
-def _pairs(pairs: list[tuple[int, int]], dtype: torch.dtype | None, device: Any) -> Tensor:
+def _pairs(pairs: list[tuple[int, int]], dtype: Any, device: Any) -> Tensor:
     table = [[i for i, _ in pairs], [j for _, j in pairs]]
-    return torch.tensor(table, dtype=dtype or torch.int64, device=device)
+    return torch.tensor(table, dtype=dtype if isinstance(dtype, torch.dtype) else torch.int64, device=device)

@@ -91,11 +91,11 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
 
 
 @register(aten.transpose, aten.transpose_copy)
-def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
+def transpose(x: Tensor, first: int, second: int) -> Tensor:
     """permute, two dimensions exchanged."""
     order = list(range(x.dim()))
     if order:
-        order[dim0], order[dim1] = order[dim1], order[dim0]
+        order[first], order[second] = order[second], order[first]
     return x.permute(order)
 
 
@@ -176,21 +176,27 @@ def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, .
 
 
 @register(aten.atleast_1d)
-def atleast_1d(tensors: Any) -> Any:
+def atleast_1d(x: Any) -> Any:
     """Each tensor with one dimension or more."""
-    return _each(lambda x: x if x.dim() else x.view(1), tensors)
+    return _each(lambda each: each if each.dim() else each.view(1), x)
 
 
 @register(aten.atleast_2d)
-def atleast_2d(tensors: Any) -> Any:
+def atleast_2d(x: Any) -> Any:
     """Each tensor with two dimensions or more, a row if it had one."""
-    return _each(lambda x: x if x.dim() > 1 else x.view(1, -1), tensors)
+    return _each(lambda each: each if each.dim() > 1 else each.view(1, -1), x)
 
 
 @register(aten.atleast_3d)
-def atleast_3d(tensors: Any) -> Any:
+def atleast_3d(x: Any) -> Any:
     """Each tensor with three dimensions or more: (1, n, 1) of a line, (n, m, 1) of a matrix."""
-    return _each(lambda x: x if x.dim() > 2 else x.unsqueeze(-1) if x.dim() == 2 else x.view(1, -1, 1), tensors)
+    return _each(_three_dimensional, x)
+
+
+def _three_dimensional(x: Tensor) -> Tensor:
+    if x.dim() > 2:
+        return x
+    return x.unsqueeze(-1) if x.dim() == 2 else x.view(1, -1, 1)
 
 
 def _each(function: Callable[[Tensor], Tensor], tensors: Any) -> Any:
