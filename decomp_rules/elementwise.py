@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import float_math, is_tensor, polynomial, times_exact
+from decomp.rules import Declined
+from decomp_rules.floating import float_math, is_tensor, polynomial, times_exact, upper_half
 from decomp_rules.operands import HALVES, cast, constant, promoted
 
 RULES = Rules()
@@ -339,6 +340,49 @@ def round_to_decimals(x: Tensor, decimals: int) -> Tensor:
 def frac(x: Tensor) -> Tensor:
     """x − trunc x. Exact."""
     return x - torch.trunc(x)
+
+
+@register(aten.fmod)
+def fmod(x: Tensor, other: Any) -> Tensor:
+    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64)."""
+    operands = _float_operands(x, other)
+    return operands if isinstance(operands, Declined) else cast(_fmod(*operands[1:]), operands[0])
+
+
+@register(aten.remainder)
+def remainder(x: Tensor, other: Any) -> Tensor:
+    """fmod, plus y where the result has not the sign of y; on floats."""
+    operands = _float_operands(x, other)
+    if isinstance(operands, Declined):
+        return operands
+    dtype, x, y = operands
+    rest = _fmod(x, y)
+    other_side = torch.logical_and(rest != 0, (rest < 0) != (y < 0))
+    return cast(torch.where(other_side, rest + y, rest), dtype)
+
+
+def _float_operands(x: Any, y: Any) -> Any:
+    dtype = promoted(*(value for value in (x, y) if is_tensor(value)), *(v for v in (x, y) if not is_tensor(v)))
+    if not dtype.is_floating_point:
+        return decline("only floats")
+    inner, like = working_dtype(dtype), x if is_tensor(x) else y
+    return dtype, *(cast(v, inner) if is_tensor(v) else constant(like, v, inner) for v in (x, y))
+
+
+def _fmod(x: Tensor, y: Tensor) -> Tensor:
+    a, b = torch.abs(x.detach()), torch.abs(y.detach())
+    quotient = torch.trunc(a / b)
+    nothing = quotient == 0
+    b_or_zero = torch.where(nothing, 0.0, b)
+    high, b_high = upper_half(quotient), upper_half(b_or_zero)
+    low, b_low = quotient - high, b_or_zero - b_high
+    rest = a - high * b_high - high * b_low - low * b_high - low * b_low
+    # The rounded quotient may be one too large or too small.
+    rest = torch.where(rest < 0, rest + b, rest)
+    rest = torch.where(rest < b, rest, rest - b)
+    rest = torch.where(nothing, x.detach(), torch.where(x < 0, -rest, rest))
+    slope = torch.where((x < 0) != (y < 0), -quotient, quotient)
+    return rest + (x - x.detach()) - slope * torch.where(nothing, 0.0, y - y.detach())
 
 
 def float_dtype(*operands: Any) -> torch.dtype:

@@ -7,11 +7,14 @@ digits. Errors are in ULP against float64, over all float32.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from decomp import Rules
 from decomp_rules.floating import float_math, polynomial
+from decomp_rules.operands import constant
 
 RULES = Rules()
 register = RULES.register
@@ -27,6 +30,33 @@ _TANH = {
         -0.333333333333333318, 0.13333333333333002, -0.0539682539679977677, 0.0218694885262084426,
         -0.00886323530325279122, 0.00359212474132896669, -0.00145580233438653948, 0.000589813613540653694,
         -0.000238143465929706018, 0.0000938049417857793946, -0.0000327524581408290111, 7.3263222765275607e-6,
+    ),
+}  # fmt: skip
+# (atan x − x) / x³ in powers of x², for |x| ≤ 0.67, and (asin x − x) / x³, for |x| ≤ 0.6.
+_ATAN = {
+    torch.float32: (
+        -0.333333320055390305, 0.199998997187411268, -0.142831166262161481, 0.110782386677868044,
+        -0.0885636535782390871, 0.0668188204261407463, -0.0395356712614421227, 0.0125723737348806962,
+    ),
+    torch.float64: (
+        -0.333333333333333333, 0.199999999999999955, -0.142857142857137051, 0.11111111111072718,
+        -0.0909090908937881092, 0.0769230765194169529, -0.06666665918725991, 0.0588234280453557695,
+        -0.0526305451630251282, 0.0476109523578598685, -0.0434288929779025194, 0.0397632884843692161,
+        -0.0361393380128822898, 0.0317815351746268665, -0.0257986432236763517, 0.0180025871070268979,
+        -0.00979200094098100807, 0.00358514719827681117, -0.000648623575596982896,
+    ),
+}  # fmt: skip
+_ASIN = {
+    torch.float32: (
+        0.166666653107426035, 0.0750011717505443324, 0.0446083494713241848, 0.0308695780184449804,
+        0.0186120596054956387, 0.0338336033089841596, -0.025873272882166725, 0.0568939818461151355,
+    ),
+    torch.float64: (
+        0.166666666666666667, 0.0749999999999997073, 0.0446428571429025551, 0.0303819444408496268,
+        0.0223721592620009878, 0.0173527590510694715, 0.0139649617468335036, 0.0115499152458100232,
+        0.00978412745288308524, 0.00818575749322536469, 0.00874224405118836422, -0.00127772031297628326,
+        0.0379826246484614018, -0.0980329500936778547, 0.253844088260861498, -0.436938604916035765,
+        0.547933525146071783, -0.419311068739512529, 0.164527507187458625,
     ),
 }  # fmt: skip
 
@@ -69,3 +99,127 @@ def tanh(x: Tensor) -> Tensor:
     rest = (e + e) * torch.reciprocal(1 + e)
     outer = torch.where(negative, rest - 1, 1 - rest)
     return torch.where(magnitude < 0.55, middle, outer)
+
+
+@register(aten.sinh)
+@float_math
+def sinh(x: Tensor) -> Tensor:
+    """±(t + t / (1 + t)) / 2 with t = e^|x| − 1, from the odd part of what does not overflow. ≤ 3 ULP."""
+    t = torch.expm1(torch.where(x < 0, -x, x))
+    # Long before t is infinite, and the quotient NaN, the quotient is 1.
+    bounded = torch.where(t < 2.0**60, t, 2.0**60)
+    return _with_sign_of(x, 0.5 * (t + bounded * torch.reciprocal(1 + bounded)))
+
+
+@register(aten.cosh)
+@float_math
+def cosh(x: Tensor) -> Tensor:
+    """(e^|x| + e^−|x|) / 2. ≤ 2.5 ULP."""
+    e = torch.exp(torch.where(x < 0, -x, x))
+    return e * 0.5 + 0.5 * torch.reciprocal(e)
+
+
+# Inverses
+
+
+@register(aten.atan)
+@float_math
+def atan(x: Tensor) -> Tensor:
+    """A polynomial up to 2/3; around 1, π/4 + atan((|x| − 1) / (|x| + 1)), and beyond, π/2 − atan(1/|x|). ≤ 2 ULP."""
+    magnitude = torch.where(x < 0, -x, x)
+    small, large = magnitude < 0.66, magnitude > 1.55
+    numerator = torch.where(small, magnitude, torch.where(large, -1.0, magnitude - 1))
+    denominator = torch.where(small, 1.0, torch.where(large, magnitude, magnitude + 1))
+    t = numerator * torch.reciprocal(denominator)
+    square = t * t
+    angle = t + t * (square * polynomial(square, _ATAN[x.dtype]))
+    offset = torch.where(large, math.pi / 2, constant(x, math.pi / 4))
+    return _with_sign_of(x, torch.where(small, angle, offset + angle))
+
+
+@register(aten.atan2)
+@float_math
+def atan2(x: Tensor, other: Tensor) -> Tensor:
+    """The angle of the point (other, x): atan of the smaller coordinate over the larger, from the axis next to it; at
+    the origin and at infinity, where the signs of the coordinates count, as IEEE 754 has it. ≤ 2 ULP."""
+    y, x = x, other
+    # The sign of a zero is that of its reciprocal.
+    left = torch.logical_or(x < 0, torch.reciprocal(x.detach()) < 0)
+    below = torch.logical_or(y < 0, torch.reciprocal(y.detach()) < 0)
+    steep = torch.abs(x) < torch.abs(y)
+    larger, smaller = torch.where(steep, y, x), torch.where(steep, x, y)
+    # Two infinities lie on a diagonal, the origin on the axis: there the quotient is ±1, and 0 without a gradient.
+    quotient = torch.where(larger == 0, smaller.detach(), smaller) / torch.where(larger == 0, 1.0, larger)
+    one = constant(x, 1.0)
+    diagonal = torch.where(left == below, one, -one)
+    quotient = torch.where(torch.logical_and(quotient != quotient, larger == larger), diagonal, quotient)
+    quotient = torch.where(y == y, quotient, y)
+    angle = torch.atan(quotient)
+    quarter = torch.where(below, -math.pi / 2 * one, math.pi / 2)
+    turn = torch.where(left, torch.where(below, -math.pi * one, math.pi), 0.0)
+    origin = torch.logical_and(x == 0, y == 0)
+    flat = torch.where(origin, torch.where(below, -0.0 * one, 0.0), angle)
+    return torch.where(steep, quarter - angle, torch.where(left, turn + flat, flat))
+
+
+@register(aten.asin)
+@float_math
+def asin(x: Tensor) -> Tensor:
+    """A polynomial up to 0.6, beyond π/2 − 2·asin √((1 − |x|) / 2). ≤ 2 ULP."""
+    magnitude = torch.where(x < 0, -x, x)
+    small, angle = _asin_or_rest(magnitude)
+    return _with_sign_of(x, torch.where(small, angle, math.pi / 2 - 2 * angle))
+
+
+@register(aten.acos)
+@float_math
+def acos(x: Tensor) -> Tensor:
+    """π/2 − asin x up to 0.6, beyond 2·asin √((1 − |x|) / 2), from π where x is negative. ≤ 2 ULP."""
+    negative = x < 0
+    small, angle = _asin_or_rest(torch.where(negative, -x, x))
+    middle = torch.where(negative, math.pi / 2 + angle, math.pi / 2 - angle)
+    outer = torch.where(negative, math.pi - 2 * angle, 2 * angle)
+    return torch.where(small, middle, outer)
+
+
+def _asin_or_rest(magnitude: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether 0 ≤ x < 0.6, and asin x there, asin √((1 − x) / 2) elsewhere."""
+    small = magnitude < 0.6
+    halved = torch.where(small, 0.25, (1 - magnitude) * 0.5)
+    t = torch.where(small, magnitude, torch.sqrt(halved))
+    square = t * t
+    return small, t + t * (square * polynomial(square, _ASIN[magnitude.dtype]))
+
+
+@register(aten.asinh)
+@float_math
+def asinh(x: Tensor) -> Tensor:
+    """±log1p(a + a² / (1 + √(a² + 1))) with a = |x|, for large a log a + log 2. ≤ 3.5 ULP."""
+    a = torch.where(x < 0, -x, x)
+    large = a > 1e4 if x.dtype == torch.float32 else a > 1e8
+    inner = torch.where(large, 1.0, a)
+    square = inner * inner
+    near = torch.log1p(inner + square * torch.reciprocal(1 + torch.sqrt(square + 1)))
+    return _with_sign_of(x, torch.where(large, torch.log(torch.where(large, a, 1.0)) + math.log(2), near))
+
+
+@register(aten.acosh)
+@float_math
+def acosh(x: Tensor) -> Tensor:
+    """log1p(t + √t·√(t + 2)) with t = x − 1, for large x log x + log 2. ≤ 3 ULP."""
+    large = x > 1e4 if x.dtype == torch.float32 else x > 1e8
+    t = torch.where(large, 1.0, x - 1)
+    near = torch.log1p(t + torch.sqrt(t) * torch.sqrt(t + 2))
+    return torch.where(large, torch.log(torch.where(large, x, 1.0)) + math.log(2), near)
+
+
+@register(aten.atanh)
+@float_math
+def atanh(x: Tensor) -> Tensor:
+    """(log1p(x) − log1p(−x)) / 2: both have the same sign. ≤ 2 ULP."""
+    return 0.5 * (torch.log1p(x) - torch.log1p(-x))
+
+
+def _with_sign_of(x: Tensor, magnitude: Tensor) -> Tensor:
+    """An odd function from what it is of |x|; −0 stays, as x itself is next to it there."""
+    return torch.where(x != 0, torch.where(x < 0, -magnitude, magnitude), x)
