@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+import decomp
 from decomp import Rules
 from decomp.binding import bind_function
 from decomp.calls import kind_of
 from decomp.rules import Declined
+from decomp_rules import targets
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
@@ -60,7 +62,7 @@ def evaluated(function: Any, args: Any, kwargs: Any, trained: list[bool]) -> tup
 
 
 def fresh(leaf: Any, gradient: bool) -> Any:
-    """A leaf of its own for each tensor, with the same layout, that requires a gradient if one is wanted and it can."""
+    """A leaf of its own for each tensor, laid out alike; it requires a gradient if one is wanted and it can."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return leaf.detach().clone().requires_grad_(gradient and leaf.dtype.is_floating_point)
@@ -83,3 +85,25 @@ def compare(found: Any, expected: Any, tolerance: float | None, what: str) -> No
         bound = tolerance if tolerance is not None else TOLERANCE.get(theirs.dtype, 0)
         torch.testing.assert_close(mine, theirs, rtol=bound, atol=bound, equal_nan=True, check_stride=False,
                                    msg=lambda text: f"{what}: {text}")
+
+
+def lowered_agrees(function: Any, *args: torch.Tensor, tolerance: float = 1e-5) -> None:
+    """Assert that a function, lowered to Core ATen and to tinygrad's primitives, gives the same values and gradients."""
+    module = Applied(function)
+    expected, grads = evaluated(module, args, {}, [True] * len(args))
+    for target in (targets.core_aten, targets.tinygrad):
+        lowered = decomp.lower(module, to=target, args=args).result
+        found, found_grads = evaluated(lowered, args, {}, [True] * len(args))
+        compare(found, expected, tolerance, f"{target.name}: value")
+        compare(found_grads, grads, tolerance, f"{target.name}: gradient")
+
+
+class Applied(torch.nn.Module):
+    """A module that applies a function."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)

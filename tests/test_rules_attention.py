@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -119,3 +119,21 @@ def test_the_encoder_layer_kernel(norm_first: bool, use_gelu: bool) -> None:
                                     attend.out_proj.bias)]
     agrees(RULES, aten._transformer_encoder_layer_fwd.default, x, 6, 3, *weights, use_gelu, norm_first, 1e-5,
            *parameters, gradient=False)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": MASK}, {"attn_mask": sample(2, 1, 3, 4)},
+])
+def test_lowered_to_the_end(options: dict[str, object]) -> None:
+    lowered_agrees(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), *heads())
+
+
+def test_grouped_queries_are_lowered_to_the_end() -> None:
+    q, k, v = heads()
+    lowered_agrees(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k[:, :2], v[:, :2])
+
+
+def test_multi_head_attention_is_lowered_to_the_end() -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(6, 3, batch_first=True)
+    lowered_agrees(lambda x: module(x, x, x), sample(2, 4, 6))

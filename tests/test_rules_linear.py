@@ -1,8 +1,11 @@
 """Products of matrices agree with the ops for every rank, dtype and factor, and einsum for every kind of equation."""
 
+from collections.abc import Callable
+
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
+from torch.nn import functional as F
 
 from decomp_rules import linear
 
@@ -151,3 +154,17 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
 def test_einsum_along_a_path() -> None:
     operands = [sample(2, 3), sample(3, 4, seed=1), sample(4, 5, seed=2)]
     agrees(RULES, aten.einsum.default, "ij,jk,kl->il", operands, path=[1, 2, 0, 1], tolerance=1e-3)
+
+
+@pytest.mark.parametrize("function, shapes", [
+    (F.linear, [(2, 3, 5), (4, 5), (4,)]), (F.linear, [(3, 5), (4, 5), (4,)]), (F.linear, [(2, 3, 5), (4, 5)]),
+    (torch.matmul, [(2, 3, 4, 5), (2, 3, 5, 6)]), (torch.matmul, [(2, 3, 4, 5), (5, 6)]),
+    (torch.matmul, [(2, 3, 4, 5), (5,)]), (torch.matmul, [(5,), (2, 5, 3)]), (torch.mm, [(2, 3), (3, 4)]),
+    (torch.bmm, [(2, 3, 4), (2, 4, 5)]), (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+    (torch.addmm, [(5,), (3, 4), (4, 5)]), (torch.dot, [(4,), (4,)]), (torch.outer, [(3,), (4,)]),
+    (torch.kron, [(2, 3), (4,)]), (F.bilinear, [(3, 5), (3, 6), (4, 5, 6), (4,)]),
+    (lambda x, y: torch.einsum("bhid,bhjd->bhij", x, y), [(2, 3, 4, 5), (2, 3, 6, 5)]),
+    (lambda x, y: torch.einsum("...ij,jk", x, y), [(2, 3, 4), (4, 5)]),
+])
+def test_lowered_to_the_end(function: Callable[..., object], shapes: list[tuple[int, ...]]) -> None:
+    lowered_agrees(function, *(sample(*shape, seed=i) for i, shape in enumerate(shapes)), tolerance=2e-4)

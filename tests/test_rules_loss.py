@@ -1,10 +1,12 @@
 """Losses and their backward ops agree with the ops for every reduction, at kinks, edges and ignored targets."""
 
+from collections.abc import Callable
 import math
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
+from torch.nn import functional as F
 
 from decomp_rules import loss, loss_backward, norms
 
@@ -13,6 +15,7 @@ RULES = loss.RULES | loss_backward.RULES | norms.RULES
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 REDUCTIONS = [0, 1, 2]
 NAN = math.nan
+CLASSES = torch.tensor([0, 2, 1, -100])
 
 
 def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -160,3 +163,20 @@ def test_multilabel_margin(reduction: int) -> None:
         agrees(RULES, aten.multilabel_margin_loss_forward.default, x, target, reduction)
         agrees(RULES, aten.multilabel_margin_loss_backward.default, torch.ones_like(out), x, target, reduction,
                is_target, gradient=False)
+
+
+@pytest.mark.parametrize("function", [
+    F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits, F.cosine_similarity,
+    lambda x, y: F.cross_entropy(x, CLASSES), lambda x, y: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
+    lambda x, y: F.nll_loss(x, CLASSES), lambda x, y: F.cross_entropy(x, torch.softmax(y, 1)),
+    lambda x, y: F.binary_cross_entropy(torch.sigmoid(x), torch.sigmoid(y)), lambda x, y: F.kl_div(x, y.softmax(-1)),
+    lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)), lambda x, y: F.poisson_nll_loss(x, y.abs(), full=True),
+    lambda x, y: F.multi_margin_loss(x, torch.tensor([0, 2, 1, 1])),
+    lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[1, -1, 0], [0, 2, -1], [-1, 0, 0], [0, 1, 2]])),
+    lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1])),
+    lambda x, y: F.margin_ranking_loss(x, y, torch.ones_like(x)),
+    lambda x, y: F.soft_margin_loss(x, torch.ones_like(y)), lambda x, y: F.hinge_embedding_loss(x, torch.ones_like(y)),
+])
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+def test_lowered_to_the_end(function: Callable[..., object]) -> None:
+    lowered_agrees(function, sample(4, 3), sample(4, 3, seed=1))

@@ -1,9 +1,10 @@
 """Reductions and norms agree with the ops, in value, dtype, shape and gradient, at ties, zeros, NaN and infinities."""
 
+from collections.abc import Callable
 import math
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 
 from decomp_rules import norms, reduction
@@ -210,3 +211,16 @@ def test_normalize() -> None:
     assert torch.equal(found, expected)
     pair = [torch.autograd.grad(y, x, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))[0] for y in (found, expected)]
     torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.sum(), lambda x: x.mean([0, 2], keepdim=True), lambda x: x.prod(1), lambda x: x.max(),
+    lambda x: x.min(), lambda x: x.amin([0, 1]),
+    lambda x: (x > 0).any(1), lambda x: (x > 0).all(), lambda x: x.var(-1), lambda x: x.std(),
+    lambda x: torch.var_mean(x, 1), lambda x: x.logsumexp([0, 1]), lambda x: x.norm(dim=1), lambda x: x.norm(p=3),
+    lambda x: torch.nn.functional.normalize(x, dim=-1), lambda x: torch.cdist(x, x + 1),
+    lambda x: torch.nn.functional.cosine_similarity(x, x.flip(0)), lambda x: torch._weight_norm(x, x[:, :1, :1], 0),
+    lambda x: torch.count_nonzero(x, 1), lambda x: torch.aminmax(x, dim=1),
+])
+def test_lowered_to_the_end(function: Callable[[torch.Tensor], object]) -> None:
+    lowered_agrees(function, sample(2, 3, 4))
