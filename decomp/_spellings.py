@@ -144,7 +144,8 @@ FUNCTIONS: dict[Any, str] = {
     F.adaptive_max_pool1d: "adaptive_max_pool1d",
     F.adaptive_max_pool2d: "adaptive_max_pool2d",
     F.adaptive_max_pool3d: "adaptive_max_pool3d",
-    torch.rms_norm: "rms_norm",
+    F.nll_loss: "nll_loss_nd",
+    F.threshold: "threshold",
 }
 """Functions whose ATen op has another name, or whose own name is lost (boolean dispatch)."""
 
@@ -160,7 +161,8 @@ MODULES: dict[str, str] = {
     "BCELoss": "binary_cross_entropy",
     "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
     "KLDivLoss": "kl_div",
-    "NLLLoss": "nll_loss",
+    "NLLLoss": "nll_loss_nd",
+    "NLLLoss2d": "nll_loss_nd",
     "Dropout2d": "feature_dropout",
     "Dropout3d": "feature_dropout",
     "LogSigmoid": "log_sigmoid",
@@ -200,6 +202,7 @@ METHODS: dict[str, Any] = {
     "__getitem__": "operator.getitem",
     "__setitem__": "operator.setitem",
     "where": "where",
+    "polygamma": "polygamma",
     "T": "numpy_T",
 }
 """Methods of Tensor that are not the ATen op of their name."""
@@ -209,6 +212,7 @@ REFLECTED: dict[str, str] = {
     "__rmul__": "mul",
     "__rsub__": "sub",
     "__rtruediv__": "div",
+    "__rdiv__": "div",
     "__rfloordiv__": "floor_divide",
     "__rmod__": "remainder",
     "__rpow__": "pow",
@@ -220,6 +224,22 @@ REFLECTED: dict[str, str] = {
     "__rrshift__": "bitwise_right_shift",
 }
 """Reflected operators: `x.__rsub__(y)` is `y - x`."""
+
+MIRRORED: dict[str, str] = {
+    "add": "add",
+    "mul": "mul",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "sub": "rsub",
+    "lt": "gt",
+    "gt": "lt",
+    "le": "ge",
+    "ge": "le",
+    "eq": "eq",
+    "ne": "ne",
+}
+"""Ops of a number and a tensor, by the op of the tensor and the number."""
 
 HOST_METHODS: frozenset[str] = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_floating_point is_complex"
@@ -262,6 +282,16 @@ NUMBER_AS_TENSOR: frozenset[str] = frozenset(
 """Ops for which PyTorch takes a Python number as a tensor, although a Scalar overload exists."""
 
 
+OWN: frozenset[Any] = frozenset({F.max_unpool1d, F.max_unpool2d, F.max_unpool3d})
+"""Python functions that have the name of an ATen op, but not its arguments."""
+
+LIBRARIES: frozenset[str] = frozenset(
+    "torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch._VF torch._tensor"
+    " torch._C torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._linalg_utils torch._jit_internal".split()
+)
+"""Modules whose functions are the ATen ops of their names. Others reuse the names: `torch.masked.sum`, `torch._refs.add`,
+`torch.signal.windows.exponential`, `torch.distributed.gather`."""
+
 def method(name: str) -> tuple[Any, ...]:
     """The fields of the `Spelling` of method `name` of `METHODS`."""
     from decomp.ops import Op
@@ -271,7 +301,7 @@ def method(name: str) -> tuple[Any, ...]:
         return Op(f"aten.{entry[0]}"), None, False, entry[1]
     if entry.startswith("operator."):
         return Op(entry), None, entry == "operator.setitem"
-    return Op(f"aten.{entry}"), None, False, (), name == "where"
+    return Op(f"aten.{entry}"), None, False, (), name in ("where", "polygamma")
 
 
 def prefixed(function: Any) -> str:

@@ -3,7 +3,7 @@ the node, and does only that where nothing else listens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import fx
@@ -18,7 +18,7 @@ class Appender:
 
     def copy(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> fx.Node:
         """Copy a node of another graph under its own name."""
-        return self.graph.node_copy(node, values.__getitem__)
+        return copied(self.graph, node, values.__getitem__)
 
     def create(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         """Make a node under a name that `free` gave, or that is reserved for it."""
@@ -33,3 +33,13 @@ class Appender:
             name = f"{name}_{i}"
         self.used.add(name)
         return name
+
+
+def copied(graph: fx.Graph, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> fx.Node:
+    """Copy a node of another graph under its very name: graphs of torch.export hold names that `create_node` would not
+    give, such as `input`."""
+    new = graph.node_copy(node, value_of)
+    if new.name != node.name:
+        graph._graph_namespace._rename_object(new, node.name)
+        new.name = node.name
+    return new

@@ -197,6 +197,12 @@ def is_host(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and kind_of(node) == "host"
 
 
+def is_free(overload: torch._ops.OpOverload) -> bool:
+    """Whether an overload is no tensor op, on any target: asserts and queries return no tensor and change none."""
+    schema = overload._schema
+    return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
+
+
 def calls(program: Any, spelling: Any = None) -> list[Call]:
     """Every call of the op that `spelling` names (of any op, without it) in `program` (a GraphModule, Graph or
     ExportedProgram), in order, sub-graphs of higher-order ops included. Modules that apply the op count as calls of it;

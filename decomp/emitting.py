@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.aliases import spelling_of
+from decomp.appending import copied
 from decomp.calls import metadata
 
 aten = torch.ops.aten
@@ -43,7 +44,7 @@ class Emitter:
 
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
         """Copy `node`, with its name and metadata."""
-        new = self.graph.node_copy(node, value_of)
+        new = copied(self.graph, node, value_of)
         self.origin[new] = node
         return new
 
@@ -168,10 +169,8 @@ def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    if node.op in ("placeholder", "output", "call_module") or node.op == "call_function" and node.is_impure():
+    if node.op in ("placeholder", "get_attr", "output", "call_module") or node.op == "call_function" and node.is_impure():
         return True
-    if node.op == "get_attr":
-        return False
     packet = spelling_of(node).op.packet
     overload = getattr(packet, packet.overloads()[0]) if packet is not None else None
     return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags

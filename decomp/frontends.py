@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from decomp import inlining
+from decomp.appending import copied
 from decomp.calls import metadata
 from decomp.errors import CaptureError
 from decomp.rebuild_exported import rebuild_exported
@@ -151,7 +152,7 @@ def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
     new = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        values[node] = new.node_copy(node, values.__getitem__)
+        values[node] = copied(new, node, values.__getitem__)
     new._codegen = copy.copy(graph._codegen)
     return new, {node.name: node for node in graph.nodes}
 

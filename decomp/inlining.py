@@ -8,6 +8,8 @@ import copy
 
 from torch import fx, nn
 
+from decomp import appending
+
 Wanted = Callable[[nn.Module], fx.Graph | None]
 """The graph to put in the place of a leaf module, or None to leave the call as it is."""
 
@@ -23,7 +25,7 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> tuple[fx.Graph,
     for node in graph.nodes:
         body = wanted(root.get_submodule(str(node.target))) if node.op == "call_module" else None
         if body is None:
-            copied = new.node_copy(node, values.__getitem__)
+            copied = appending.copied(new, node, values.__getitem__)
             values[node], origin[copied] = copied, node
         else:
             values[node] = _put(new, body, node, values, origin)

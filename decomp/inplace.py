@@ -277,7 +277,10 @@ def _index_put(emit: Emitter, node: fx.Node, tensor: fx.Node, items: tuple[Any, 
     whole = (*basic, Ellipsis, *right) if right else tuple(basic)
 
     def put(part: fx.Node) -> fx.Node:
-        return emit.call("index_put", (part, indices, _element(emit, node, part, value)), at=node)
+        args = (part, indices, _element(emit, node, part, value))
+        if None in indices:  # which torch.index_put does not take, and its overload does
+            return emit.node("call_function", aten.index_put.default, args, {}, at=node)
+        return emit.call("index_put", args, at=node)
 
     return put_index(emit, tensor, whole, put, node)
 

@@ -15,12 +15,12 @@ import torch
 from torch import fx, nn
 
 from decomp import frontends
-from decomp.calls import Call, bound_call, is_host, is_projection
+from decomp.calls import bound_call, is_free, is_host, is_projection
 from decomp.errors import Blocker, NotLowered
 from decomp.frontends import Parts, Program
 from decomp.inlining import traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
-from decomp.ops import of_module_class, op as op_of
+from decomp.ops import of_function, of_module_class, op as op_of
 from decomp.plan import KEEP, Blocked, Decision, Derived, Keep, Plan, Planner
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
@@ -456,16 +456,8 @@ def _sure(target: Target, node: fx.Node) -> bool:
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    call = bound_identity(node.target)
-    return target.surely_legal(call.op, call.overload)
-
-
-def bound_identity(overload: torch._ops.OpOverload) -> Call:
-    """A call of an overload without arguments: enough to ask whether all calls of it are legal."""
-    from decomp.ops import of_function
-
-    spelling = of_function(overload)
-    return Call(spelling.op, spelling.overload, {})
+    spelling = of_function(node.target)
+    return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
 
 
 def _why_illegal(target: Target, node: fx.Node) -> str | None:

@@ -413,7 +413,7 @@ class _Walk:
 
     def _sweep(self, writes: tuple[Write, ...]) -> None:
         """Erase what the walk made, or left, without a use: it was there to be written."""
-        kept = {write.value for write in writes} | {self.copies[write.source] for write in writes}
+        kept = {write.value for write in writes}
         origin, emitted = self.emit.origin, self.emit.emitted
         self.emit.sweep(
             node for node in reversed(list(self.emit.graph.nodes))

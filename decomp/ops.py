@@ -163,11 +163,10 @@ def _is_tensor_method(function: Any) -> bool:
 
 
 def _is_torch_function(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
-    if module.startswith(("torch.", "torch")) and module.split(".")[0] == "torch":
-        return not module.startswith(("torch.fx", "torch._dynamo"))
-    owner = getattr(function, "__self__", None)
-    return inspect.isbuiltin(function) and getattr(owner, "__name__", "").startswith(("torch", "_VariableFunctions"))
+    if function in spellings.OWN:
+        return False
+    module = getattr(function, "__module__", None) or getattr(getattr(function, "__self__", None), "__name__", "")
+    return module in spellings.LIBRARIES or module.startswith("_VariableFunctions")
 
 
 def _of_text(text: str) -> Spelling:

@@ -12,10 +12,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import BindingError
-from decomp.calls import Call, bound_call, is_host, is_projection, metadata
+from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
-from decomp.ops import Op
+from decomp.ops import Op, of_function
 from decomp.retrace import flatten
 from decomp.rules import Declined, Rule, Rules
 from decomp.signature import Key, Signatures
@@ -109,12 +109,12 @@ class Planner:
             return True
         if not isinstance(target, torch._ops.OpOverload):
             return False
-        if _always_free(target):
+        if is_free(target):
             return True
-        call = Call(*_identity(target), {})
+        spelling = of_function(target)
         if self.everywhere:
-            return not self.rules.of(call.op)
-        return self.target.surely_legal(call.op, call.overload)
+            return not self.rules.of(spelling.op)
+        return self.target.surely_legal(spelling.op, spelling.overload)
 
     def _decided(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
         outer, self._contextual = self._contextual, False
@@ -273,25 +273,12 @@ class Planner:
         return Blocked(str(call.op), ((str(call.op), f"leads back to itself: {circle}"),))
 
 
-def _identity(target: torch._ops.OpOverload) -> tuple[Op, str | None]:
-    from decomp.ops import of_function
-
-    spelling = of_function(target)
-    return spelling.op, spelling.overload
-
-
 def _op_of(node: fx.Node) -> Op | None:
     try:
         call = bound_call(node)
     except BindingError:
         return None
     return call.op if call is not None else None
-
-
-def _always_free(target: torch._ops.OpOverload) -> bool:
-    """Asserts and queries: what returns no tensor and changes none is no tensor op."""
-    schema = target._schema
-    return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
 
 
 @dataclass(frozen=True)

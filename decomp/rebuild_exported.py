@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, ModuleCallEntry
 from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
@@ -31,7 +32,6 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
     _lift_constants(module, graph, specs, constants, parts)
     outputs = _outputs(source, graph, specs, parts)
     signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
-    _rename_calls(source, signature)
     program = ExportedProgram(
         root=module,
         graph=graph,
@@ -102,14 +102,11 @@ def _argument(value: Any) -> Any:
     return ConstantArgument("", value)
 
 
-def _rename_calls(source: ExportedProgram, signature: ExportGraphSignature) -> None:
-    """Names in preserved module-call signatures follow the outputs; `_module_calls` uses the map made here."""
-
-
-def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[Any]:
-    calls = copy.deepcopy(source.module_call_graph)
-    if source.graph_signature.output_specs and len(calls) and calls[0].signature is not None:
-        users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
-        if len(calls[0].signature.outputs) == len(users):
-            calls[0].signature.outputs = users
-    return calls
+def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[ModuleCallEntry]:
+    """The module-call graph with the outputs of the whole program by their new names. Its tree specs are shared: copying
+    them deeply goes through a deprecated class of torch 2.13."""
+    users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    entries = [dataclasses.replace(entry) for entry in source.module_call_graph]
+    if entries and entries[0].signature is not None and len(entries[0].signature.outputs) == len(users):
+        entries[0].signature = dataclasses.replace(entries[0].signature, outputs=users)
+    return entries

@@ -31,7 +31,8 @@ class Signatures:
         slots: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, slots) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, slots)) for k, v in node.kwargs.items()]) if node.kwargs else ()
-        specs = tuple([self.spec(slot) for slot in slots])
+        # The result is part of it: the strides of attention depend on which inputs require gradients, which no input says.
+        specs = tuple([self.spec(slot) for slot in (*slots, node)])
         return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
 
     def spec(self, node: fx.Node) -> int:

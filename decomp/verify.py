@@ -32,6 +32,7 @@ from decomp.proof import (
     VerificationError as VerificationError,
     WithoutOrigin as WithoutOrigin,
 )
+from decomp.reachability import as_networkx, reached_among
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
 SIZE_READS = frozenset(
@@ -43,7 +44,8 @@ SIZE_READS = frozenset(
 def verify(source: Any, lowered: Any, *, full: bool = False) -> Proof:
     """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked. A `Lowering` carries its
     provenance and is checked whole; of two plain programs (GraphModule, Graph, ExportedProgram) what needs none: order,
-    references, placeholders, outputs, codegen, effects. Raises the `VerificationError` of the first broken invariant."""
+    references, placeholders, outputs, codegen, effects. Raises the `VerificationError` of the first broken
+    invariant."""
     correspondence = getattr(lowered, "correspondence", None)
     if correspondence is not None:
         return check(correspondence, full)
@@ -52,7 +54,7 @@ def verify(source: Any, lowered: Any, *, full: bool = False) -> Proof:
     checks = _well_formed(lowered, full)
     if not _without_graph(source):
         pair = _Work(Correspondence(_graph(source), after, {}, {}))
-        checks += [invariant(pair) for invariant in (_same_placeholders, _same_outputs, _same_codegen, _as_many_effects)]
+        checks += [invariant(pair) for invariant in BETWEEN_PROGRAMS]
     return Proof(tuple(checks), len(after.nodes), 0, time.perf_counter() - began)
 
 
@@ -267,35 +269,12 @@ def _require_paths(work: _Work, edges: list[tuple[fx.Node, fx.Node]], batch: int
     edges.sort(key=lambda edge: place[origin[edge[0]]])
     for i in range(0, len(edges), batch):
         chunk = edges[i : i + batch]
-        reached = _reached(work, {origin[node] for node, _ in chunk}, {origin[user] for _, user in chunk})
+        reached = reached_among({origin[node] for node, _ in chunk}, {origin[user] for _, user in chunk}, place)
         for node, user in chunk:
             start, end = origin[node], origin[user]
             if start not in reached.get(end, ()):
                 problem = f"{user.name!r} reads {node.name!r}, but {end.name!r} does not depend on {start.name!r}"
                 raise InventedDependency(problem, user, end)
-
-
-def _reached(work: _Work, starts: set[fx.Node], ends: set[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
-    """For each of `ends`, those of `starts` that it depends on."""
-    order = sorted(starts, key=work.source_place.__getitem__)
-    bits = {node: 1 << i for i, node in enumerate(order)}
-    last = max(work.source_place[node] for node in ends)
-    masks: dict[fx.Node, int] = {}
-    for node in _from(order[0]):
-        mask = bits.get(node, 0)
-        for given in node.all_input_nodes:
-            mask |= masks.get(given, 0)
-        if mask:
-            masks[node] = mask
-        if work.source_place[node] >= last:
-            break
-    return {end: {node for node in order if masks.get(end, 0) & bits[node]} for end in ends}
-
-
-def _from(node: fx.Node) -> Iterator[fx.Node]:
-    while node.op != "root":
-        yield node
-        node = node.next
 
 
 def _same_metadata(work: _Work) -> str:
@@ -369,7 +348,8 @@ def _same_effects(work: _Work) -> str:
 
 
 def _effects_by_origin(work: _Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]]]:
-    table, done, latest = work.effects, {}, -1
+    done: dict[fx.Node, list[tuple[fx.Node, Effects]]] = {}
+    table, latest = work.effects, -1
     for node in work.place:
         effects = table.of(node)
         if not effects:
@@ -434,7 +414,7 @@ def _expansions_sound(work: _Work) -> str:
 
 
 def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
-    graph = _as_networkx(expansion)
+    graph = as_networkx(expansion)
     outputs = [node for node in expansion.nodes if node.op == "output"]
     if len(outputs) != 1:
         raise MalformedExpansion(f"an expansion has one output node, this one {len(outputs)}")
@@ -449,16 +429,8 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
             raise MalformedExpansion(f"an expansion computes {node.name!r}, which its output does not need", node)
 
 
-def _as_networkx(graph: fx.Graph) -> nx.DiGraph:
-    out = nx.DiGraph()
-    for node in graph.nodes:
-        out.add_node(node)
-        out.add_edges_from((given, node) for given in node.all_input_nodes)
-    return out
-
-
 def _networkx_agrees(work: _Work) -> str:
-    whole = _as_networkx(work.lowered)
+    whole = as_networkx(work.lowered)
     if not nx.is_directed_acyclic_graph(whole):
         raise OutOfOrder(f"a cycle: {' -> '.join(node.name for node, _ in nx.find_cycle(whole))}")
     return f"networkx finds no cycle in {len(whole)} nodes"
@@ -487,6 +459,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     _all_legal,
 )
 WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)
+BETWEEN_PROGRAMS: tuple[Invariant, ...] = (_same_placeholders, _same_outputs, _same_codegen, _as_many_effects)
 
 
 def _well_formed(program: Any, full: bool) -> list[str]:

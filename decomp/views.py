@@ -127,7 +127,8 @@ def _detached(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     one, two = metadata(base), metadata(value)
-    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor) and one.numel() == two.numel():
+    # Where sizes are not known, a program that expands in earnest fails here as it does in PyTorch.
+    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor) or one.numel() == two.numel():
         return emit.reshape(value, base, at)
     raise refusal(at, f"it writes through {view.source.name!r}, where several elements of an expanded tensor share one "
                   "place in memory", "clone() the expanded tensor before writing to it")

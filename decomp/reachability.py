@@ -1,0 +1,43 @@
+"""Who depends on whom in a graph: for networkx, and for many questions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import networkx as nx
+from torch import fx
+
+
+def as_networkx(graph: fx.Graph) -> nx.DiGraph:
+    """The graph as networkx sees it: an edge from each input to its user."""
+    out = nx.DiGraph()
+    for node in graph.nodes:
+        out.add_node(node)
+        out.add_edges_from((given, node) for given in node.all_input_nodes)
+    return out
+
+
+def reached_among(
+    starts: set[fx.Node], ends: set[fx.Node], place: Mapping[fx.Node, int]
+) -> dict[fx.Node, set[fx.Node]]:
+    """For each of `ends`, those of `starts` that it depends on. `place` is the order of their graph: one walk, from the
+    first start to the last end, with one bit a start."""
+    order = sorted(starts, key=place.__getitem__)
+    bits = {node: 1 << i for i, node in enumerate(order)}
+    last = max(place[node] for node in ends)
+    masks: dict[fx.Node, int] = {}
+    for node in _from(order[0]):
+        mask = bits.get(node, 0)
+        for given in node.all_input_nodes:
+            mask |= masks.get(given, 0)
+        if mask:
+            masks[node] = mask
+        if place[node] >= last:
+            break
+    return {end: {node for node in order if masks.get(end, 0) & bits[node]} for end in ends}
+
+
+def _from(node: fx.Node) -> Iterator[fx.Node]:
+    while node.op != "root":
+        yield node
+        node = node.next
