@@ -88,7 +88,7 @@ def compare(found: Any, expected: Any, tolerance: float | None, what: str) -> No
 
 
 def lowered_agrees(function: Any, *args: torch.Tensor, tolerance: float = 1e-5) -> None:
-    """Assert that a function, lowered to Core ATen and to tinygrad's primitives, gives the same values and gradients."""
+    """Assert that a function, lowered to Core ATen and to tinygrad, gives the same values and gradients."""
     module = Applied(function)
     expected, grads = evaluated(module, args, {}, [True] * len(args))
     for target in (targets.core_aten, targets.tinygrad):
