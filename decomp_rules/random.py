@@ -185,7 +185,7 @@ def geometric(x: Tensor, p: float) -> Tensor:
 def randint(high: Any, size: Sequence[Any], low: Any = 0, dtype: torch.dtype | None = torch.int64,
             device: torch.device | None = None) -> Tensor:
     """low + ⌊(high − low) · u⌋, in float64: exact to 2⁵³ values."""
-    return _integers(low, high, size, dtype or torch.int64, device)
+    return _integers(low, high, size, _integer(dtype), device)
 
 
 @register(aten.randint_like)
@@ -197,6 +197,11 @@ def randint_like(x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None =
     return _integers(low, high, list(x.shape), dtype or x.dtype, device or x.device)
 
 
+def _integer(dtype: Any) -> torch.dtype:
+    """int64 unless another dtype is given: the schema's default is the number 4, which stands for int64."""
+    return dtype if isinstance(dtype, torch.dtype) else torch.int64
+
+
 def _integers(low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, device: torch.device | None) -> Tensor:
     u = torch.rand(list(size), dtype=torch.float64, device=device)
     return cast(cast(torch.floor(u * (high - low)), torch.int64) + low, dtype)
@@ -205,7 +210,7 @@ def _integers(low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, devi
 @register(aten.randperm)
 def randperm(n: Any, dtype: torch.dtype | None = torch.int64, device: torch.device | None = None) -> Tensor:
     """The order of n random numbers; in float64 no two are equal."""
-    return cast(torch.argsort(torch.rand([n], dtype=torch.float64, device=device)), dtype or torch.int64)
+    return cast(torch.argsort(torch.rand([n], dtype=torch.float64, device=device)), _integer(dtype))
 
 
 @register(aten.multinomial)
