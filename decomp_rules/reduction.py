@@ -1,5 +1,6 @@
 """Reductions: sums, products, extrema, moments, norms and what is counted. Everything ends in a sum, a product or a
-maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after."""
+maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after. Errors are the largest seen on 500 rows of
+768 normal numbers, in float32."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def sum_of_one_dim(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: to
 
 @register(aten.mean)
 def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-    """Σx / n. Below 32 bits the sum is taken in float32 and rounded once. ≤ 1 ULP more than the sum."""
+    """Σx / n. Below 32 bits the sum is taken in float32 and rounded once. As the kernel."""
     result = dtype or x.dtype
     x_wide = wide(cast(x, result))
     dims = reduced_dims(x, dim)
@@ -181,7 +182,7 @@ def nansum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtyp
 
 @register(aten.nanmean)
 def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-    """Σx / n over what is not NaN. ≤ 1 ULP more than the sum."""
+    """Σx / n over what is not NaN."""
     dims = reduced_dims(x, dim)
     x_wide = wide(cast(x, dtype or x.dtype))
     count = torch.sum((~torch.isnan(x)).to(x_wide.dtype), dims, keepdim)
@@ -191,7 +192,7 @@ def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dty
 @register(aten.var)
 def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
         keepdim: bool = False) -> Tensor:
-    """Σ(x − mean)² / (n − correction), in two passes."""
+    """Σ(x − mean)² / (n − correction), in two passes. 2.5 ULP; the kernel, which sums in float64, 0.5."""
     if x.is_complex():
         return decline("only real inputs")
     return var_mean(x, dim, unbiased, correction, keepdim)[0]
@@ -236,7 +237,7 @@ def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: flo
 
 @register(aten.logsumexp)
 def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    """m + log Σ exp(x − m) with m = max x, or 0 where that is infinite. ≤ 2 ULP of the larger of m and the log."""
+    """m + log Σ exp(x − m) with m = max x, or 0 where that is infinite. 1.2 ULP, as the kernel."""
     if x.is_complex():
         return decline("only real inputs")
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
