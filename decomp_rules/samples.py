@@ -1,0 +1,294 @@
+"""Samples: small whole models by name, with random weights and example inputs, and example calls by op. Tests, the
+demonstration, certificates and benchmarks all draw on this one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Example = tuple[nn.Module, tuple[Tensor, ...]]
+"""A module and the positional arguments to call it with."""
+
+
+def model(name: str, seed: int = 0) -> Example:
+    """The sample model called `name`, in training mode, and its inputs, the same for the same seed; the global random
+    state is left alone. Raises `LookupError`, naming those that there are."""
+    if name not in MODELS:
+        raise LookupError(f"no sample model {name!r}; there are {', '.join(MODELS)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name]()
+
+
+class Attention(nn.Module):
+    """Causal self-attention over `(batch, time, width)`, its heads side by side in one projection."""
+
+    def __init__(self, width: int, heads: int, causal: bool = True) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.project = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, width = x.shape
+        heads = self.project(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(mixed.transpose(1, 2).reshape(batch, time, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer: attention, then a two-layer perceptron, each around a residual."""
+
+    def __init__(self, width: int, heads: int, causal: bool = True) -> None:
+        super().__init__()
+        self.before_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal)
+        self.before_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.before_attention(x))
+        return x + self.mlp(self.before_mlp(x))
+
+
+class GPT(nn.Module):
+    """GPT-2 in small: learned positions, pre-norm layers, and a head that shares the embedding's weights.
+    `tokens`: int64, (batch, time); returns logits, float, (batch, time, vocabulary)."""
+
+    def __init__(
+        self, vocabulary: int = 96, context: int = 32, width: int = 32, heads: int = 4, layers: int = 2
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class ViT(nn.Module):
+    """A vision transformer: patches by a strided convolution, a class token, learned positions."""
+
+    def __init__(self, size: int = 16, patch: int = 4, width: int = 32, heads: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, stride=patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2 + 1, width))
+        self.blocks = nn.Sequential(*[Block(width, heads, causal=False) for _ in range(2)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class Residual(nn.Module):
+    """Two 3 × 3 convolutions with batch norm around a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.second = nn.Sequential(nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs))
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """A residual network with batch norm, whose running statistics training mode updates."""
+
+    def __init__(self, width: int = 8, classes: int = 10) -> None:
+        super().__init__()
+        norm, relu = nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), norm, relu)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.layers = nn.Sequential(Residual(width, width), Residual(width, 2 * width, stride=2))
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.layers(self.pool(self.stem(image)))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class LSTM(nn.Module):
+    """A two-layer recurrent network over `(batch, time, features)`, read out at the last step."""
+
+    def __init__(self, features: int = 6, width: int = 8, classes: int = 5) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(features, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, sequence: Tensor) -> Tensor:
+        states, _ = self.recurrent(sequence)
+        return self.head(states[:, -1])
+
+
+class UNet(nn.Module):
+    """Down by pooling, up by interpolation and by a transposed convolution, with skip connections."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.down = _convolved(1, width)
+        self.middle = _convolved(width, 2 * width)
+        self.bottom = _convolved(2 * width, 2 * width)
+        self.up = nn.ConvTranspose2d(3 * width, width, 2, stride=2)
+        self.merge = _convolved(2 * width, width)
+        self.head = nn.Conv2d(width, 1, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        fine = self.down(image)
+        coarse = self.middle(F.max_pool2d(fine, 2))
+        x = F.interpolate(self.bottom(F.avg_pool2d(coarse, 2)), scale_factor=2.0, mode="bilinear", align_corners=False)
+        x = self.up(torch.cat([x, coarse[:, : self.down[0].out_channels]], dim=1))
+        return self.head(self.merge(torch.cat([x, fine], dim=1)))
+
+
+def _convolved(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(2, outputs), nn.SiLU())
+
+
+def _gpt() -> Example:
+    return GPT(), (torch.randint(96, (2, 16)),)
+
+
+def _mlp() -> Example:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 8),)
+
+
+def _encoder() -> Example:
+    layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (torch.randn(2, 5, 16),)
+
+
+MODELS: Mapping[str, Callable[[], Example]] = {
+    "gpt": _gpt,
+    "mlp": _mlp,
+    "resnet": lambda: (ResNet(), (torch.randn(2, 3, 16, 16),)),
+    "lstm": lambda: (LSTM(), (torch.randn(2, 4, 6),)),
+    "unet": lambda: (UNet(), (torch.randn(1, 1, 8, 8),)),
+    "encoder": _encoder,
+    "vit": lambda: (ViT(), (torch.randn(2, 3, 16, 16),)),
+}
+"""Every sample model by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call of an op: an overload, and what to call it with."""
+
+    overload: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self) -> Any:
+        """What the op gives."""
+        return self.overload(*self.args, **self.kwargs)
+
+
+def calls_of(op: torch._ops.OpOverloadPacket) -> tuple[Sample, ...]:
+    """Sample calls of an op: those of `CALLS`, else one guessed from the schema for each overload that then runs."""
+    given = CALLS.get(op._qualified_op_name.partition("::")[2])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if given is not None:
+            return given()
+        guesses = [_guessed(getattr(op, name)) for name in op.overloads() if "out" not in name]
+        return tuple(guess for guess in guesses if guess is not None and _runs(guess))
+
+
+aten = torch.ops.aten
+_FILLED: Mapping[str, Callable[[], Any]] = {
+    "Tensor": lambda: torch.randn(4, 4),
+    "List[Tensor]": lambda: [torch.randn(4, 4), torch.randn(4, 4)],
+    "number": lambda: 2,
+    "int": lambda: 1,
+    "List[int]": lambda: [1],
+    "float": lambda: 0.5,
+    "bool": lambda: False,
+}
+"""What a required argument of a type is filled with."""
+
+
+def _guessed(overload: torch._ops.OpOverload) -> Sample | None:
+    """A call whose required arguments are filled by type: square matrices, small numbers."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for argument in overload._schema.arguments:
+        if argument.has_default_value() or str(argument.type).startswith("Optional"):
+            if not argument.has_default_value() and not argument.kwarg_only:
+                args.append(None)
+            continue
+        fill = _FILLED.get(str(argument.type))
+        if fill is None or (argument.alias_info is not None and argument.alias_info.is_write):
+            return None
+        if argument.kwarg_only:
+            kwargs[argument.name] = fill()
+        else:
+            args.append(fill())
+    return Sample(overload, tuple(args), kwargs)
+
+
+def _runs(sample: Sample) -> bool:
+    try:
+        sample.run()
+    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _image() -> Tensor:
+    return torch.randn(2, 4, 8, 8)
+
+
+def _convolutions() -> tuple[Sample, ...]:
+    """A plain one, a grouped one with unequal strides and dilations, and a transposed one."""
+    plain = torch.randn(6, 4, 3, 3), torch.randn(6), [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    grouped = torch.randn(4, 2, 3, 3), None, [2, 1], [0, 1], [1, 2], False, [0, 0], 2
+    transposed = torch.randn(4, 6, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1
+    return tuple(Sample(aten.convolution.default, (_image(), *rest)) for rest in (plain, grouped, transposed))
+
+
+CALLS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
+    "convolution": _convolutions,
+    "conv1d": lambda: (Sample(aten.conv1d.default, (torch.randn(2, 4, 9), torch.randn(6, 4, 3))),),
+    "conv2d": lambda: (Sample(aten.conv2d.default, (_image(), torch.randn(6, 4, 3, 3))),),
+    "conv_transpose2d": lambda: (Sample(aten.conv_transpose2d.input, (_image(), torch.randn(4, 6, 2, 2))),),
+    "embedding": lambda: (Sample(aten.embedding.default, (torch.randn(7, 4), torch.tensor([[1, 0, 6]]))),),
+    "gather": lambda: (Sample(aten.gather.default, (torch.randn(3, 5), 1, torch.tensor([[0, 4], [1, 1], [2, 0]]))),),
+    "index": lambda: (Sample(aten.index.Tensor, (torch.randn(5, 4), [torch.tensor([0, 4, 2])])),),
+    "index_select": lambda: (Sample(aten.index_select.default, (torch.randn(5, 4), 0, torch.tensor([0, 4, 2]))),),
+    "layer_norm": lambda: (Sample(aten.layer_norm.default, (torch.randn(3, 4), [4], torch.randn(4), torch.randn(4))),),
+    "native_layer_norm": lambda: (
+        Sample(aten.native_layer_norm.default, (torch.randn(3, 4), [4], torch.randn(4), torch.randn(4), 1e-5)),
+    ),
+    "group_norm": lambda: (Sample(aten.group_norm.default, (_image(), 2, torch.randn(4), torch.randn(4))),),
+    "max_pool2d": lambda: (Sample(aten.max_pool2d.default, (_image(), [2, 2])),),
+    "avg_pool2d": lambda: (Sample(aten.avg_pool2d.default, (_image(), [2, 2])),),
+    "bmm": lambda: (Sample(aten.bmm.default, (torch.randn(2, 3, 4), torch.randn(2, 4, 5))),),
+    "scaled_dot_product_attention": lambda: (
+        Sample(aten.scaled_dot_product_attention.default, tuple(torch.randn(2, 2, 4, 8) for _ in range(3))),
+    ),
+    "cross_entropy_loss": lambda: (
+        Sample(aten.cross_entropy_loss.default, (torch.randn(3, 5), torch.tensor([0, 4, 2]))),
+    ),
+    "one_hot": lambda: (Sample(aten.one_hot.default, (torch.tensor([0, 2, 1]), 3)),),
+}
+"""Sample calls of ops whose arguments a schema does not tell."""

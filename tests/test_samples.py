@@ -1,0 +1,68 @@
+"""Sample models run, train, and reach the targets; sample calls run."""
+
+import pytest
+import torch
+
+import decomp
+from decomp_rules import samples, targets
+
+
+@pytest.mark.parametrize("name", samples.MODELS)
+def test_a_sample_model_runs_and_every_parameter_gets_a_gradient(name):
+    model, args = samples.model(name)
+    model(*args).square().mean().backward()
+    assert model.training
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_same_seed_gives_the_same_sample_and_leaves_the_random_state_alone():
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    (one, args), (other, same) = samples.model("gpt"), samples.model("gpt")
+    assert torch.rand(1) == expected
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values()))
+    assert torch.equal(*args, *same)
+    assert not torch.equal(*args, *samples.model("gpt", seed=1)[1])
+
+
+def test_the_head_of_the_gpt_is_its_embedding():
+    model, _ = samples.model("gpt")
+    assert model.head.weight is model.tokens.weight
+
+
+def test_an_unknown_sample_names_those_that_there_are():
+    with pytest.raises(LookupError) as caught:
+        samples.model("gtp")
+    assert str(caught.value) == "no sample model 'gtp'; there are gpt, mlp, resnet, lstm, unet, encoder, vit"
+
+
+# torch 2.13 warns of nn.LSTM's own bookkeeping whenever it exports one.
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent._flat_weights:UserWarning")
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+@pytest.mark.parametrize("name", samples.MODELS)
+def test_a_sample_model_lowers_with_equal_outputs_and_gradients(name, target):
+    model, args = samples.model(name)
+    expected = model(*args)
+    (wanted,) = torch.autograd.grad(expected.square().mean(), [next(model.parameters())])
+    model, args = samples.model(name)
+    lowered = decomp.lower(model, to=targets.get(target), args=args).result
+    found = lowered(*args)
+    weight = lowered.get_parameter(next(model.named_parameters())[0])
+    (gradient,) = torch.autograd.grad(found.square().mean(), [weight])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", samples.CALLS)
+def test_the_sample_calls_of_an_op_run(name):
+    calls = samples.calls_of(getattr(torch.ops.aten, name))
+    assert calls
+    for call in calls:
+        assert isinstance(call.run(), (torch.Tensor, tuple))
+
+
+def test_a_call_is_guessed_for_an_op_whose_schema_tells_its_arguments():
+    call, = [c for c in samples.calls_of(torch.ops.aten.mm) if c.overload is torch.ops.aten.mm.default]
+    assert call.run().shape == (4, 4)
+    assert samples.calls_of(torch.ops.aten.convolution_backward) == ()
