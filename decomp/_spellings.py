@@ -225,6 +225,9 @@ REFLECTED: dict[str, str] = {
 }
 """Reflected operators: `x.__rsub__(y)` is `y - x`."""
 
+COMMUTATIVE: frozenset[str] = frozenset("add mul bitwise_and bitwise_or bitwise_xor".split())
+"""Ops whose reflected operator PyTorch does not exchange: `x.__radd__(y)` is `x + y`."""
+
 MIRRORED: dict[str, str] = {
     "add": "add",
     "mul": "mul",
@@ -282,7 +285,9 @@ NUMBER_AS_TENSOR: frozenset[str] = frozenset(
 """Ops for which PyTorch takes a Python number as a tensor, although a Scalar overload exists."""
 
 
-OWN: frozenset[Any] = frozenset({F.max_unpool1d, F.max_unpool2d, F.max_unpool3d})
+OWN: frozenset[Any] = frozenset(
+    {F.max_unpool1d, F.max_unpool2d, F.max_unpool3d, F.fractional_max_pool2d, F.fractional_max_pool3d, F.embedding_bag}
+)
 """Python functions that have the name of an ATen op, but not its arguments."""
 
 LIBRARIES: frozenset[str] = frozenset(

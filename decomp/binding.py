@@ -33,8 +33,8 @@ def bind_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     if isinstance(function, torch._ops.OpOverload):
         arguments, given = fill(parameters(function), args, kwargs)
         return Bound(spelling.op, spelling.overload, arguments, spelling.inplace, given)
-    signature = python_signature(function)
-    if signature is not None:
+    signature = _signature(function)
+    if signature is not None and not spelling.implied:
         return bind_python(spelling, function, signature, args, kwargs, kind)
     return bind_spelling(spelling, args, kwargs, kind)
 
@@ -43,11 +43,15 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], kind:
     """Bind a `call_method`, the tensor being the first of `args`. Raises `BindingError`."""
     spelling = of_method(name)
     method = getattr(torch.Tensor, name, None)
-    if not spelling.implied and not spelling.swapped and name not in spellings.REFLECTED and inspect.isfunction(method):
-        signature = python_signature(method)
-        if signature is not None:
-            return bind_python(spelling, method, signature, args, kwargs, kind)
+    signature = _signature(method) if inspect.isfunction(method) else None
+    if signature is not None and not spelling.implied:
+        return bind_python(spelling, method, signature, args, kwargs, kind)
     return bind_spelling(spelling, args, kwargs, kind)
+
+
+def _signature(function: Any) -> inspect.Signature | None:
+    """The signature of a Python function, except for reflected operators, whose arguments the op exchanges."""
+    return None if getattr(function, "__name__", "") in spellings.REFLECTED else python_signature(function)
 
 
 def bind_spelling(
@@ -59,6 +63,8 @@ def bind_spelling(
     if not overloads(spelling.op):
         return _bind_plain(spelling, args, kwargs)
     op, args = _tensor_first(spelling.op, args, kind)
+    if op.name == "aten.nonzero" and kwargs.pop("as_tuple", False) is True:
+        op = Op("aten.nonzero_numpy")
     for overload, params in _in_order(op):
         for attempt in _attempts(params, args):
             found = _fitting(op, params, attempt, kwargs, kind)
@@ -103,12 +109,12 @@ def _tensor_first(op: Op, args: list[Any], kind: Callable[[Any], Kind]) -> tuple
 
 def _in_order(op: Op) -> Sequence[tuple[str, tuple[Parameter, ...]]]:
     """Overloads as PyTorch's parser would try them: those that take a number for a tensor first where it does so, and
-    that with the `correction` before those with the older `unbiased`."""
+    `var(x, unbiased)` last, for which `unbiased` must be written."""
     found = overloads(op)
     if op.short in spellings.NUMBER_AS_TENSOR:
         return sorted(found, key=lambda item: not item[0].startswith("Tensor"))
     if any(name == "correction" for name, _ in found):
-        return sorted(found, key=lambda item: item[0] != "correction")
+        return sorted(found, key=lambda item: item[0] == "default")
     return found
 
 

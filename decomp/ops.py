@@ -108,7 +108,8 @@ def of_method(name: str) -> Spelling:
     if name in spellings.METHODS:
         return Spelling(*spellings.method(name))
     if name in spellings.REFLECTED:
-        return Spelling(Op(f"aten.{spellings.REFLECTED[name]}"), swapped=True)
+        reflected = spellings.REFLECTED[name]
+        return Spelling(Op(f"aten.{reflected}"), swapped=reflected not in spellings.COMMUTATIVE)
     if name.startswith("__") and name.endswith("__"):
         function = getattr(operator, name, None)
         if function is not None:
