@@ -20,7 +20,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.rules import Declined
-from decomp_rules.floating import float_math, is_tensor, polynomial, times_exact, upper_half
+from decomp_rules.floating import float_math, is_tensor, masked_half, polynomial, times_exact
 from decomp_rules.operands import HALVES, cast, constant, promoted
 
 RULES = Rules()
@@ -242,6 +242,15 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
     return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
 
 
+@register(aten.float_power)
+def float_power(x: Any, exponent: Any) -> Tensor:
+    """xʸ in float64."""
+    if _promoted(x, exponent).is_complex:
+        return decline("only real numbers")
+    x, exponent = (cast(value, torch.float64) if is_tensor(value) else value for value in (x, exponent))
+    return torch.pow(x, exponent)
+
+
 @register(aten.hypot)
 @float_math
 def hypot(x: Tensor, other: Tensor) -> Tensor:
@@ -362,7 +371,7 @@ def remainder(x: Tensor, other: Any) -> Tensor:
 
 
 def _float_operands(x: Any, y: Any) -> Any:
-    dtype = promoted(*(value for value in (x, y) if is_tensor(value)), *(v for v in (x, y) if not is_tensor(v)))
+    dtype = _promoted(x, y)
     if not dtype.is_floating_point:
         return decline("only floats")
     inner, like = working_dtype(dtype), x if is_tensor(x) else y
@@ -374,7 +383,7 @@ def _fmod(x: Tensor, y: Tensor) -> Tensor:
     quotient = torch.trunc(a / b)
     nothing = quotient == 0
     b_or_zero = torch.where(nothing, 0.0, b)
-    high, b_high = upper_half(quotient), upper_half(b_or_zero)
+    high, b_high = masked_half(quotient), masked_half(b_or_zero)
     low, b_low = quotient - high, b_or_zero - b_high
     rest = a - high * b_high - high * b_low - low * b_high - low * b_low
     # The rounded quotient may be one too large or too small.
@@ -387,9 +396,13 @@ def _fmod(x: Tensor, y: Tensor) -> Tensor:
 
 def float_dtype(*operands: Any) -> torch.dtype:
     """The dtype of a true function of these tensors and numbers: what they promote to, integers to the default."""
-    tensors = [value for value in operands if is_tensor(value)]
-    dtype = promoted(*tensors, *(value for value in operands if not is_tensor(value)))
+    dtype = _promoted(*operands)
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
+
+
+def _promoted(*operands: Any) -> torch.dtype:
+    """What tensors and numbers in any order promote to."""
+    return promoted(*sorted(operands, key=is_tensor, reverse=True))
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

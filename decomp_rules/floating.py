@@ -20,11 +20,10 @@ from torch.fx import Proxy
 from decomp import decline
 from decomp_rules.operands import HALVES, cast, promoted
 
-# Of a significand, the bits of the upper half: what is left when the mask has cut the rest squares without rounding.
-_UPPER_HALF = {
-    torch.float32: (torch.int32, -0x1000, 12),
-    torch.float64: (torch.int64, -0x8000000, 26),
-}
+# The bits of half a significand, the factor that splits one there, and the integer that masks its lower half.
+_HALF = {torch.float32: 12, torch.float64: 26}
+_SPLITTER = {torch.float32: 2.0**12 + 1, torch.float64: 2.0**27 + 1}
+_MASK = {torch.float32: (torch.int32, -0x1000), torch.float64: (torch.int64, -0x8000000)}
 
 
 def float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,13 +62,21 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def upper_half(x: Tensor) -> Tensor:
-    """`x` with the lower half of its significand cut off, detached: the rest is exact, and so is a product of two."""
-    integer, mask, _ = _UPPER_HALF[x.dtype]
+    """`x` rounded to half its digits, detached: the rest is exact, and so is a product of two halves. NaN where
+    2¹²·x overflows (float64: 2²⁷·x). G. W. Veltkamp; T. J. Dekker, Numer. Math. 18 (1971)."""
+    x = x.detach()
+    scaled = x * _SPLITTER[x.dtype]
+    return scaled - (scaled - x)
+
+
+def masked_half(x: Tensor) -> Tensor:
+    """`x` with the lower half of its digits cut off, detached; for all floats, on targets that reinterpret bits."""
+    integer, mask = _MASK[x.dtype]
     return torch.bitwise_and(x.detach().view(integer), mask).view(x.dtype)
 
 
 def square_error(x: Tensor, square: Tensor) -> Tensor:
-    """x² − square, exactly, where `square` is the rounded x·x; detached. T. J. Dekker, Numer. Math. 18 (1971)."""
+    """x² − square, exactly, where `square` is the rounded x·x; detached."""
     x, square = x.detach(), square.detach()
     high = upper_half(x)
     low = x - high
@@ -78,15 +85,14 @@ def square_error(x: Tensor, square: Tensor) -> Tensor:
 
 def times_exact(x: Tensor, factor: Fraction) -> Tensor:
     """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper halves multiply exactly, the rest is small."""
-    _, _, bits = _UPPER_HALF[x.dtype]
     exponent = math.frexp(float(factor))[1]
-    scale = Fraction(2) ** (bits - exponent)
+    scale = Fraction(2) ** (_HALF[x.dtype] - exponent)
     high = Fraction(int(factor * scale)) / scale
     if high == factor:
         return x * float(factor)
     upper = upper_half(x)
     product = upper * float(high) + ((x - upper) * float(high) + x * float(factor - high))
-    # Of an infinite x the lower half is NaN.
+    # Of an infinite x, and of the largest, the halves are NaN.
     return torch.where(product != product, x * float(factor), product)
 
 

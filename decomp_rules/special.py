@@ -6,6 +6,8 @@ with 50 digits (Lawson weights on Chebyshev nodes). Errors are in ULP against fl
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from decomp_rules.floating import float_math, polynomial, square_error
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
+
+LOG2_E = 1 / math.log(2)
 
 # erf(x) / x − 1 in powers of x², for |x| ≤ 1.
 _ERF = {
@@ -28,6 +32,19 @@ _ERF = {
         1.64620459434787632e-6, -1.63646490522298743e-7, 1.47924651014692686e-8, -1.21649419203400873e-9,
         8.7103738899504075e-11, -4.23299083697965103e-12,
     ),
+}  # fmt: skip
+# c, and erfc(x)·e^x² / t in powers of t = 1 / (1 + c·x), so that from 1 on erf has all digits.
+_ERF_TAIL = {
+    torch.float32: (0.5, (
+        0.27549629256067336328, 0.34224077592528224168, 0.029441164878407912881, 0.55614868296505131746,
+        -0.2032654360601038525,
+    )),
+    torch.float64: (0.375, (
+        0.21158114576501180345, 0.21132845827842552232, 0.19940386045836155918, 0.14842263252810762984,
+        0.21193873348289279579, -0.21258112109222436469, 0.7596081363351914061, -1.3486611644559761334,
+        1.8504202086660405168, -1.8863599482727004371, 1.2836431936877457027, -0.54863052292140038998,
+        0.13440423710449466262, -0.014517845748917316948,
+    )),
 }  # fmt: skip
 # c, and erfc(x)·e^x² / t in powers of t = 1 / (1 + c·x), from x = 0.8 to where erfc has no float any more.
 _ERFC = {
@@ -50,25 +67,29 @@ _ERFC = {
 @register(aten.erf)
 @float_math
 def erf(x: Tensor) -> Tensor:
-    """2/√π·∫₀ˣ e^−t² dt: x times a polynomial in x² up to 1, ±(1 − erfc|x|) beyond. ≤ 1.6 ULP."""
-    inner = torch.where(torch.abs(x) < 1, x, 0.0)
+    """2/√π·∫₀ˣ e^−t² dt: x times a polynomial in x² up to 1, ±(1 − e^−x²·polynomial) beyond. ≤ 1.6 ULP."""
+    negative = x < 0
+    magnitude = torch.where(negative, -x, x)
+    near = magnitude < 1
+    inner = torch.where(near, x, 0.0)
     middle = inner + inner * polynomial(inner * inner, _ERF[x.dtype])
-    magnitude = torch.where(x < 0, -x, x)
-    tail = torch.exp(-magnitude * magnitude) * _scaled_erfc(magnitude)
-    outer = torch.where(x < 0, tail - 1, 1 - tail)
-    return torch.where(magnitude < 1, middle, outer)
+    # What is taken from 1 is small enough that the rounded exponent does no harm.
+    rest = 1 - torch.exp2(magnitude * magnitude * -LOG2_E) * _scaled_erfc(magnitude, *_ERF_TAIL[x.dtype])
+    return torch.where(near, middle, torch.where(negative, -rest, rest))
 
 
 @register(aten.erfc)
 @float_math
 def erfc(x: Tensor) -> Tensor:
-    """1 − erf(x), beyond 1 as e^−x² times a polynomial, with x² to twice the digits. ≤ 3 ULP."""
+    """1 − erf(x), beyond 1 as e^−x² times a polynomial, with x² to twice the digits. ≤ 5 ULP."""
     magnitude = torch.where(x < 0, -x, x)
     square = magnitude * magnitude
     lost = square_error(magnitude, square)
     # e^−lost ≈ 1 − lost; of an infinite x it is NaN, and e^−x² is 0.
     gauss = torch.exp(-square)
-    tail = (gauss - gauss * torch.where(torch.abs(lost) < 1, lost, 0.0)) * _scaled_erfc(magnitude)
+    tail = (gauss - gauss * torch.where(torch.abs(lost) < 1, lost, 0.0)) * _scaled_erfc(
+        magnitude, *_ERFC[x.dtype]
+    )
     inner = torch.where(magnitude < 1, x, 0.0)
     return torch.where(magnitude < 1, _erfc_around_zero(inner), torch.where(x < 0, 2 - tail, tail))
 
@@ -79,8 +100,47 @@ def _erfc_around_zero(x: Tensor) -> Tensor:
     return torch.where(x < 0.5, 1 - (x + rest), (1 - x) - rest)
 
 
-def _scaled_erfc(x: Tensor) -> Tensor:
-    """e^x²·erfc(x) for x ≥ 0.8; below that, no more than a number."""
-    slope, coefficients = _ERFC[x.dtype]
+def _scaled_erfc(x: Tensor, slope: float, coefficients: tuple[float, ...]) -> Tensor:
+    """e^x²·erfc(x) for x where the coefficients hold; elsewhere no more than a number."""
     t = torch.reciprocal(1 + slope * x)
     return t * polynomial(t, coefficients)
+
+
+@register(aten.special_ndtr)
+@float_math
+def ndtr(x: Tensor) -> Tensor:
+    """The normal distribution's Φ(x) = erfc(−x/√2) / 2. As PyTorch's, off by the rounding of x/√2 far down."""
+    return 0.5 * torch.erfc(x * -math.sqrt(0.5))
+
+
+@register(aten.special_entr)
+@float_math
+def entr(x: Tensor) -> Tensor:
+    """−x·ln x, 0 at 0, −∞ below."""
+    positive = x > 0
+    inside = torch.where(positive, x, 1.0)
+    outside = torch.where(x < 0, -math.inf, torch.where(x == 0, 0.0, x))
+    return torch.where(positive, -inside * torch.log(inside), outside)
+
+
+@register(aten.sinc)
+@float_math
+def sinc(x: Tensor) -> Tensor:
+    """sin(πx) / (πx), 1 at 0. As PyTorch's, off by the rounding of πx."""
+    zero = x == 0
+    angle = torch.where(zero, 1.0, x) * math.pi
+    return torch.where(zero, 1.0, torch.sin(angle) / angle)
+
+
+@register(aten.deg2rad)
+@float_math
+def deg2rad(x: Tensor) -> Tensor:
+    """x·π/180. ≤ 1 ULP of the op."""
+    return x * (math.pi / 180)
+
+
+@register(aten.rad2deg)
+@float_math
+def rad2deg(x: Tensor) -> Tensor:
+    """x·180/π. ≤ 1 ULP of the op."""
+    return x * (180 / math.pi)

@@ -21,6 +21,7 @@ DERIVED = {
     torch.exp: elementwise.exp, torch.expm1: elementwise.expm1, torch.log: elementwise.log,
     torch.log1p: elementwise.log1p, torch.rsqrt: elementwise.rsqrt, torch.cos: trigonometry.cos,
     torch.tanh: trigonometry.tanh, torch.erf: special.erf, torch.Tensor.__truediv__: elementwise.true_divide,
+    torch.cosh: trigonometry.cosh, torch.sinh: trigonometry.sinh, torch.atan: trigonometry.atan,
 }  # fmt: skip
 
 # Function, rule, largest error in ULP.
@@ -213,3 +214,80 @@ def test_rounding_leaves_integers_alone_and_knows_decimals() -> None:
         agrees(RULES, function, torch.arange(-3, 3))
     for decimals in (2, -2, 0):
         agrees(RULES, aten.round.decimals, torch.tensor([1.234, -567.891, 250.0, 0.125]), decimals=decimals)
+
+
+TRIGONOMETRIC = [
+    (torch.tan, trigonometry.tan, 4.5, 1e6),
+    (torch.atan, trigonometry.atan, 2.0, 3e38),
+    (torch.asin, trigonometry.asin, 2.2, 1.5),
+    (torch.acos, trigonometry.acos, 2.0, 1.5),
+    (torch.sinh, trigonometry.sinh, 3.0, 88.0),
+    (torch.cosh, trigonometry.cosh, 2.5, 88.0),
+    (torch.asinh, trigonometry.asinh, 3.0, 3e38),
+    (torch.acosh, trigonometry.acosh, 3.0, 3e38),
+    (torch.atanh, trigonometry.atanh, 2.5, 1.5),
+    (torch.erfc, special.erfc, 5.5, 9.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "rule", "bound", "largest"), TRIGONOMETRIC, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_trigonometric_and_hyperbolic_functions(function: Any, rule: Any, bound: float, largest: float) -> None:
+    x = floats(50_000)
+    x = x[x.abs() <= largest]
+    error = ulps(derived(rule, x), function(x.double()))
+    worst = error.nan_to_num(nan=math.inf).argmax()
+    assert error[worst] <= bound, f"{error[worst]} ULP at {x[worst]}"
+    edges = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0])
+    found, expected = derived(rule, edges), function(edges)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+    assert torch.equal(found[expected == 0].signbit(), expected[expected == 0].signbit())
+    leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(derived(rule, leaves[0]).sum(), leaves[0])
+    (exact,) = torch.autograd.grad(function(leaves[1]).sum(), leaves[1])
+    assert not (slope.isnan() & ~exact.isnan() & ~function(x).isnan()).any()
+    x = torch.linspace(-0.95, 0.95, 101, dtype=torch.float64) + (2 if function is torch.acosh else 0)
+    torch.testing.assert_close(derived(rule, x), function(x), rtol=4e-15, atol=1e-16)
+    torch.testing.assert_close(gradients(rule, x)[0], gradients(function, x)[0], rtol=1e-10, atol=1e-12)
+
+
+def test_atan2_in_all_quadrants_and_at_signed_zeros() -> None:
+    x = floats(30_000)
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
+    assert ulps(derived(trigonometry.atan2, x, y), torch.atan2(x.double(), y.double())).max() <= 2.5
+    values = torch.tensor(SPECIAL)
+    x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
+    found, expected = derived(trigonometry.atan2, x, y), torch.atan2(x, y)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=2e-45, equal_nan=True)
+    y, x = torch.tensor([0.0, 1.0, -2.0, 3.0, 0.0]), torch.tensor([0.0, 0.0, -1.0, 4.0, -1.0])
+    agrees(RULES, aten.atan2.default, y, x)
+
+
+@pytest.mark.parametrize("overload", [aten.fmod.Tensor, aten.remainder.Tensor])
+def test_remainders_of_floats_are_exact(overload: Any) -> None:
+    x = floats(30_000)
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
+    served = ~((x / y).abs() > 2.0**22)
+    agrees(RULES, overload, x[served], y[served], gradient=False, tolerance=0)
+    x, y = torch.tensor([7.5, -7.5, 7.5, -7.5, 6.0]), torch.tensor([2.0, 2.0, -2.0, -2.0, 3.0])
+    agrees(RULES, overload, x, y)
+    agrees(RULES, overload, x.bfloat16(), y.bfloat16())
+    agrees(RULES, overload, torch.tensor([5, 7]), y[:2])
+
+
+@pytest.mark.parametrize("overload", [
+    aten.special_ndtr.default, aten.sinc.default, aten.deg2rad.default, aten.rad2deg.default, aten.special_entr.default,
+])  # fmt: skip
+def test_special_functions(overload: Any) -> None:
+    x = torch.tensor([0.0, 0.25, 0.5, 1.0, 3.0, 100.0])
+    agrees(RULES, overload, x, gradient=overload is not aten.special_entr.default)
+    agrees(RULES, overload, x + 0.5)
+    agrees(RULES, overload, -x, gradient=overload is not aten.special_entr.default)
+    agrees(RULES, overload, torch.tensor([1, 2, 3]))
+
+
+def test_float_power_is_in_float64() -> None:
+    agrees(RULES, aten.float_power.Tensor_Scalar, torch.tensor([1.0, 2.0]), 3)
+    agrees(RULES, aten.float_power.Tensor_Tensor, torch.tensor([1, 2]), torch.tensor([0.5, 3.0]))
+    agrees(RULES, aten.float_power.Scalar, 2, torch.tensor([1, 2]))
