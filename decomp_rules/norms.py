@@ -21,8 +21,8 @@ aten = torch.ops.aten
 @register(aten.linalg_vector_norm)
 def linalg_vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False,
                        dtype: torch.dtype | None = None) -> Tensor:
-    """(Σ|x|ᵖ)^(1/p); for p = 0 the number of entries that are not 0, for ±∞ the largest or smallest. 1.5 ULP for p = 2 and 3 for
-    p = 3, the kernel 1.7 and 6."""
+    """(Σ|x|ᵖ)^(1/p); for p = 0 the number of entries that are not 0, for ±∞ the largest or smallest.
+    1.5 ULP for p = 2 and 3 for p = 3, the kernel 1.7 and 6."""
     result = dtype or x.dtype
     x = wide(cast(x, result))
     magnitude = torch.abs(x) if ord != 2 or x.is_complex() else x

@@ -1,6 +1,6 @@
 """Reductions: sums, products, extrema, moments, norms and what is counted. Everything ends in a sum, a product or a
-maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after. Errors are the largest seen on 500 rows of
-768 normal numbers, in float32."""
+maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after.
+Errors are the largest seen on 500 rows of 768 normal numbers, in float32."""
 
 import math
 from collections.abc import Sequence
