@@ -119,7 +119,7 @@ def arange_start_step(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtyp
                       device: Any = None) -> Tensor:
     """arange(start, end, step), every argument given: the form of Core ATen."""
     dtype = dtype or _ramp_dtype(start, end, step)
-    return aten.arange.start_step(start, end, step, dtype=dtype, device=device, pin_memory=False)
+    return torch.arange(start, end, step, dtype=dtype, device=device)
 
 
 @register(aten.arange)

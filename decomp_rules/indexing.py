@@ -220,6 +220,21 @@ def _count_before(boundaries: Tensor, x: Tensor, out_int32: bool, right: bool) -
     return torch.sum(beyond, dim=[-1], dtype=torch.int32 if out_int32 else torch.int64)
 
 
+@register(aten.histc)
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """How many fall in each of the equal bins of [min, max], or of the data's range if that is empty."""
+    flat = x.reshape(-1)
+    low, high = constant(x, min), constant(x, max)
+    if min == max:
+        low, high = torch.amin(flat), torch.amax(flat)
+        alike = torch.eq(low, high)
+        low, high = torch.where(alike, low - 1, low), torch.where(alike, high + 1, high)
+    place = torch.clamp(torch.trunc((flat - low) * bins / (high - low)), max=bins - 1)
+    inside = torch.ge(flat, low) & torch.le(flat, high)
+    hits = torch.eq(place.unsqueeze(-1), ramp(x, bins, dtype=x.dtype)) & inside.unsqueeze(-1)
+    return torch.sum(hits, dim=[0], dtype=x.dtype)
+
+
 @register(aten.masked_select)
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """How many are selected is data."""

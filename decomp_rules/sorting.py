@@ -26,7 +26,8 @@ def sort_default(x: Tensor, dim: int = -1, descending: bool = False, stable: boo
     """The overload of Core ATen, which keeps equal elements in any order."""
     if stable:
         return decline("the sort is stable")
-    return tuple(aten.sort.default(x, dim, descending))
+    values, indices = torch.sort(x, dim, descending)
+    return values, indices
 
 
 @register(aten.sort)

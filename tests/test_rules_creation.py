@@ -74,7 +74,8 @@ def test_linspace_is_exact_at_both_ends(steps, dtype):
 
 
 @pytest.mark.parametrize("diagonal", [-9, -1, 0, 2, 9])
-@pytest.mark.parametrize("x", [torch.randn(3, 5), torch.randn(2, 5, 3), torch.ones(4, 4) > 0, torch.arange(9).view(3, 3)])
+@pytest.mark.parametrize("x", [torch.randn(3, 5), torch.randn(2, 5, 3), torch.ones(4, 4) > 0,
+                               torch.arange(9).view(3, 3)])
 def test_triangles_agree(diagonal, x):
     agrees(RULES, aten.tril.default, x, diagonal)
     agrees(RULES, aten.triu.default, x, diagonal)

@@ -13,9 +13,10 @@ ROWS, COLUMNS = torch.tensor([0, 3, -1, 1]), torch.tensor([[4], [0], [-5]])
 HOSTILE = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")], [3.0, -4.0]])
 MASK = torch.tensor([True, False, True, False])
 INDICES = [
-    0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, 1), (Ellipsis, 0), (slice(1, None), 2, slice(None, -1)),
-    (None, Ellipsis, None), (0, Ellipsis, slice(2)), ROWS, (ROWS, slice(None), ROWS), (slice(None), ROWS), (ROWS, COLUMNS),
-    (0, slice(None), ROWS), (slice(None), COLUMNS, None, ROWS), [0, 2], torch.tensor(2), (Ellipsis, torch.tensor(1)),
+    0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, 1), (Ellipsis, 0), (None, Ellipsis, None),
+    (slice(1, None), 2, slice(None, -1)), (0, Ellipsis, slice(2)),
+    ROWS, (ROWS, slice(None), ROWS), (slice(None), ROWS), (ROWS, COLUMNS), (0, slice(None), ROWS),
+    (slice(None), COLUMNS, None, ROWS), [0, 2], torch.tensor(2), (Ellipsis, torch.tensor(1)),
     (torch.tensor(1), slice(None), ROWS), (None, ROWS, Ellipsis), True, (ROWS, Ellipsis, ROWS),
 ]
 
@@ -50,7 +51,7 @@ def test_index_and_index_put_agree(indices, dtype):
     values = (torch.randn(found.shape) * 3).to(dtype)
     agrees(RULES, aten.index_put.default, x, indices, values, True)
     agrees(RULES, aten.index_put.default, x, indices, values[..., :1], True)
-    first = [None if i is None else i.reshape(-1)[:1] for i in indices]  # no place twice: which one wins has no gradient
+    first = [None if i is None else i.reshape(-1)[:1] for i in indices]  # no place twice
     found = x[tuple(slice(None) if index is None else index for index in first)]
     agrees(RULES, aten.index_put.default, x, first, (torch.randn(found.shape) * 3).to(dtype))
 
@@ -149,6 +150,13 @@ def test_writing_along_a_dimension_agrees():
     agrees(RULES, aten.put.default, TABLE, torch.tensor([0, 0]), torch.tensor([1.0, 2.0]), True)
     agrees(RULES, aten.index_add.default, torch.tensor(1.0), 0, torch.tensor([0]), torch.tensor(2.0))
     agrees(scattering.RULES, aten.masked_scatter.default, TABLE, TABLE > 0, torch.randn(120))
+
+
+def test_histograms_agree():
+    x = torch.tensor([0.0, 0.1, 2.0, 3.9, 4.0, 5.0, -1.0, 1.0])
+    agrees(RULES, aten.histc.default, x, 4, 0, 4, gradient=False)
+    agrees(RULES, aten.histc.default, x, 5, gradient=False)
+    agrees(RULES, aten.histc.default, torch.full((3,), 2.0), 5, gradient=False)
 
 
 def test_bins_agree():

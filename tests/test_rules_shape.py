@@ -79,8 +79,8 @@ def test_turning_and_shuffling_agree():
     agrees(RULES, aten.channel_shuffle.default, torch.randn(2, 6, 2, 2), 3)
 
 
-@pytest.mark.parametrize("cut", [(0, 4, 1), (1, 3, 1), (-3, -1, 1), (None, None, 2), (1, None, 3), (3, 1, 1), (0, 99, 2),
-                                 (-99, 3, 1), (4, 4, 2)])
+@pytest.mark.parametrize("cut", [(0, 4, 1), (1, 3, 1), (-3, -1, 1), (None, None, 2), (1, None, 3), (3, 1, 1),
+                                 (0, 99, 2), (-99, 3, 1), (4, 4, 2)])
 def test_slices_agree(cut):
     agrees(RULES, aten.slice.Tensor, CUBE, 2, *cut)
     agrees(RULES, aten.slice.Tensor, CUBE.transpose(0, 2), 0, *cut)
@@ -152,6 +152,15 @@ def test_diagonals_agree(offset):
     agrees(RULES, aten.diag.default, x[0, 0], offset)
     agrees(RULES, aten.diagflat.default, x[0], offset)
     agrees(RULES, aten.trace.default, x[0])
+
+
+def test_strided_reading_and_writing_agree():
+    x = torch.randn(5, 6)
+    agrees(RULES, aten.as_strided.default, x, [3, 4], [6, 1], 7)
+    agrees(RULES, aten.as_strided.default, x, [5, 3, 2], [1, 1, 0])
+    # PyTorch's own gradient of self is 1 where it is overwritten and 0 elsewhere, torch 2.13.
+    agrees(RULES, aten.as_strided_scatter.default, x, torch.randn(3, 4), [3, 4], [6, 1], 7, fixed=(0,))
+    assert slicing.as_strided(x[1:], [2], [1]).reason == "the input is not its whole storage in row-major order"
 
 
 def test_atleast_agrees_on_one_tensor_and_on_several():
