@@ -12,6 +12,11 @@ RULES = creation.RULES | casts.RULES
 DTYPES = [None, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool]
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
 def test_constants_agree_in_every_dtype():
     x = torch.randn(2, 3)
     for dtype in DTYPES:
