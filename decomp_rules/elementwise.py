@@ -30,6 +30,7 @@ aten = torch.ops.aten
 LOG2_E = 1 / math.log(2)
 # 50 digits of them are exact enough for both dtypes.
 LN_2 = Fraction("0.69314718055994530941723212145817656807550013436026")
+LOG2_E_EXACT = 1 / LN_2
 LOG10_2 = Fraction("0.30102999566398119521373889472449302676818988146211")
 
 # For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has
@@ -103,6 +104,13 @@ def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
 def log(x: Tensor) -> Tensor:
     """ln x = log₂x · ln 2. ≤ 1.5 ULP."""
     return torch.log2(x) * float(LN_2)
+
+
+@register(aten.log2)
+@float_math
+def log2(x: Tensor) -> Tensor:
+    """log₂x = ln x · log₂e, the constant in two parts, for targets with ln alone. ≤ 1.6 ULP."""
+    return times_exact(torch.log(x), LOG2_E_EXACT)
 
 
 @register(aten.log10)
@@ -242,6 +250,32 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
     return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
 
 
+@register(aten.pow)
+def power_of_tensors(x: Any, exponent: Any) -> Tensor:
+    """±2^(y·log₂|x|), for targets without a power: the exponent's rounding costs up to |y·log₂x| / 2 ULP; −0 as 0."""
+    if not is_tensor(x) or not is_tensor(exponent):
+        return decline("one of them is a number")
+    dtype = promoted(x, exponent)
+    if not dtype.is_floating_point:
+        return decline("only floats")
+    inner = working_dtype(dtype)
+    x, exponent = cast(x, inner), cast(exponent, inner)
+    size = torch.abs(x)
+    regular = torch.logical_and(size > 0, size != 1)
+    magnitude = torch.exp2(exponent * torch.log2(torch.where(regular, size, 2.0)))
+    of_zero = torch.where(exponent > 0, constant(x, 0.0), math.inf)
+    magnitude = torch.where(regular, magnitude, torch.where(size == 1, 1.0, torch.where(x == 0, of_zero, x)))
+    # An infinite exponent and one beyond 2⁵³ are even.
+    point = exponent.detach()
+    odd = torch.logical_and(torch.abs(point) < 2.0**53, point - torch.trunc(point * 0.5) * 2 != 0)
+    whole = torch.trunc(point) == point
+    fraction = torch.where(size == math.inf, magnitude, math.nan)
+    signed = torch.where(whole, torch.where(odd, -magnitude, magnitude), fraction)
+    result = torch.where(x < 0, signed, magnitude)
+    result = torch.where(exponent == exponent, result, exponent)
+    return cast(torch.where(torch.logical_or(exponent == 0, x == 1), 1.0, result), dtype)
+
+
 @register(aten.float_power)
 def float_power(x: Any, exponent: Any) -> Tensor:
     """xʸ in float64."""
@@ -304,7 +338,26 @@ def _quotient(x: Tensor, y: Tensor) -> Tensor:
     return (x * scale) * torch.reciprocal(y * scale)
 
 
+@register(aten.reciprocal)
+@float_math
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x, for targets that divide. Exactly the op."""
+    return torch.div(constant(x, 1.0), x)
+
+
 # Rounding
+
+
+@register(aten.trunc)
+def trunc(x: Tensor) -> Tensor:
+    """x − fmod(x, 1), for targets with fmod. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    point = x.detach()
+    rest = torch.fmod(point, 1.0)
+    # Of an infinite x the rest is NaN; the product with 0 has the sign of x.
+    whole = torch.where(rest == rest, point - rest, point)
+    return torch.where(whole == 0, point * 0.0, whole)
 
 
 @register(aten.floor)

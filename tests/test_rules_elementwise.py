@@ -30,6 +30,7 @@ FUNCTIONS = [
     (torch.exp2, elementwise.exp2, 2.0),
     (torch.expm1, elementwise.expm1, 1.6),
     (torch.log, elementwise.log, 1.6),
+    (torch.log2, elementwise.log2, 1.9),
     (torch.log10, elementwise.log10, 1.4),
     (torch.log1p, elementwise.log1p, 2.0),
     (torch.rsqrt, elementwise.rsqrt, 2.0),
@@ -185,6 +186,13 @@ def test_powers_of_a_number(base: float) -> None:
     agrees(RULES, aten.pow.Scalar, base, torch.tensor([0, 1, 2, 5]))
 
 
+def test_powers_of_tensors_with_their_special_cases() -> None:
+    values = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -2.0, 2.5, -0.5, 1e8, math.inf, -math.inf, math.nan])
+    x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
+    torch.testing.assert_close(elementwise.power_of_tensors(x, y), torch.pow(x, y), rtol=2e-5, atol=0, equal_nan=True)
+    agrees(RULES, aten.pow.Tensor_Tensor, torch.tensor([0.5, 2.0, 3.0, -2.0]), torch.tensor([2.5, -1.0, 3.0, 2.0]))
+
+
 @pytest.mark.parametrize("overload", [aten.hypot.default, aten.logaddexp.default, aten.logaddexp2.default])
 def test_functions_of_two_tensors(overload: Any) -> None:
     values = torch.tensor([0.5, -0.5, 1.0, -2.0, 1e-3, 30.0, 1e4])
@@ -201,7 +209,10 @@ def test_zero_times_an_infinite_logarithm_is_zero(overload: Any) -> None:
     agrees(RULES, overload, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2.0, 3.0, 0.5]))
 
 
-@pytest.mark.parametrize("function", [aten.floor.default, aten.ceil.default, aten.round.default, aten.frac.default])
+ROUNDING = [aten.trunc.default, aten.floor.default, aten.ceil.default, aten.round.default, aten.frac.default]
+
+
+@pytest.mark.parametrize("function", ROUNDING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rounding_is_exact(function: Any, dtype: torch.dtype) -> None:
     halves = torch.arange(-20, 21) * 0.25
