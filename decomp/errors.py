@@ -155,10 +155,11 @@ def source_line(node: fx.Node) -> str | None:
     lines = [line.strip() for line in trace.splitlines() if line.strip()] if trace else []
     starts = [i for i, line in enumerate(lines) if line.startswith("File ")]
     outside = [i for i in starts if "/torch/" not in lines[i]]
-    for i in reversed(outside or starts):
-        code = lines[i + 1] if i + 1 < len(lines) and i + 1 not in starts else ""
-        return f"{lines[i]}: {code}" if code else lines[i]
-    return None
+    if not starts:
+        return None
+    last = (outside or starts)[-1]
+    code = lines[last + 1] if last + 1 < len(lines) and last + 1 not in starts else ""
+    return f"{lines[last]}: {code}" if code else lines[last]
 
 
 def _indented_source(node: fx.Node) -> list[str]:

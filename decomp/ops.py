@@ -70,9 +70,9 @@ def resolve(spelling: Any) -> Spelling:
         return _of_text(spelling)
     if isinstance(spelling, type) and issubclass(spelling, nn.Module):
         return Spelling(of_module_class(spelling, strict=True))
-    if callable(spelling):
+    if callable(spelling) and not isinstance(spelling, nn.Module):
         return of_function(spelling)
-    raise UnknownOp(spelling)
+    raise UnknownOp(spelling, known_names())
 
 
 @functools.lru_cache(maxsize=None)

@@ -58,6 +58,7 @@ def bind_python(
     op, values = _with_indices(spelling.op, values)
     op, values = _TRANSLATED.get(op.short, _as_is)(op, _listed(signature, values))
     values = _modern_reduction(values)
+    given |= {name for name, value in values.items() if value is not bound.arguments.get(name, MISSING)}
     values = {name: value for name, value in values.items() if name not in spellings.IGNORED}
     return _by_schema(op, values, inplace, given, kind)
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, overload
 import torch
 
 from decomp import _spellings as spellings
-from decomp.binding import MISSING, Bound, Parameter, names, overloads
-from decomp.errors import located, spelled
+from decomp.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.errors import RuleError, located, spelled
 from decomp.ops import Op, op as op_of, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,7 +102,9 @@ class Rules:
             for spelling, op in found:
                 order = _python_order(spelling, op)
                 title = name or getattr(function, "__name__", None) or spelled(function)
-                self._add(Rule(op, function, title, order, texts=order is not None))
+                rule = Rule(op, function, title, order, texts=order is not None)
+                _check_arity(rule)
+                self._add(rule)
             return function
 
         return registered
@@ -194,6 +196,24 @@ def _python_order(spelling: Any, op: Op) -> tuple[str, ...] | None:
     return tuple(ordered)
 
 
+def _check_arity(rule: Rule) -> None:
+    """Raise `RuleError` for a rule that no call of its op can ever match."""
+    if rule.parameters is None or not overloads(rule.op):
+        return
+    if not any(_can_serve(rule, params) for _, params in overloads(rule.op)):
+        takes, has = ", ".join(p.name for p in rule.parameters), ", ".join(names(rule.op))
+        raise RuleError(rule, f"takes ({takes}), which matches no call of {rule.op} ({has})",
+                        "name the parameters as the op does, and give defaults to those that not every call has")
+
+
+def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
+    """Whether the rule takes every argument that these parameters require, and requires no other."""
+    matched = _matched(rule, rule.order or tuple(p.name for p in params))
+    known, taken = {p.name for p in params}, {name for name, _ in matched}
+    needed = all(name in known for name, p in matched if p.default is p.empty)
+    return needed and all(p.name in taken for p in params if p.required)
+
+
 @functools.lru_cache(maxsize=None)
 def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
     return {p.name: p for name, params in overloads(op) if name == overload for p in params}
@@ -201,7 +221,7 @@ def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
 
 def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
     schema = _schema(bound.op, bound.overload)
-    order = rule.order or tuple(bound.arguments)
+    order = rule.order or tuple(schema) or tuple(bound.arguments)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     taken = set()

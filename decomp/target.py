@@ -3,18 +3,14 @@ compose with `|`, `&` and `-`, and a TOML file says the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-import functools
 from pathlib import Path
-import tomllib
 from typing import Any
 
-import torch
-
 from decomp.calls import Call, Predicate
-from decomp.errors import TargetError, UnknownOp
-from decomp.ops import Op, Spelling, known_names, resolve
+from decomp.errors import TargetError
+from decomp.ops import Op, Spelling, resolve
 
 Key = tuple[Op, str | None]
 """An op, and the overload if only that one is meant."""
@@ -57,13 +53,18 @@ class Target:
     @classmethod
     def load(cls, path: str | Path) -> Target:
         """Read a target from a TOML file. Raises `TargetError`, which names the file and the key, and `UnknownOp`."""
-        return _loaded(Path(path))
+        from decomp.target_files import read
+
+        return read(Path(path))
 
     def legal_if(self, spelling: Any, predicate: Predicate, reason: str) -> Target:
         """This target, with an op that is legal only where `predicate(call)` holds. Conditions of one op add up."""
-        key, condition = _key(spelling), Condition(predicate, reason)
-        now = self._entries.get(key, ALWAYS)
-        entries = {**self._entries, key: tuple((*conditions, condition) for conditions in now)}
+        (op, overload), condition = _key(spelling), Condition(predicate, reason)
+        meant = [key for key in self._entries if key[0] == op and overload in (None, key[1])]
+        entries = dict(self._entries)
+        for key in meant or [(op, overload)]:
+            now = self._lookup(key) or ALWAYS
+            entries[key] = tuple((*conditions, condition) for conditions in now)
         return self._of(self.name, entries, self.description)
 
     def why_illegal(self, call: Call) -> str | None:
@@ -107,9 +108,8 @@ class Target:
     def __or__(self, other: Any) -> Target:
         """Legal in either."""
         right = _as_target(other)
-        entries = dict(self._entries)
-        for key, alternatives in right._entries.items():
-            entries[key] = _either(entries.get(key, ()), alternatives)
+        keys = dict.fromkeys((*self._entries, *right._entries))
+        entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
         return self._of(_joined(self, "|", other), entries, self.description)
 
     def __and__(self, other: Any) -> Target:
@@ -144,11 +144,8 @@ class Everything(Target):
 def _holds(condition: Condition, call: Call) -> bool:
     try:
         return bool(condition.holds(call))
-    except DecompAttributeErrors as error:
+    except (AttributeError, TypeError, LookupError) as error:
         raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
-
-
-DecompAttributeErrors = (AttributeError, TypeError, KeyError)
 
 
 def _listed(ops: Any) -> Iterable[Any]:
@@ -191,134 +188,3 @@ def _either(left: Alternatives, right: Alternatives) -> Alternatives:
 
 def _both(left: Alternatives, right: Alternatives) -> Alternatives:
     return tuple(dict.fromkeys((*a, *b) for a in left for b in right))
-
-
-# What a TOML file may say.
-
-_KEYS = {"name", "description", "ops", "tags", "namespaces", "when"}
-_CHECKS = {"equals", "one_of", "at_least", "at_most", "length", "given", "dtype", "result"}
-_KINDS: dict[str, Callable[[torch.dtype], bool]] = {
-    "float": lambda dtype: dtype.is_floating_point,
-    "complex": lambda dtype: dtype.is_complex,
-    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
-    "bool": lambda dtype: dtype == torch.bool,
-}
-
-
-def _loaded(path: Path) -> Target:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path}: not valid TOML: {error}") from error
-    unknown = sorted(data.keys() - _KEYS)
-    if unknown:
-        raise TargetError(f"{path}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(_KEYS))}")
-    ops = data.get("ops", [])
-    if not isinstance(ops, list) or not all(isinstance(op, str) for op in ops):
-        raise TargetError(f"{path}: 'ops' must be a list of names")
-    try:
-        named = [*_tagged(path, data.get("tags", [])), *_registered(path, data.get("namespaces", [])), *ops]
-        target = Target(str(data.get("name", path.stem)), named, description=str(data.get("description", "")))
-        for entry in data.get("when", []):
-            target = _with_condition(path, target, entry)
-    except UnknownOp as error:
-        raise UnknownOpIn(path, error) from error
-    return target
-
-
-class UnknownOpIn(UnknownOp, TargetError):
-    """A file names an op that does not exist."""
-
-    def __init__(self, path: Path, error: UnknownOp) -> None:
-        TargetError.__init__(self, f"{path}: {error}")
-
-
-def _tagged(path: Path, tags: Iterable[str]) -> list[Key]:
-    known = {str(tag).rsplit(".", 1)[-1]: tag for tag in torch.Tag.__members__.values()}
-    found: list[Key] = []
-    for name in tags:
-        if name not in known:
-            raise TargetError(f"{path}: unknown tag {name!r}; known tags are {', '.join(sorted(known))}")
-        found += _ops_with(known[name])
-    return found
-
-
-def _registered(path: Path, namespaces: Iterable[str]) -> list[Key]:
-    """Every op that is registered in the given libraries, as `prims`."""
-    schemas = [schema.name.split("::") for schema in torch._C._jit_get_all_schemas()]
-    found = []
-    for namespace in namespaces:
-        ops = sorted({Op(f"{namespace}.{name}") for owner, name in schemas if owner == namespace}, key=str)
-        if not ops:
-            raise TargetError(f"{path}: no op is registered in the namespace {namespace!r}")
-        found += [(op, None) for op in ops]
-    return found
-
-
-@functools.lru_cache(maxsize=None)
-def _ops_with(tag: torch.Tag) -> tuple[Key, ...]:
-    found: list[Key] = []
-    for name in known_names():
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads():
-            function = getattr(packet, overload)
-            if tag in function.tags and not any(a.is_out for a in function._schema.arguments):
-                spelling = resolve(function)
-                if not spelling.inplace:
-                    found.append((spelling.op, overload))
-    return tuple(found)
-
-
-def _with_condition(path: Path, target: Target, entry: Any) -> Target:
-    """One `[[when]]` of a file: `op`, `argument` and one check."""
-    if not isinstance(entry, dict) or "op" not in entry:
-        raise TargetError(f"{path}: each [[when]] needs an 'op'")
-    checks = entry.keys() & _CHECKS
-    unknown = sorted(entry.keys() - _CHECKS - {"op", "argument", "reason"})
-    if unknown or len(checks) != 1:
-        what = f"unknown key {unknown[0]!r}" if unknown else "needs exactly one check"
-        raise TargetError(f"{path}: [[when]] of {entry['op']}: {what}; checks are {', '.join(sorted(_CHECKS))}")
-    check = checks.pop()
-    predicate, said = _checks(path, entry.get("argument"), check, entry[check])
-    return target.legal_if(entry["op"], predicate, entry.get("reason", said))
-
-
-def _checks(path: Path, argument: str | None, check: str, value: Any) -> tuple[Predicate, str]:
-    if check in ("dtype", "result"):
-        return _dtype_check(path, check, [value] if isinstance(value, str) else list(value))
-    if argument is None:
-        raise TargetError(f"{path}: the check {check!r} needs an 'argument'")
-    tests: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "equals": (lambda v: bool(v == value), f"{argument} is {value!r}"),
-        "one_of": (lambda v: v in value, f"{argument} is one of {value!r}"),
-        "at_least": (lambda v: all(i >= value for i in _items(v)), f"{argument} is at least {value!r}"),
-        "at_most": (lambda v: all(i <= value for i in _items(v)), f"{argument} is at most {value!r}"),
-        "length": (lambda v: v is not None and len(_items(v)) == value, f"{argument} has length {value!r}"),
-        "given": (lambda v: (v is not None and v != [] and v != ()) == value, f"{argument} is {'given' if value else 'left out'}"),
-    }
-    test, said = tests[check]
-    return (lambda call: test(call.argument(argument))), said
-
-
-def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _dtype_check(path: Path, check: str, kinds: list[str]) -> tuple[Predicate, str]:
-    """A condition on the kinds of dtypes of the tensor arguments, or of the result. It fails where they are unknown."""
-    wrong = [kind for kind in kinds if kind not in _KINDS]
-    if wrong:
-        raise TargetError(f"{path}: unknown dtype kind {wrong[0]!r}; known are {', '.join(_KINDS)}")
-
-    def holds(call: Call) -> bool:
-        found = call.tensors if check == "dtype" else _tensors(call.meta)
-        return bool(found) and all(any(_KINDS[kind](t.dtype) for kind in kinds) for t in found)
-
-    whose = "its tensors are" if check == "dtype" else "its result is"
-    return holds, f"{whose} {' or '.join(kinds)}"
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [value for value in _items(values) if isinstance(value, torch.Tensor)]
