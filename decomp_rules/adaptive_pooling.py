@@ -53,7 +53,7 @@ def _average_nd(dims: int) -> Callable[..., Tensor]:
         out = cast(x, opmath(x.dtype))
         for back, m in enumerate(reversed(_sizes(x, output_size, dims)), 1):
             out = _mean_along(out, out.dim() - back, m)
-        return cast(out, x.dtype)
+        return x.clone() if out is x else cast(out, x.dtype)
     rule.__name__ = f"adaptive_avg_pool{dims}d"
     return rule
 
@@ -65,7 +65,7 @@ def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
         grad = cast(grad_output, opmath(grad_output.dtype))
         for back in range(1, dims + 1):
             grad = _spread_mean_along(grad, grad.dim() - back, x.shape[-back])
-        return cast(grad, grad_output.dtype)
+        return grad.clone() if grad is grad_output else cast(grad, grad_output.dtype)
     rule.__name__ = f"adaptive_avg_pool{dims}d_backward"
     return rule
 

@@ -173,7 +173,7 @@ def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -
         scales = [None] * dims if factors is None else list(factors)
         return _resample(x, _sizes(x, output_size, factors), scales, align_corners, interpolation)
 
-    def sized(x: Tensor, output_size: Any, align_corners: bool = False, scales: float | None = None,
+    def sized(x: Tensor, output_size: Any, *, align_corners: bool = False, scales: float | None = None,
               scales_d: float | None = None, scales_h: float | None = None, scales_w: float | None = None) -> Tensor:
         return _resample(x, ntuple(output_size, dims), _scales(dims, scales, scales_d, scales_h, scales_w),
                          align_corners, interpolation)
@@ -186,7 +186,7 @@ def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -
 
 def _register_backward(op: Any, dims: int, interpolation: Interpolation) -> None:
     """The rule of an upsampling op's gradient."""
-    def rule(grad_output: Tensor, output_size: Any, input_size: Any, align_corners: bool = False,
+    def rule(grad_output: Tensor, output_size: Any, input_size: Any, *, align_corners: bool = False,
              scales: float | None = None, scales_d: float | None = None, scales_h: float | None = None,
              scales_w: float | None = None) -> Tensor:
         """Each output's gradient goes to the elements that it was made of, by their weights."""
