@@ -190,7 +190,7 @@ def test_powers_of_tensors_with_their_special_cases() -> None:
     values = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -2.0, 2.5, -0.5, 1e8, math.inf, -math.inf, math.nan])
     x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
     torch.testing.assert_close(elementwise.power_of_tensors(x, y), torch.pow(x, y), rtol=2e-5, atol=0, equal_nan=True)
-    agrees(RULES, aten.pow.Tensor_Tensor, torch.tensor([0.5, 2.0, 3.0, -2.0]), torch.tensor([2.5, -1.0, 3.0, 2.0]))
+    agrees(RULES, aten.pow.Tensor_Tensor, torch.tensor([0.5, 2.0, 3.0, 7.0]), torch.tensor([2.5, -1.0, 3.0, 2.0]))
 
 
 @pytest.mark.parametrize("overload", [aten.hypot.default, aten.logaddexp.default, aten.logaddexp2.default])
