@@ -98,8 +98,8 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int,
                       eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b over groups of channels, the mean and 1 / √(var + ε)."""
-    normal, mean, rstd = standardised(wide(x).reshape(N, group, C // group, HxW), (2, 3), eps)
-    out = affine(normal.reshape(x.shape), per_channel(weight, x), per_channel(bias, x))
+    normal, mean, rstd = standardised(wide(x).unflatten(1, (group, C // group)), within_group(x), eps)
+    out = affine(normal.flatten(1, 2), per_channel(weight, x), per_channel(bias, x))
     return cast(out, x.dtype), cast(mean.view(N, group), x.dtype), cast(rstd.view(N, group), x.dtype)
 
 
@@ -107,17 +107,17 @@ def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: 
 def native_group_norm_backward(grad_out: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int,
                                C: int, HxW: int, group: int, output_mask: Sequence[bool]) -> Gradients:
     """r (gw − mean gw − x̂ mean(gw x̂)), Σ g x̂ and Σ g, with x̂ the normalised input."""
-    grouped, channels = (N, group, C // group, HxW), (C,)
-    rstd = wide(rstd).reshape(N, group, 1, 1)
-    normal = (wide(x).reshape(grouped) - wide(mean).reshape(N, group, 1, 1)) * rstd
-    grad = wide(grad_out).reshape(grouped)
-    weighted = grad if weight is None else grad * wide(weight).reshape(1, group, C // group, 1)
-    grad_x = through_standardised(weighted, normal, rstd, (2, 3)).reshape(x.shape)
+    grouped, ones = (group, C // group), [1] * (x.dim() - 1)
+    mean, rstd = wide(mean).view(N, group, *ones), wide(rstd).view(N, group, *ones)
+    normal = (wide(x).unflatten(1, grouped) - mean) * rstd
+    grad, dims = wide(grad_out), all_but_channel(x)
+    weighted = affine(grad, per_channel(weight, x)).unflatten(1, grouped)
+    grad_x = through_standardised(weighted, normal, rstd, within_group(x)).flatten(1, 2)
     dtype = parameter_dtype(weight, x)
     return (
         cast(grad_x, x.dtype) if output_mask[0] else None,
-        cast(torch.sum(grad * normal, [0, 3]).reshape(channels), dtype) if output_mask[1] else None,
-        cast(torch.sum(grad, [0, 3]).reshape(channels), dtype) if output_mask[2] else None,
+        cast(torch.sum(grad * normal.flatten(1, 2), dims), dtype) if output_mask[1] else None,
+        cast(torch.sum(grad, dims), dtype) if output_mask[2] else None,
     )
 
 
@@ -254,6 +254,11 @@ def trailing(x: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
 def all_but_channel(x: Tensor) -> tuple[int, ...]:
     """Every dimension of x but the second."""
     return tuple(d for d in range(x.dim()) if d != 1)
+
+
+def within_group(x: Tensor) -> tuple[int, ...]:
+    """The dimensions of one group's channels and positions, in x whose channels are split into groups."""
+    return tuple(range(2, x.dim() + 1))
 
 
 def spatial_extent(x: Tensor) -> int:
