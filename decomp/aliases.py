@@ -37,9 +37,9 @@ NOT_WRITES = frozenset({"requires_grad_", "retain_grad", "share_memory_", "renam
 """Methods with a trailing underscore that write no data."""
 
 SOMETIMES = frozenset(
-    "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout alpha_dropout "
-    "feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid sum_to_size "
-    "einsum to_dense _autocast_to_full_precision _autocast_to_reduced_precision conj real pin_memory".split()
+    "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+    "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
+    "sum_to_size einsum to_dense _autocast_to_full_precision _autocast_to_reduced_precision conj real pin_memory".split()
 )
 """Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide."""
 
@@ -50,8 +50,11 @@ UNANNOTATED = frozenset(
 """Ops whose result may share memory with an argument although their schema does not say so."""
 
 VIEW_ATTRIBUTES = frozenset("T mT H mH data real imag".split())
-SAME_TENSOR = frozenset({"requires_grad_"})
-"""Ops that return the very tensor they were given."""
+SAME_TENSOR = frozenset(
+    "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
+    "conj real resolve_conj resolve_neg positive lift_fresh to_dense".split()
+)
+"""Ops that return the very tensor they were given, where they do not return a new one."""
 
 _ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.Sequential)
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.aliases import spelling_of
 from decomp.appending import copied
-from decomp.calls import metadata
+from decomp.calls import metadata, nodes_in
 
 aten = torch.ops.aten
 
@@ -37,7 +37,7 @@ class Emitter:
         self.origin: dict[fx.Node, fx.Node] = {}
         self.emitted: set[fx.Node] = set()
         """Nodes that are not copies."""
-        self.is_aten = _is_aten(source)
+        self.is_aten = is_aten(source)
         self.key, self.mode = _metadata_of(source)
         self._taken = {node.name for node in source.nodes}
         self._next: dict[str, int] = {}
@@ -113,9 +113,7 @@ class Emitter:
         """What a call gives on the metadata of its arguments, or None if any has none."""
         if self.mode is None:
             return None
-        nodes: list[fx.Node] = []
-        fx.node.map_arg((args, kwargs), lambda n: nodes.append(n) or n)
-        if any(metadata(n) is None for n in nodes):
+        if any(metadata(n) is None for n in nodes_in((args, kwargs))):
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         function = getattr(args[0], target) if op == "call_method" else target
@@ -153,9 +151,25 @@ class Emitter:
                 self.graph.erase_node(node)
 
 
-def _is_aten(graph: fx.Graph) -> bool:
-    return any(isinstance(n.target, torch._ops.OpOverload) for n in graph.nodes) and not any(
-        n.op in ("call_method", "call_module") and n.target != "_guards_fn" for n in graph.nodes)
+def is_aten(graph: fx.Graph) -> bool:
+    """Whether a graph spells its calls as overloads."""
+    overloads = False
+    for node in graph.nodes:
+        target = node.target
+        if node.op == "call_method" or node.op == "call_module" and target != "_guards_fn":
+            return False
+        if isinstance(target, torch._ops.OpOverload):
+            overloads = True
+        elif node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator):
+            if _is_torch(target):
+                return False
+    return overloads
+
+
+def _is_torch(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or "torch"
+    return module.split(".")[0] == "torch" and function is not torch._C._set_grad_enabled and not getattr(
+        function, "__name__", "").startswith("sym_")
 
 
 def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
@@ -169,7 +183,9 @@ def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    if node.op in ("placeholder", "get_attr", "output", "call_module") or node.op == "call_function" and node.is_impure():
+    if node.op in ("placeholder", "get_attr", "output", "call_module"):
+        return True
+    if node.op == "call_function" and node.is_impure():
         return True
     packet = spelling_of(node).op.packet
     overload = getattr(packet, packet.overloads()[0]) if packet is not None else None

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.aliases import inplace_position, is_basic_index, refusal
-from decomp.calls import bound_call, metadata
+from decomp.calls import metadata, nodes_in
 from decomp.emitting import Emitter
 from decomp.views import put_index, split_at_ellipsis
 
@@ -29,7 +29,7 @@ ValueOf = Callable[[fx.Node], fx.Node]
 
 
 def sibling(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> fx.Node:
-    """The new value of the tensor that the in-place call `node` writes. `tracked` says whether it may need a gradient."""
+    """The new value of the tensor that the in-place call `node` writes; `tracked`: it may need a gradient."""
     name = method_name(node)
     tensor = value_of(node.args[0] if node.args else next(iter(node.kwargs.values())))  # type: ignore[arg-type]
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
@@ -66,7 +66,7 @@ def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, An
     if node.op == "call_method":
         return "call_method", _functional_method(node, str(target)), args, kwargs
     if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        name = target.__name__[1:]
+        name = str(getattr(target, "__name__"))[1:]
         return "call_function", getattr(operator, name, None) or getattr(operator, f"{name}_"), args, kwargs
     if _is_true(args, kwargs, target):
         return "call_function", target, *_without_inplace(args, kwargs, target)
@@ -151,8 +151,7 @@ def _other_dtype(
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return "bool" if predicate else None
-    found: set[torch.dtype] = set()
-    fx.node.map_arg((args, kwargs), lambda n: found.add(getattr(metadata(n), "dtype", own.dtype)) or n)
+    found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
     if found == {own.dtype} and not predicate and method_name(node) != "float_power_":
         return None
     result = emit.computed(op, target, args, kwargs)
@@ -202,7 +201,7 @@ def _random(emit: Emitter, node: fx.Node, tensor: fx.Node, name: str, args: Any,
     if isinstance(target, torch._ops.OpOverload):
         overload = target._overloadname
     else:
-        overload = {"bernoulli_": "float", "random_": ("default", "to", "from")[min(len(args), 3) - 1]}.get(name, "default")
+        overload = ("default", "to", "from")[min(len(args), 3) - 1] if name == "random_" else "default"
     if name == "bernoulli_":
         p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
         args, overload = (tensor, p), "Tensor" if isinstance(p, fx.Node) else "p"

@@ -5,7 +5,6 @@ nodes that have nothing to do with mutation are copied as they are."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 import operator
 from typing import Any
 
@@ -13,43 +12,32 @@ import torch
 from torch import fx, nn
 
 from decomp.aliases import (
-    BATCH_NORMS, METADATA_WRITES, REGIONS, SAME_TENSOR, attribute, bodies, refusal, shares_memory, short_name,
-    spelling_of, viewed, written,
+    BATCH_NORMS,
+    METADATA_WRITES,
+    REGIONS,
+    SAME_TENSOR,
+    attribute,
+    bodies,
+    refusal,
+    shares_memory,
+    short_name,
+    spelling_of,
+    viewed,
+    written,
 )
-from decomp.calls import bound_call, kind_of, metadata, nodes_in
+from decomp.calls import bound_call, kind_of, metadata
 from decomp.emitting import Emitter
-from decomp.inplace import cast, method_name, sibling
+from decomp.functional import Functional, Write, append_writes, as_module
+from decomp.inplace import cast, functional_call, method_name, out_call, sibling
+from decomp.sharing import Sharing
 from decomp.storage import Alias, Memory, Tensor
 from decomp.views import piece_of, view_of
+
+__all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
 aten = torch.ops.aten
 
 GRADIENT_SWITCHES = (torch._C._set_grad_enabled,)
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An input or buffer that the program writes, and its last value."""
-
-    source: fx.Node
-    """Placeholder or `get_attr` of the source graph."""
-    value: fx.Node
-    """Node of the functional graph."""
-    untracked: bool = False
-    """Whether autograd is not to see the write: it was made with gradients off."""
-
-
-@dataclass(frozen=True)
-class Functional:
-    """A program without mutation, and the writes that it owes."""
-
-    graph: fx.Graph
-    origin: dict[fx.Node, fx.Node]
-    """Node of this graph → node of the source that it stands for; every node is here."""
-    writes: tuple[Write, ...]
-    """Inputs and buffers to be written back, once each, in order of the first write."""
-    submodules: dict[str, fx.GraphModule]
-    """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
 
 
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
@@ -65,32 +53,6 @@ def functionalize(graph: fx.Graph, root: nn.Module | None) -> Functional:
     return _Walk(graph, root).functional()
 
 
-def append_writes(functional: Functional) -> None:
-    """Write inputs and buffers back by `copy_` nodes just before the output."""
-    output = next(iter(reversed(functional.graph.nodes)))
-    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
-    is_aten = any(isinstance(node.target, torch._ops.OpOverload) for node in functional.graph.nodes)
-    with functional.graph.inserting_before(output):
-        for write in functional.writes:
-            target = copies[write.source]
-            if write.untracked:
-                target = _detach(functional.graph, target, is_aten)
-                functional.origin[target] = write.source
-            if is_aten:
-                new = functional.graph.call_function(aten.copy_.default, (target, write.value))
-            else:
-                new = functional.graph.call_method("copy_", (target, write.value))
-            new.meta = {k: v for k, v in write.source.meta.items() if k in ("val", "example_value", "stack_trace")}
-            functional.origin[new] = write.source
-    functional.graph.lint()
-
-
-def _detach(graph: fx.Graph, node: fx.Node, is_aten: bool) -> fx.Node:
-    new = graph.call_function(aten.detach.default if is_aten else torch.detach, (node,))
-    new.meta = {k: v for k, v in node.meta.items() if k in ("val", "example_value")}
-    return new
-
-
 class _Walk:
     """One pass over a graph, from inputs to outputs."""
 
@@ -98,16 +60,17 @@ class _Walk:
         self.source, self.root = graph, root
         self.emit = Emitter(graph)
         self.memory = Memory(self.emit, grad_enabled)
-        self.classes = _Classes(graph, root)
+        self.sharing = Sharing(graph, root)
         self.copies: dict[fx.Node, fx.Node] = {}
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""
         self.requires_grad: dict[fx.Node, bool] = {}
         self.attributes: dict[Any, Tensor] = {}
+        self.storages: dict[Any, fx.Node] = {}
+        """The first `get_attr` of each storage that may be written."""
         self.regions: dict[fx.Node, _Region] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
         self.at: fx.Node = next(iter(graph.nodes))
-        self.lost_users: set[fx.Node] = set()
 
     def functional(self, outputs: list[Write] | None = None) -> Functional:
         """Walk, and collect."""
@@ -158,7 +121,7 @@ class _Walk:
             self._higher_order(node)
         elif targets := written(node, self.root):
             self._mutation(node, targets)
-        elif self.classes.touched(node) and viewed(node, self.root):
+        elif self.sharing.touched(node) and viewed(node, self.root):
             self._view(node)
         else:
             self._copy(node)
@@ -173,15 +136,19 @@ class _Walk:
         """`node` denotes a tensor on memory of its own, whose value is `new`."""
         self.copies[node] = new
         self.requires_grad[node] = requires
-        if self.classes.touched(node):
+        if self.sharing.touched(node):
             self.tensors[node] = Tensor(self.memory.new(node, new, requires))
 
     def _input(self, node: fx.Node) -> None:
         new = self.copies[node] = self.emit.copy(node, self.value_of)
-        key = self.classes.attribute_key(node)
+        key = self.sharing.attribute_key(node)
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
             return
+        if self.sharing.touched(node) and (storage := self.sharing.storage_key(node)) is not None:
+            if self.storages.setdefault(storage, node) is not node:
+                raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
+                              "parameter, and one of them is written", "clone() one of the two when the module is made")
         self._fresh(node, new, _input_requires_grad(node, self.root))
         if key is not None and node in self.tensors:
             self.attributes[key] = self.tensors[node]
@@ -197,8 +164,8 @@ class _Walk:
             self._copy(node)
             return
         tensor = self.tensors[base]
-        if spelling_of(node).op.short in SAME_TENSOR:
-            self.emit.copy(node, self.value_of)
+        if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
+            self.copies[node] = self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
             return
         before = self.memory.read(tensor.alias, node)
@@ -252,6 +219,9 @@ class _Walk:
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and its like: the tensor is from now on a view of what it was."""
         tensor = self.tensors[target]
+        if tensor.alias.view is not None and not tensor.alias.view.certain:
+            raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
+                          "pass args=, so that shapes and strides are known; or use the function that returns a view")
         if tensor.alias.parent is None and tensor.alias.root.source.op in ("placeholder", "get_attr"):
             raise refusal(node, f"it changes the shape of the input {tensor.alias.root.source.name!r} itself",
                           "use the function that returns a view")
@@ -264,8 +234,6 @@ class _Walk:
         self.tensors[node] = tensor
 
     def _functional_view(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
-        from decomp.inplace import functional_call
-
         if not isinstance(node.target, torch._ops.OpOverload):
             return self.emit.like(node, *functional_call(node, args, kwargs))
         packet = getattr(aten, short_name(node.target).removesuffix("_"))
@@ -298,8 +266,6 @@ class _Walk:
 
     def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
         """`out=`: the results are computed, and then put where they were to be written."""
-        from decomp.inplace import out_call
-
         op, target, args, kwargs = out_call(node, self.value_of)
         requires = self._gradient_of(node)
         whole = self.emit.node(op, target, args, kwargs, at=node)
@@ -346,7 +312,7 @@ class _Walk:
         if inner.writes:
             raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
                           "return the new value from the body")
-        self.submodules[name] = _module(body, inner)
+        self.submodules[name] = as_module(body, inner)
 
     def _enter(self, node: fx.Node, region: _Region) -> None:
         written_operands = [region.operands[i] for i, _ in region.writes]
@@ -376,8 +342,8 @@ class _Walk:
         root = self.tensors[operand].alias.root
         for other in region.operand_nodes:
             if other is not operand and other in self.tensors and self.tensors[other].alias.root is root:
-                raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a region of "
-                              "its own", "clone() one of them before the region")
+                raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a "
+                              "region of its own", "clone() one of them before the region")
 
     def _result_of_region(self, node: fx.Node, region: _Region) -> None:
         """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
@@ -471,89 +437,18 @@ class _Region:
             known = walk.tensors.get(result)
             if result is source or known is not None and known is walk.tensors.get(source):
                 return i, ()
-        return None, tuple(i for i, source in enumerate(self.inputs) if walk.classes.related(result, source))
+        return None, tuple(i for i, source in enumerate(self.inputs) if walk.sharing.related(result, source))
 
     def module(self) -> fx.GraphModule:
         """The functional body."""
-        return _module(self.body, self.functional)
+        return as_module(self.body, self.functional)
 
 
-def _module(body: fx.GraphModule, functional: Functional) -> fx.GraphModule:
-    module = fx.GraphModule(body, functional.graph, type(body).__name__)
-    for name, inner in functional.submodules.items():
-        module.add_submodule(name, inner)
-    module.meta.update(body.meta)
-    return module.train(body.training)
-
-
-class _Classes:
-    """Nodes that may share memory, by op alone, and which of these sets are written."""
-
-    def __init__(self, graph: fx.Graph, root: nn.Module | None) -> None:
-        self.parent: dict[fx.Node, fx.Node] = {}
-        self.root = root
-        mutated: list[fx.Node] = []
-        first: dict[Any, fx.Node] = {}
-        for node in graph.nodes:
-            targets = written(node, root) or _written_in_bodies(node, root)
-            mutated += targets
-            for other in (*targets, *(viewed(node, root) or _viewed_in_bodies(node, root))):
-                self._join(node, other)
-            key = self.attribute_key(node)
-            if key is not None:
-                self._join(node, first.setdefault(key, node))
-        self.mutated = {self._find(node) for node in mutated}
-
-    def touched(self, node: fx.Node) -> bool:
-        """Whether `node` may share memory with something that is written."""
-        return self._find(node) in self.mutated
-
-    def related(self, one: fx.Node, two: fx.Node) -> bool:
-        """Whether two nodes may share memory."""
-        return self._find(one) is self._find(two)
-
-    def attribute_key(self, node: fx.Node) -> Any:
-        """What two `get_attr` nodes of one tensor have in common."""
-        if node.op != "get_attr":
-            return None
-        value = attribute(self.root, str(node.target)) if self.root is not None else None
-        return id(value) if isinstance(value, torch.Tensor) else str(node.target)
-
-    def _find(self, node: fx.Node) -> fx.Node:
-        while (above := self.parent.get(node, node)) is not node:
-            self.parent[node] = node = self.parent.get(above, above)
-        return node
-
-    def _join(self, one: fx.Node, two: fx.Node) -> None:
-        self.parent[self._find(one)] = self._find(two)
-
-
-def _written_in_bodies(node: fx.Node, root: nn.Module | None) -> tuple[fx.Node, ...]:
-    """Operands that the body of a region writes, views of them included."""
-    found: list[fx.Node] = []
-    for operands, body in _regions(node, root):
-        inner = _Classes(body.graph, body)
-        inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
-        found += [o for o, i in zip(operands, inputs) if isinstance(o, fx.Node) and inner.touched(i)]
-    return tuple(found)
-
-
-def _viewed_in_bodies(node: fx.Node, root: nn.Module | None) -> tuple[fx.Node, ...]:
-    """Operands that an output of a region may share memory with."""
-    found: list[fx.Node] = []
-    for operands, body in _regions(node, root):
-        inner = _Classes(body.graph, body)
-        inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
-        results = list(nodes_in(next(iter(reversed(body.graph.nodes))).args))
-        found += [o for o, i in zip(operands, inputs)
-                  if isinstance(o, fx.Node) and any(inner.related(i, result) for result in results)]
-    return tuple(found)
-
-
-def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
-        for name, body in bodies(node, root)[:1]:
-            yield list(node.args[node.args.index(name) + 1:]), body
+def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
+    """Whether `conj` or `real` of this tensor is more than the tensor itself."""
+    value = metadata(base)
+    real = isinstance(value, torch.Tensor) and not value.is_complex()
+    return not real and spelling_of(node).op.short in ("conj", "real", "resolve_conj", "resolve_neg")
 
 
 def _has_out(node: fx.Node) -> bool:
@@ -572,4 +467,4 @@ def _input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
         value = attribute(root, str(node.target)) if root is not None else None
         return bool(getattr(value, "requires_grad", False))
     value = metadata(node)
-    return value.requires_grad if isinstance(value, torch.Tensor) else _can_require_grad(value)
+    return bool(value.requires_grad) if isinstance(value, torch.Tensor) else _can_require_grad(value)

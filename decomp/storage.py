@@ -182,8 +182,8 @@ class Memory:
 
 def _untracked(root: Root, at: fx.Node) -> Exception:
     assert root.untracked is not None
-    return refusal(root.untracked, f"it writes with gradients off into a tensor whose gradient is needed at {at.name!r}, "
-                   "and a functional program has no way to change the value and keep the gradient",
+    return refusal(root.untracked, f"it writes with gradients off into a tensor whose gradient is needed at "
+                   f"{at.name!r}, and a functional program has no way to change the value and keep the gradient",
                    "clone() before the write, or use the tensor only where gradients are off")
 
 

@@ -94,8 +94,8 @@ def _same_layout(old: fx.Node, new: fx.Node) -> bool:
 
 def _unknown(view: View, at: fx.Node) -> Exception:
     return refusal(
-        at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before the "
-        "other is used", "pass args=, so that shapes and strides are known; or clone() before the write")
+        at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
+        "the other is used", "pass args=, so that shapes and strides are known; or clone() before the write")
 
 
 Inverse = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
@@ -145,8 +145,10 @@ def _transposed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx
 
 
 def _moved(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    pair = [v if isinstance(v, (list, tuple)) else [v] for v in (view.arguments["destination"], view.arguments["source"])]
-    return emit.call("movedim", (value, *(list(p) for p in pair)), at=at)
+    source, destination = (view.arguments[name] for name in ("source", "destination"))
+    if not isinstance(source, (list, tuple)):
+        source, destination = [source], [destination]
+    return emit.call("movedim", (value, list(destination), list(source)), at=at)
 
 
 def _again(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -188,7 +190,7 @@ def _total(emit: Emitter, sizes: Any, at: fx.Node) -> Any:
 
 def _place_of_piece(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, int]:
     parts = metadata(view.base)
-    sizes = [part.shape[dim] for part in parts] if isinstance(parts, (list, tuple)) else [None]
+    sizes: list[Any] = [part.shape[dim] for part in parts] if isinstance(parts, (list, tuple)) else [None]
     if not all(isinstance(size, int) for size in sizes):
         raise refusal(at, f"it writes to a part of {view.source.name!r}, and where that part begins is not known",
                       "pass args=, or use split_with_sizes or slices in the model")
@@ -220,7 +222,7 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """By numbers of places: the derivative of as_strided_scatter is wrong (torch 2.13: zero for what is not written)."""
+    """By numbers of places: the derivative of as_strided_scatter is wrong (torch 2.13: zero for the rest)."""
     found = metadata(base)
     if not _same_layout(view.base, base) or not found.is_contiguous() or not isinstance(found.numel(), int):
         raise refusal(at, f"it writes through {view.source.name!r}, and the layout of the memory below is not known",
@@ -312,12 +314,12 @@ INVERSES: dict[str, Inverse] = {
     **dict.fromkeys("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
                     "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory "
                     "to_dense".split(), _same),
-    **dict.fromkeys("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view _reshape_alias "
-                    "atleast_1d atleast_2d atleast_3d".split(), _reshaped),
+    **dict.fromkeys("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view "
+                    "_reshape_alias atleast_1d atleast_2d atleast_3d".split(), _reshaped),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expanded),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),
     **dict.fromkeys(("movedim", "moveaxis"), _moved),
-    **dict.fromkeys(("t", "T", "numpy_T", "mT", "mH", "H", "matrix_H", "adjoint", "conj", "_conj", "_neg_view"), _again),
+    **dict.fromkeys("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view".split(), _again),
     **dict.fromkeys(("detach", "data"), _detached),
     **dict.fromkeys(("diagonal", "linalg_diagonal"), _diagonal),
     **dict.fromkeys("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit".split(), _piece),

@@ -68,7 +68,7 @@ def run(module, args, seed=0):
     sources += [a for a in leaves if isinstance(a, torch.Tensor) and a.is_leaf and a.requires_grad]
     tracked = [o for o in flat if o.requires_grad]
     loss = sum((o * torch.arange(1, o.numel() + 1).reshape(o.shape)).sum() for o in tracked) if tracked else None
-    grads = torch.autograd.grad(loss, sources, allow_unused=True) if loss is not None and sources else []
+    grads = torch.autograd.grad(loss, sources, allow_unused=True) if loss is not None and sources else [None] * len(sources)
     grads = [torch.zeros_like(s) if g is None else g for g, s in zip(grads, sources)]
     return [flat, leaves, dict(module.named_buffers()), grads]
 

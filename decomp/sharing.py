@@ -1,0 +1,92 @@
+"""Which nodes may share memory, by op alone, and which of these sets are written. Only these need to be followed; every
+other node is copied as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.aliases import REGIONS, attribute, bodies, viewed, written
+from decomp.calls import nodes_in
+
+
+class Sharing:
+    """Sets of nodes that may share memory, by union-find."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module | None) -> None:
+        self.root = root
+        self.graph = graph
+        self._above: dict[fx.Node, fx.Node] = {}
+        self._seen: dict[Any, fx.Node] = {}
+        mutated: list[fx.Node] = []
+        for node in graph.nodes:
+            mutated += self._add(node)
+        self._mutated = {self._find(node) for node in mutated}
+
+    def touched(self, node: fx.Node) -> bool:
+        """Whether `node` may share memory with something that is written."""
+        return bool(self._mutated) and self._find(node) in self._mutated
+
+    def related(self, one: fx.Node, two: fx.Node) -> bool:
+        """Whether two nodes may share memory."""
+        return self._find(one) is self._find(two)
+
+    def attribute_key(self, node: fx.Node) -> Any:
+        """What two `get_attr` nodes of one tensor have in common."""
+        if node.op != "get_attr":
+            return None
+        value = attribute(self.root, str(node.target)) if self.root is not None else None
+        return id(value) if isinstance(value, torch.Tensor) else str(node.target)
+
+    def storage_key(self, node: fx.Node) -> Any:
+        """What two `get_attr` nodes have in common whose tensors look at one storage."""
+        value = attribute(self.root, str(node.target)) if self.root is not None and node.op == "get_attr" else None
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
+            return None
+        return id(value.untyped_storage())  # kept alive, and the same object, as long as the storage is
+
+    def _add(self, node: fx.Node) -> list[fx.Node]:
+        """Join `node` with what it may share memory with; what it writes."""
+        mutated = list(written(node, self.root))
+        related = [*mutated, *viewed(node, self.root)]
+        for operands, body in _regions(node, self.root):
+            inner, inputs, results = Sharing(body.graph, body), _inputs(body), _results(body)
+            for operand, source in zip(operands, inputs):
+                if not isinstance(operand, fx.Node):
+                    continue
+                if inner.touched(source):
+                    mutated.append(operand)
+                if inner.touched(source) or any(inner.related(source, result) for result in results):
+                    related.append(operand)
+        for other in related:
+            self._join(node, other)
+        for key in (self.attribute_key(node), self.storage_key(node)):
+            if key is not None:
+                self._join(node, self._seen.setdefault(key, node))
+        return mutated
+
+    def _find(self, node: fx.Node) -> fx.Node:
+        while (above := self._above.get(node, node)) is not node:
+            self._above[node] = node = self._above.get(above, above)
+        return node
+
+    def _join(self, one: fx.Node, two: fx.Node) -> None:
+        self._above[self._find(one)] = self._find(two)
+
+
+def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
+    """The body of a higher-order op that runs one, with the operands that are its inputs."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
+        for name, body in bodies(node, root)[:1]:
+            yield list(node.args[node.args.index(name) + 1:]), body
+
+
+def _inputs(body: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in body.graph.nodes if node.op == "placeholder"]
+
+
+def _results(body: fx.GraphModule) -> list[fx.Node]:
+    return list(nodes_in(next(iter(reversed(body.graph.nodes))).args))
