@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, constant, is_scalar, promoted, ramp, viewed, wrap
+from decomp_rules.operands import cast, constant, is_scalar, promoted, ramp, same_size, viewed, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -52,17 +52,10 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
         return torch.full(index.shape, 0, dtype=x.dtype, device=x.device)
     dim = wrap(dim, x.dim())
     for d in range(x.dim()):
-        if d != dim and not _same_size(x.shape[d], index.shape[d]):
+        if d != dim and not same_size(x.shape[d], index.shape[d]):
             x = x.narrow(d, 0, index.shape[d])
     chosen = torch.eq(index.unsqueeze(dim + 1), ramp(x, x.shape[dim], dim + 1, x.dim() + 1, index.dtype))
     return picked(chosen, x.unsqueeze(dim), dim + 1)
-
-
-def _same_size(first: Any, second: Any) -> bool:
-    """Whether two sizes are known to be equal: of symbols, by their expressions, which adds no guard."""
-    if type(first) is int and type(second) is int:
-        return first == second
-    return str(first) == str(second)
 
 
 @register(aten.take_along_dim)

@@ -86,6 +86,13 @@ def along(line: Tensor, dim: int, rank: int) -> Tensor:
     return line.view(shape)
 
 
+def same_size(first: Any, second: Any) -> bool:
+    """Whether two sizes are known to be equal: of symbols, by their expressions, which adds no guard."""
+    if type(first) is int and type(second) is int:
+        return first == second
+    return str(first) == str(second)
+
+
 def viewed(x: Tensor, shape: Sequence[Any]) -> Tensor:
     """`x` in `shape` (without −1), as a view where its strides allow one and as a view of a copy otherwise."""
     if not _view_exists(x, shape):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.indexing import located, picked
-from decomp_rules.operands import cast, constant, is_scalar, ramp, viewed, wide, wrap
+from decomp_rules.operands import cast, constant, is_scalar, ramp, same_size, viewed, wide, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -149,14 +149,14 @@ def _last(pointing: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _cut(src: Tensor, index: Tensor, but: int | None = None) -> Tensor:
     """The part of src that the index covers, all of it along the dimension `but`."""
     for d in range(src.dim()):
-        if d != but and src.shape[d] is not index.shape[d] and str(src.shape[d]) != str(index.shape[d]):
+        if d != but and not same_size(src.shape[d], index.shape[d]):
             src = src.narrow(d, 0, index.shape[d])
     return src
 
 
 def _grown(part: Tensor, x: Tensor, dim: int) -> Tensor:
     """`part` padded at its ends to the shape of x, where the index covered less."""
-    missing = [0 if str(whole) == str(size) else whole - size for whole, size in zip(x.shape, part.shape)]
+    missing = [0 if same_size(whole, size) else whole - size for whole, size in zip(x.shape, part.shape)]
     if not any(type(size) is not int or size for size in missing):
         return part
     return torch.constant_pad_nd(part, [pad for size in reversed(missing) for pad in (0, size)])

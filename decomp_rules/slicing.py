@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, ramp, viewed, wrap
+from decomp_rules.operands import cast, ramp, same_size, viewed, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -32,8 +32,8 @@ def slice_step(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step
     if not (type(missing) is int and missing == 0):
         run = _padded(run, dim, 0, missing)
     shape = list(x.shape)
-    steps = viewed(run, shape[:dim] + [count, step] + shape[dim + 1:]).narrow(dim + 1, 0, 1)
-    return viewed(steps, shape[:dim] + [count] + shape[dim + 1:])
+    steps = viewed(run, shape[:dim] + [count, step] + shape[dim + 1:])
+    return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
 
 
 def _bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
@@ -170,7 +170,7 @@ def cat_equal(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Parts of one shape: stack, viewed with the two dimensions as one."""
     tensors = _proper(tensors)
     shape = list(tensors[0].shape)
-    if not all(list(x.shape) == shape for x in tensors):
+    if not all(same_size(size, first) for x in tensors for size, first in zip(x.shape, shape)):
         return decline("the parts differ in size")
     dim = wrap(dim, len(shape))
     if len(tensors) == 1:
