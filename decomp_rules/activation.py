@@ -31,7 +31,7 @@ aten = torch.ops.aten
 @register(aten.sigmoid)
 @float_math
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e⁻ˣ), below 0 as eˣ / (1 + eˣ): the exponential never overflows. ≤ 2.5 ULP, down to the subnormals."""
+    """1 / (1 + e⁻ˣ), below 0 as eˣ / (1 + eˣ): the exponential never overflows. ≤ 2.7 ULP."""
     negative = x < 0
     e = torch.exp(torch.where(negative, x, -x))
     return torch.where(negative, e, 1.0) * torch.reciprocal(1 + e)
@@ -40,7 +40,7 @@ def sigmoid(x: Tensor) -> Tensor:
 @register(aten.silu)
 @float_math
 def silu(x: Tensor) -> Tensor:
-    """x·sigmoid(x). ≤ 3 ULP."""
+    """x·sigmoid(x). ≤ 3.3 ULP."""
     return x * torch.sigmoid(x)
 
 

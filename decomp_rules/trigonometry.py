@@ -82,7 +82,7 @@ def cos(x: Tensor) -> Tensor:
 @register(aten.tan)
 @float_math
 def tan(x: Tensor) -> Tensor:
-    """sin x / cos x. ≤ 4 ULP."""
+    """sin x / cos x. ≤ 4.5 ULP up to 1.7e38."""
     return torch.sin(x) * torch.reciprocal(torch.cos(x))
 
 
@@ -165,7 +165,7 @@ def atan2(x: Tensor, other: Tensor) -> Tensor:
 @register(aten.asin)
 @float_math
 def asin(x: Tensor) -> Tensor:
-    """A polynomial up to 0.6, beyond π/2 − 2·asin √((1 − |x|) / 2). ≤ 2 ULP."""
+    """A polynomial up to 0.6, beyond π/2 − 2·asin √((1 − |x|) / 2). ≤ 2.1 ULP."""
     magnitude = torch.where(x < 0, -x, x)
     small, angle = _asin_or_rest(magnitude)
     return _with_sign_of(x, torch.where(small, angle, math.pi / 2 - 2 * angle))
@@ -216,7 +216,7 @@ def acosh(x: Tensor) -> Tensor:
 @register(aten.atanh)
 @float_math
 def atanh(x: Tensor) -> Tensor:
-    """(log1p(x) − log1p(−x)) / 2: both have the same sign. ≤ 2 ULP."""
+    """(log1p(x) − log1p(−x)) / 2: both have the same sign. ≤ 2.3 ULP."""
     return 0.5 * (torch.log1p(x) - torch.log1p(-x))
 
 
