@@ -1,5 +1,6 @@
 """Lower any PyTorch model to the ops that a backend knows, and prove it. The public names, and nothing else."""
 
+from decomp.backends import backend as backend
 from decomp.calls import Call as Call, calls as calls
 from decomp.errors import (
     CaptureError as CaptureError,

@@ -16,7 +16,7 @@ from decomp.calls import metadata
 from decomp.effects import is_effect
 from decomp.errors import MetadataMissing, RuleError
 from decomp.proxies import RuleTracer, run_on_proxies
-from decomp.recording import SYMBOLIC, Tape, fake_like, recording
+from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
 
 
@@ -109,6 +109,8 @@ def _record(
         return Declined(missing.problem + "; pass args=")
     except RuleError:
         raise
+    except UnknownSize as unknown:
+        return Declined(f"needs {unknown}")
     except NewGuard as guard:
         return Declined(f"adds a guard on sizes that are dynamic: {guard}")
     except Exception as error:
@@ -200,23 +202,24 @@ def _said(value: Any) -> str:
 
 def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expected: torch.Tensor) -> fx.Node:
     """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
-    if tracer.dialect != "aten" or value.layout is not torch.strided or expected.layout is not torch.strided:
+    if value.layout is not torch.strided or expected.layout is not torch.strided:
         return node
     if _layout(value) == _layout(expected):
         return node
     order = dense_order(expected)
     if order is None:
         return node
+    result = run_on_proxies(_laid_out, tracer, [tracer.proxy(node), order], {})
+    assert isinstance(result, fx.Node)
+    return result
+
+
+def _laid_out(x: torch.Tensor, order: list[int]) -> torch.Tensor:
+    """A copy of `x` whose dimensions lie in memory in `order`, the slowest first."""
+    if order == sorted(order):
+        return x.clone(memory_format=torch.contiguous_format)
     inverse = [order.index(i) for i in range(len(order))]
-    assert tracer.tape.mode is not None
-    with torch.no_grad(), recording(tracer.tape, tracer.refuse):
-        if order == sorted(order):
-            laid = value.clone(memory_format=torch.contiguous_format)
-        else:
-            laid = value.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
-    found = tracer.tape.node_of(laid)
-    assert found is not None
-    return found
+    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
 
 
 def _layout(value: torch.Tensor) -> tuple[Any, ...] | None:
@@ -237,17 +240,23 @@ def _expr(value: Any) -> Any:
 
 def dense_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
-    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
-    if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
+    hints = [_hint(stride) for stride in value.stride()]
+    if None in hints:
         return list(range(value.dim())) if value.is_contiguous() else None
-    ordered = sorted(dims, key=lambda d: (value.stride(d), -d), reverse=True)
-    span = 1
+    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
+    ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
+    span: Any = 1
     for d in reversed(ordered):
-        if value.stride(d) != span:
+        if _expr(value.stride(d)) != _expr(span):
             return None
-        span *= value.shape[d]
+        span = span * value.shape[d]
     ones = [d for d in range(value.dim()) if d not in dims]
     return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
+
+
+def _hint(size: Any) -> int | None:
+    """The size that a symbolic one had when the program was captured."""
+    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
 def drop_dead(graph: fx.Graph) -> None:

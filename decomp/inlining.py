@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import copy
+import inspect
 
 from torch import fx, nn
 
 from decomp import appending
 
-Wanted = Callable[[nn.Module], fx.Graph | None]
+Wanted = Callable[[nn.Module, fx.Node], fx.Graph | None]
 """The graph to put in the place of a leaf module, or None to leave the call as it is."""
 
 
@@ -23,7 +24,7 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> tuple[fx.Graph,
     for name in reserved:
         new._graph_namespace._used_names.discard(name)
     for node in graph.nodes:
-        body = wanted(root.get_submodule(str(node.target))) if node.op == "call_module" else None
+        body = wanted(root.get_submodule(str(node.target)), node) if node.op == "call_module" else None
         if body is None:
             copied = appending.copied(new, node, values.__getitem__)
             values[node], origin[copied] = copied, node
@@ -62,14 +63,36 @@ def _copied(new: fx.Graph, node: fx.Node, call: fx.Node, inner: dict[fx.Node, ob
     return copied
 
 
-def traced_forward(module: nn.Module) -> fx.Graph | None:
-    """The graph of a module's own forward, its children being leaves; None if it cannot be traced."""
+def traced_forward(module: nn.Module, call: fx.Node | None = None) -> fx.Graph | None:
+    """The graph of a module's own forward, its children being leaves; None if it cannot be traced. Parameters of the
+    forward that `call` leaves out are at their defaults."""
     try:
-        return _Forward().trace(module)
+        return _Forward().trace(_without_checks(module), _defaults(module, call))
     except Exception:
         return None
 
 
+def _defaults(module: nn.Module, call: fx.Node | None) -> dict[str, object]:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    given = 1 if call is None else len(call.args)
+    named = {} if call is None else call.kwargs
+    return {
+        p.name: p.default for p in parameters[given:] if p.name not in named and p.default is not inspect.Parameter.empty
+    }
+
+
+def _without_checks(module: nn.Module) -> nn.Module:
+    """Normalisation modules ask for the rank of their input, which a proxy does not know: a copy that shares everything
+    else does not ask."""
+    if not hasattr(module, "_check_input_dim"):
+        return module
+    copied = copy.copy(module)
+    object.__setattr__(copied, "_check_input_dim", lambda x: None)
+    return copied
+
+
 class _Forward(fx.Tracer):
+    proxy_buffer_attributes = True  # else tracing would run `num_batches_tracked.add_(1)` on the user's own buffer
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return m.__module__.startswith("torch.nn") and not list(m.children())

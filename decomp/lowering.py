@@ -18,7 +18,7 @@ from decomp import frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection
 from decomp.errors import Blocker, NotLowered
 from decomp.frontends import Parts, Program
-from decomp.inlining import traced_forward
+from decomp.inlining import inlined, traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.ops import of_function, of_module_class, op as op_of
 from decomp.plan import KEEP, Blocked, Decision, Derived, Keep, Plan, Planner
@@ -265,21 +265,28 @@ class _Work:
             model, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic, inline=self._body_of_module
         )
 
-    def _body_of_module(self, module: nn.Module) -> fx.Graph | None:
+    def _body_of_module(self, module: nn.Module, call: fx.Node) -> fx.Graph | None:
         """The forward of a leaf module, where what it computes has to be lowered."""
         if isinstance(module, fx.GraphModule):
             return None if type(module).__name__.startswith("GuardsFn") else module.graph
         op = of_module_class(type(module))
         if not self.everywhere and self.target.surely_legal(op, None):
             return None
-        body = traced_forward(module)
+        body = traced_forward(module, call)
         if body is None or not self.everywhere:
-            return body
-        return body if any(self._matches(module, node) for node in body.nodes) else None
+            return body if body is None else self._inlined_within(module, body)
+        matches = any(self._matches(module, node) for node in body.nodes)
+        return self._inlined_within(module, body) if matches else None
+
+    def _inlined_within(self, module: nn.Module, body: fx.Graph) -> fx.Graph:
+        """A forward with the modules that it calls inlined in turn."""
+        if any(node.op == "call_module" for node in body.nodes):
+            body, _ = inlined(body, module, self._body_of_module)
+        return body
 
     def _matches(self, module: nn.Module, node: fx.Node) -> bool:
         if node.op == "call_module":
-            return self._body_of_module(module.get_submodule(str(node.target))) is not None
+            return self._body_of_module(module.get_submodule(str(node.target)), node) is not None
         if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
             return False
         try:

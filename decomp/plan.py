@@ -219,12 +219,16 @@ class Planner:
         if found is None:
             bound: Any = call
             try:
-                found = expand(rule, bound, node, slots, self._mode(slots, memory), self.dialect)
+                found = expand(rule, bound, node, slots, self._mode(slots, memory), self._dialect(node))
             except RuleError as error:
                 raise error.at(node) from error.__cause__
             self.runs += isinstance(found, Expansion)
             memory.expansions[(rule, key)] = found
         return found
+
+    def _dialect(self, node: fx.Node) -> str:
+        """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""
+        return "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
 
     def _reached(self, expansion: Expansion, key: Key, op: Op, index: int) -> Stamp | str:
         """The expansion lowered in turn, flat; or why it does not reach the target."""

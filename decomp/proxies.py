@@ -73,7 +73,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             self.busy = False
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
             return out
-        node_args, node_kwargs = self.tape.arguments(_fakes((args, kwargs)))
+        node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
         node.meta["val"] = out
         self.tape.track(out, node)

@@ -79,7 +79,9 @@ class Tape:
         return item
 
     def arguments(self, value: Any) -> Any:
-        """Arguments as a graph holds them: tensors and symbolic sizes become nodes."""
+        """Arguments as a graph holds them: proxies, tensors and symbolic sizes become nodes."""
+        if isinstance(value, fx.Proxy):
+            return value.node
         if isinstance(value, (list, tuple)):
             items = [self.arguments(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
@@ -124,28 +126,59 @@ class Tape:
         return self._sizes[expr]
 
     def _computed_size(self, value: Any, expr: Any) -> fx.Node:
-        for node in self.graph.nodes:
-            if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):
-                continue
-            for dim, size in enumerate(node.meta["val"].shape):
-                if isinstance(size, torch.SymInt) and size.node.expr == expr:
-                    return self.append(torch.ops.aten.sym_size.int, (node.meta["val"], dim), {}, size)
+        for node, dim, size in self._known_sizes():
+            if dim is not None and size.node.expr == expr:
+                return self.append(torch.ops.aten.sym_size.int, (node.meta["val"], dim), {}, size)
+        if expr.is_symbol:
+            return self._solved(value, expr)
         return self._interpreted(value, expr)
+
+    def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
+        """Symbolic sizes that inputs bring: an input that is one itself, or a dimension of one."""
+        for node in self.graph.nodes:
+            given = node.meta.get("val") if node.op == "placeholder" else None
+            if isinstance(given, SYMBOLIC):
+                yield node, None, given
+            elif isinstance(given, torch.Tensor):
+                yield from ((node, d, size) for d, size in enumerate(given.shape) if isinstance(size, torch.SymInt))
+
+    def _solved(self, value: Any, symbol: Any) -> fx.Node:
+        """`s0` from an input of size `a·s0 + b`."""
+        for node, dim, size in self._known_sizes():
+            expr = size.node.expr
+            factor = expr.coeff(symbol, 1)
+            rest = expr - factor * symbol
+            if not factor.is_integer or factor == 0 or not rest.is_integer or not rest.is_number or not factor.is_number:
+                continue
+            source = node if dim is None else self.size(size)
+            return self._arithmetic(lambda p: (p - int(rest)) // int(factor), [source], value)
+        raise UnknownSize(f"the size {symbol}, which none of the inputs has")
 
     def _interpreted(self, value: Any, expr: Any) -> fx.Node:
         """`s0*4` from the node of `s0`: the expression is run on proxies."""
         shape_env = value.node.shape_env
+        symbols = sorted(expr.free_symbols, key=str)
+        sources = [self.size(shape_env.create_symintnode(symbol, hint=None)) for symbol in symbols]
+
+        def computed(*proxies: fx.Proxy) -> Any:
+            return sympy_interp(PythonReferenceAnalysis, dict(zip(symbols, proxies)), expr)
+
+        return self._arithmetic(computed, sources, value)
+
+    def _arithmetic(self, function: Callable[..., Any], sources: list[fx.Node], value: Any) -> fx.Node:
+        """Record arithmetic on sizes; every node gets the size that it computes."""
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
-        known = {}
-        for symbol in expr.free_symbols:
-            hint = shape_env.create_symintnode(symbol, hint=None)
-            if expr == symbol:
-                raise LookupError(f"the size {symbol} belongs to no input of the rule")
-            known[symbol] = fx.Proxy(self.size(hint), tracer)
-        result = sympy_interp(PythonReferenceAnalysis, known, expr)
-        node: fx.Node = result.node
+        before = len(self.graph.nodes)
+        node: fx.Node = function(*[fx.Proxy(source, tracer) for source in sources]).node
+        for new in list(self.graph.nodes)[before:]:
+            args = fx.node.map_arg(new.args, lambda n: n.meta["val"])
+            new.meta["val"] = new.target(*args)
         node.meta["val"] = value
         return node
+
+
+class UnknownSize(LookupError):
+    """A rule uses a dynamic size that cannot be computed from its inputs."""
 
 
 def _place(value: torch.Tensor) -> tuple[Any, ...]:
@@ -178,7 +211,8 @@ class _Recorder(ProxyTorchDispatchMode):
         if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
             return args[0]  # torch.tensor() detaches what it has just made
         args, kwargs = tree_map(self._fake, (args, kwargs))
-        out = func(*args, **kwargs)
+        with _kernels_may_guess(self.tape.mode):
+            out = func(*args, **kwargs)
         if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out
@@ -190,6 +224,10 @@ class _Recorder(ProxyTorchDispatchMode):
             self.tape.append(func, args, kwargs, out)
         return out
 
+    def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Arithmetic on sizes is recorded when a size is used, not when it is computed."""
+        return func(*args, **kwargs)
+
     def _recorded_effect(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if out is None and not func._schema.returns:
             self.tape.append(func, args, kwargs, out)
@@ -198,6 +236,23 @@ class _Recorder(ProxyTorchDispatchMode):
         if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
             return self.tape.constant(value)
         return value
+
+
+@contextlib.contextmanager
+def _kernels_may_guess(mode: FakeTensorMode | None) -> Iterator[None]:
+    """Kernels ask which of two layouts a symbolic one is; the example answers, and nothing is guarded. Only what a rule
+    itself asks about sizes is refused. (The two flags are those of `ShapeEnv.error_on_new_guards`, torch 2.13.)"""
+    env = mode.shape_env if mode is not None else None
+    if env is None:
+        yield
+        return
+    before = env.frozen, env._error_on_new_guards
+    env.frozen = env._error_on_new_guards = False
+    try:
+        with env.suppress_guards():
+            yield
+    finally:
+        env.frozen, env._error_on_new_guards = before
 
 
 @contextlib.contextmanager
