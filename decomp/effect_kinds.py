@@ -48,6 +48,8 @@ class Effects:
         return ", ".join(named) or "no effect"
 
 
+MARKS = frozenset({Effect.ASSERTION, Effect.REGION, Effect.OTHER})
+"""Effects of calls that compute no tensor: they stand in a program for any target."""
 NONE = Effects()
 UNKNOWN = Effects(known=False)
 WRITES = Effects(frozenset({Effect.MUTATION}))
@@ -181,8 +183,12 @@ def _writing(effects: Effects) -> Effects:
 def _of_module(owner: nn.Module | None, node: fx.Node) -> Effects:
     if owner is None:
         return UNKNOWN
-    module = owner.get_submodule(str(node.target))
-    op = of_module_class(type(module))
+    try:
+        module = owner.get_submodule(str(node.target))
+    except AttributeError:
+        return UNKNOWN
+    cls: Any = type(module)
+    op = of_module_class(cls)
     if op.packet is None or hasattr(module, "running_mean"):
         return UNKNOWN
     effects = _of_packet(op, written=False)

@@ -48,6 +48,14 @@ class CodegenChanged(VerificationError):
     """The graph takes or returns its values in another container than the source."""
 
 
+class NameClash(VerificationError):
+    """Two nodes have one name, so that the code made from the graph would confuse them."""
+
+
+class ValueLost(VerificationError):
+    """A value of the source that is used has nothing that stands for it."""
+
+
 class IllegalCall(VerificationError):
     """A call is not in the target."""
 
@@ -110,6 +118,9 @@ class Correspondence:
     """Why a lowered node may not stand in the target, or None."""
     added: frozenset[str] = frozenset()
     """Names of placeholders that the lowering added on purpose, as for lifted constants."""
+    writes: tuple[fx.Node, ...] = ()
+    """New values of mutated inputs and buffers, where the lowered graph writes them back already: as the leading
+    outputs of an exported program, or by trailing calls of `copy_`."""
 
 
 @dataclass(frozen=True)
