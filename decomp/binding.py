@@ -14,16 +14,14 @@ from decomp import _spellings as spellings
 from decomp.ops import Op, Spelling, of_function, of_method
 from decomp.python_calls import bind_python, python_signature
 from decomp.schema import (
-    MISSING as MISSING,
     BindingError as BindingError,
     Bound as Bound,
-    Kind as Kind,
-    Parameter as Parameter,
+    Kind,
+    Parameter,
     fill,
     fits,
-    names as names,
-    overloads as overloads,
-    parameters as parameters,
+    overloads,
+    parameters,
 )
 
 
@@ -100,7 +98,7 @@ def _is_number(value: Any, kind: Callable[[Any], Kind]) -> bool:
 
 
 def _tensor_first(op: Op, args: list[Any], kind: Callable[[Any], Kind]) -> tuple[Op, list[Any]]:
-    """`2 + x` as `x + 2`, `2 < x` as `x > 2` and `2 - x` as `rsub(x, 2)`, which is what Python and PyTorch make of them."""
+    """`2 + x` as `x + 2`, `2 < x` as `x > 2`, `2 - x` as `rsub(x, 2)`: what Python and PyTorch make of them."""
     if len(args) != 2 or not _is_number(args[0], kind) or _is_number(args[1], kind):
         return op, args
     mirrored = spellings.MIRRORED.get(op.name.removeprefix("aten."))

@@ -101,13 +101,7 @@ class Emitter:
 
     def fresh(self, value: Any) -> Any:
         """`value` on memory of its own: a fake tensor that two nodes share would make them look like one storage."""
-        return tree_map(self._fresh, value)
-
-    def _fresh(self, value: Any) -> Any:
-        if not isinstance(value, FakeTensor) or value.layout is not torch.strided or self.mode is None:
-            return value
-        with self.mode, self._no_guards():
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return tree_map(own_memory, value)
 
     def computed(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives on the metadata of its arguments, or None if any has none."""
@@ -117,15 +111,8 @@ class Emitter:
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         function = getattr(args[0], target) if op == "call_method" else target
-        with self.mode, torch.no_grad(), self._no_guards():
+        with self.mode, torch.no_grad(), _no_guards(self.mode):
             return function(*(args[1:] if op == "call_method" else args), **kwargs)
-
-    @contextlib.contextmanager
-    def _no_guards(self) -> Iterator[None]:
-        """The shape environment belongs to the source program, which is not to be changed."""
-        env = self.mode.shape_env if self.mode is not None else None
-        with env.suppress_guards() if env is not None else contextlib.nullcontext():
-            yield
 
     def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
         """The sizes of a tensor of known shape: numbers, and nodes for those known at run time only."""
@@ -149,6 +136,22 @@ class Emitter:
             if not node.users and not _has_effect(node):
                 self.origin.pop(node, None)
                 self.graph.erase_node(node)
+
+
+def own_memory(value: Any) -> Any:
+    """A fake tensor like `value` on memory of its own; anything else as it is."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+        return value
+    with value.fake_mode, _no_guards(value.fake_mode):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+@contextlib.contextmanager
+def _no_guards(mode: FakeTensorMode) -> Iterator[None]:
+    """The shape environment belongs to the source program, which is not to be changed."""
+    env = mode.shape_env
+    with env.suppress_guards() if env is not None else contextlib.nullcontext():
+        yield
 
 
 def is_aten(graph: fx.Graph) -> bool:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from decomp.binding import Bound
 from decomp.calls import metadata
-from decomp.effects import is_effect
+from decomp.effect_kinds import Effects, EffectTable
 from decomp.errors import MetadataMissing, RuleError
 from decomp.proxies import RuleTracer, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
@@ -182,18 +183,18 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
     value = result.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return result
-    for what, got, wanted in (
-        ("shape", _shape(value), _shape(expected)),
-        ("dtype", value.dtype, expected.dtype),
-        ("device", value.device, expected.device),
+    for what, got, wanted, same in (
+        ("shape", value.shape, expected.shape, _same_shape(value, expected)),
+        ("dtype", value.dtype, expected.dtype, value.dtype == expected.dtype),
+        ("device", value.device, expected.device, value.device == expected.device),
     ):
-        if got != wanted:
+        if not same:
             tracer.fail(f"returned {what} {_said(got)}, the op gives {_said(wanted)}", f"return the op's own {what}")
     return _with_strides(tracer, result, value, expected)
 
 
-def _shape(value: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in value.shape)
+def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dim() == b.dim() and all(statically_known_true(x == y) for x, y in zip(a.shape, b.shape))
 
 
 def _said(value: Any) -> str:
@@ -259,8 +260,13 @@ def _hint(size: Any) -> int | None:
     return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
+def _matters(effects: Effects) -> bool:
+    return bool(effects) or not effects.known
+
+
 def drop_dead(graph: fx.Graph) -> None:
     """Erase what nothing uses and what has no effect. Inputs stay."""
+    effects = EffectTable()
     for node in reversed(list(graph.nodes)):
-        if not node.users and node.op not in ("placeholder", "output") and not is_effect(node):
+        if not node.users and node.op not in ("placeholder", "output") and not _matters(effects.of(node)):
             graph.erase_node(node)

@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from decomp import frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection
+from decomp.effect_kinds import MARKS, of_callable
 from decomp.errors import Blocker, NotLowered
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
@@ -462,7 +463,7 @@ def _sure(target: Target, node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
-        return False
+        return node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS)
     spelling = of_function(node.target)
     return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
 

@@ -16,7 +16,6 @@ from decomp.aliases import (
     METADATA_WRITES,
     REGIONS,
     SAME_TENSOR,
-    attribute,
     bodies,
     refusal,
     shares_memory,
@@ -27,7 +26,15 @@ from decomp.aliases import (
 )
 from decomp.calls import bound_call, kind_of, metadata
 from decomp.emitting import Emitter
-from decomp.functional import Functional, Write, append_writes, as_module
+from decomp.functional import (
+    Functional,
+    Write,
+    append_writes,
+    as_module,
+    can_require_grad,
+    input_requires_grad,
+    keep_saved_values,
+)
 from decomp.inplace import cast, functional_call, method_name, out_call, sibling
 from decomp.sharing import Sharing
 from decomp.storage import Alias, Memory, Tensor
@@ -50,7 +57,9 @@ def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
 
 def functionalize(graph: fx.Graph, root: nn.Module | None) -> Functional:
     """A functional copy of `graph`. Raises `MutationError` for what cannot be followed."""
-    return _Walk(graph, root).functional()
+    functional = _Walk(graph, root).functional()
+    keep_saved_values(functional, root)
+    return functional
 
 
 class _Walk:
@@ -105,7 +114,7 @@ class _Walk:
 
     def _gradient_of(self, node: fx.Node) -> bool:
         """Whether the result of a call requires a gradient, as far as its inputs tell."""
-        if not self.memory.grad_enabled or not _can_require_grad(metadata(node)):
+        if not self.memory.grad_enabled or not can_require_grad(metadata(node)):
             return False
         return self._requires(*node.all_input_nodes)
 
@@ -149,7 +158,7 @@ class _Walk:
             if self.storages.setdefault(storage, node) is not node:
                 raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
                               "parameter, and one of them is written", "clone() one of the two when the module is made")
-        self._fresh(node, new, _input_requires_grad(node, self.root))
+        self._fresh(node, new, input_requires_grad(node, self.root))
         if key is not None and node in self.tensors:
             self.attributes[key] = self.tensors[node]
 
@@ -453,18 +462,3 @@ def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
 
 def _has_out(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)
-
-
-def _can_require_grad(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.is_floating_point() or value.is_complex()
-    return not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
-def _input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
-    """Whether an input may require a gradient: parameters do, buffers do not, others as the example did."""
-    if node.op == "get_attr":
-        value = attribute(root, str(node.target)) if root is not None else None
-        return bool(getattr(value, "requires_grad", False))
-    value = metadata(node)
-    return bool(value.requires_grad) if isinstance(value, torch.Tensor) else _can_require_grad(value)

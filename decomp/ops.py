@@ -120,18 +120,21 @@ def of_method(name: str) -> Spelling:
     return Spelling(Op(f"torch.Tensor.{name}"))
 
 
-@functools.lru_cache(maxsize=None)
 def of_module_class(cls: type[nn.Module], strict: bool = False) -> Op:
-    """The op that a module class applies: `nn.ReLU` is `relu`, `nn.Conv2d` is `conv2d`. A class that is no plain wrapper
-    of one op is an op of its own; with `strict`, that is an `UnknownOp`."""
-    name = spellings.MODULES.get(cls.__name__) if cls.__module__.startswith("torch.nn") else None
-    if name is None and cls.__module__.startswith("torch.nn.modules"):
-        name = _names_without_underscores().get(_flat(cls.__name__))
-    if name is not None:
-        return Op(f"aten.{name}")
-    if strict:
-        raise UnknownOp(f"{cls.__module__}.{cls.__qualname__}", known_names())
-    return Op(f"{cls.__module__}.{cls.__qualname__}")
+    """The op that a module class applies: `nn.ReLU` is `relu`, `nn.Conv2d` is `conv2d`. A class that is no plain
+    wrapper of one op is an op of its own; with `strict`, that is an `UnknownOp`."""
+    name, known = f"{cls.__module__}.{cls.__qualname__}", _named_by_class(cls.__module__, cls.__name__)
+    if known is None and strict:
+        raise UnknownOp(name, known_names())
+    return Op(known or name)
+
+
+@functools.lru_cache(maxsize=None)
+def _named_by_class(module: str, name: str) -> str | None:
+    found = spellings.MODULES.get(name) if module.startswith("torch.nn") else None
+    if found is None and module.startswith("torch.nn.modules"):
+        found = _names_without_underscores().get(_flat(name))
+    return f"aten.{found}" if found else None
 
 
 @functools.lru_cache(maxsize=1)
@@ -158,7 +161,7 @@ def _flat(name: str) -> str:
 def _is_tensor_method(function: Any) -> bool:
     owner = getattr(function, "__objclass__", None)
     if owner is not None:
-        return issubclass(torch.Tensor, owner)
+        return bool(issubclass(torch.Tensor, owner))
     name = getattr(function, "__name__", "")
     return inspect.isfunction(function) and getattr(torch.Tensor, name, None) is function
 
@@ -166,8 +169,8 @@ def _is_tensor_method(function: Any) -> bool:
 def _is_torch_function(function: Any) -> bool:
     if function in spellings.OWN:
         return False
-    module = getattr(function, "__module__", None) or getattr(getattr(function, "__self__", None), "__name__", "")
-    return module in spellings.LIBRARIES or module.startswith("_VariableFunctions")
+    module = getattr(function, "__module__", None) or getattr(getattr(function, "__self__", None), "__name__", None)
+    return isinstance(module, str) and module in spellings.LIBRARIES
 
 
 def _of_text(text: str) -> Spelling:

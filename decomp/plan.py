@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
+from decomp.effect_kinds import MARKS, of_callable
 from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function
@@ -108,7 +109,7 @@ class Planner:
         if isinstance(target, torch._ops.HigherOrderOperator):
             return True
         if not isinstance(target, torch._ops.OpOverload):
-            return False
+            return node.op == "call_function" and not of_callable(target).kinds.isdisjoint(MARKS)
         if is_free(target):
             return True
         spelling = of_function(target)

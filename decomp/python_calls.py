@@ -123,7 +123,7 @@ def _schema_name(op: Op, name: str, place: int) -> str:
 def _best_overload(
     op: Op, arguments: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> tuple[str | None, tuple[Parameter, ...]]:
-    """The overload that knows most of the argument names, and whose types most of the values fit; the first of equals."""
+    """The overload that knows most of the argument names, and whose types most values fit; the first of equals."""
 
     def score(params: tuple[Parameter, ...]) -> int:
         known = {p.name: p for p in params}
@@ -156,8 +156,10 @@ def _tensordot(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _cdist(op: Op, values: Values) -> tuple[Op, Values]:
-    modes = {"use_mm_for_euclid_dist_if_necessary": None, "use_mm_for_euclid_dist": 1, "donot_use_mm_for_euclid_dist": 2}
-    return op, {**values, "compute_mode": modes.get(values["compute_mode"], values["compute_mode"])}
+    mode = values["compute_mode"]
+    names_of_modes = ["use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"]
+    number = names_of_modes.index(mode) + 1 if mode in names_of_modes else None
+    return op, {**values, "compute_mode": number}
 
 
 def _einsum(op: Op, values: Values) -> tuple[Op, Values]:

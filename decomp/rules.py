@@ -14,7 +14,7 @@ import torch
 from decomp import _spellings as spellings
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
 from decomp.errors import RuleError, located, spelled
-from decomp.ops import Op, op as op_of, resolve
+from decomp.ops import Op, op as op_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""What the schemas of PyTorch's operators say: the overloads of an op, their parameters, and whether values fit them."""
+"""What the schemas of PyTorch's operators say: overloads of an op, their parameters, and whether values fit them."""
 
 from __future__ import annotations
 
@@ -174,11 +174,7 @@ def _fits_list(parameter: Parameter, value: Any, kind: Callable[[Any], Kind]) ->
 
 def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
     if isinstance(value, (fx.Node, fx.Proxy)):
-        what = kind(value)
-        if type_ == "Tensor":
-            return what != "host"
-        allowed = ("int", "SymInt", "number", "float", "bool")
-        return type_ in (allowed + ("Device", "ScalarType") if what == "host" else allowed) and what != "tensor"
+        return _may_be(type_, kind(value))
     if isinstance(value, torch.Tensor):
         return type_ == "Tensor"
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -193,3 +189,9 @@ def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
     return isinstance(value, allowed)
 
 
+def _may_be(type_: str, what: Kind) -> bool:
+    """Whether a value of the graph can have this type, by what is known of it."""
+    if type_ == "Tensor":
+        return what != "host"
+    numbers = type_ in ("int", "SymInt", "number", "float", "bool")
+    return what != "tensor" and (numbers or what == "host" and type_ in ("Device", "ScalarType"))

@@ -96,6 +96,11 @@ class Target:
 
     __contains__ = knows
 
+    def conditions(self) -> list[tuple[str, str]]:
+        """Each op by name, with the condition under which it is legal; "" where it always is."""
+        said = {_shown(key): _said(alternatives) for key, alternatives in self._entries.items() if alternatives}
+        return sorted(said.items())
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(_shown(key) for key, alternatives in self._entries.items() if alternatives))
 
@@ -148,10 +153,8 @@ def _holds(condition: Condition, call: Call) -> bool:
         raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
 
 
-def _listed(ops: Any) -> Iterable[Any]:
-    if isinstance(ops, (str, Op)) or callable(ops):
-        return (ops,)
-    return ops
+def _listed(ops: Any) -> tuple[Any, ...]:
+    return (ops,) if isinstance(ops, (str, Op)) or callable(ops) else tuple(ops)
 
 
 def _key(spelling: Any) -> Key:
@@ -172,6 +175,12 @@ def _meant_overload(spelling: Any, found: Spelling) -> str | None:
 
 def _shown(key: Key) -> str:
     return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
+
+
+def _said(alternatives: Alternatives) -> str:
+    if () in alternatives:
+        return ""
+    return ", or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
 
 
 def _as_target(other: Any) -> Target:

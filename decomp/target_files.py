@@ -1,5 +1,5 @@
-"""Targets as TOML files. A file has a `name`, a `description`, `ops` by any spelling, `tags` of PyTorch's overloads (all
-ops that carry one), `namespaces` (all ops registered there), and conditions:
+"""Targets as TOML files. A file has a `name`, a `description`, `ops` by any spelling, `tags` of PyTorch's overloads
+(all ops that carry one), `namespaces` (all ops registered there), and conditions:
 
 ```toml
 [[when]]
@@ -9,9 +9,9 @@ at_least = 0
 reason = "negative padding is a slice"    # optional
 ```
 
-The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given` (written,
-and no empty list), each of one `argument`; `dtype` and `result` hold the kinds of dtypes (float, complex, integer, bool)
-that tensor arguments and results may have. Conditions of one op add up."""
+The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given`
+(written, and no empty list), each of one `argument`; `dtype` and `result` hold the kinds of dtypes (float, complex,
+integer, bool) that tensor arguments and results may have. Conditions of one op add up."""
 
 from __future__ import annotations
 
