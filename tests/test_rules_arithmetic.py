@@ -1,7 +1,7 @@
 """Arithmetic, comparison and logic agree with the ops, special values, promotion and gradients at ties included."""
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 
 from decomp_rules import arithmetic, comparison
@@ -186,3 +186,16 @@ def test_the_rest_agrees():
     agrees(RULES, aten.isin.Tensor_Tensor, WHOLE, torch.tensor([7, 0], dtype=torch.int8), invert=True)
     agrees(RULES, aten.isin.Tensor_Scalar, WHOLE, 7)
     agrees(RULES, aten.floor_divide.default, torch.tensor([-7, 7]), torch.tensor([2, -2]))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, y: x - y + torch.sub(x, y, alpha=0.5) + (1 - x) + torch.add(x, y, alpha=2),
+    lambda x, y: x.abs() + x.sign() * y + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + y.clamp_min(0.1),
+    lambda x, y: ((x >= y) & (x > 0) | (x <= 0.1) | (x == y)).float() * x + (~(x > 0)).long(),
+    lambda x, y: x.masked_fill(x > 0, -2.0) + torch.where(y > 0, x, 0.0) + torch.nan_to_num(y),
+    lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=2) + torch.addcdiv(x, y, x) + torch.fmax(x, y),
+    lambda x, y: torch.div(x, y, rounding_mode="floor") + torch.div(x, 2, rounding_mode="trunc"),
+    lambda x, y: x.diff(append=y[:, :1]) + (x > y).bitwise_not() + x.isfinite(),
+])
+def test_programs_reach_the_targets(function):
+    lowered_agrees(function, sample(3, 4), sample(3, 4, seed=1))

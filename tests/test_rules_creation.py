@@ -1,7 +1,7 @@
 """Constants, ramps, triangles, casts and copies agree with the ops, value for value."""
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -117,3 +117,13 @@ def test_copies_agree():
     agrees(RULES, aten.fill.Scalar, x, 2, gradient=False)
     agrees(RULES, aten.fill.Tensor, x, torch.tensor(2), gradient=False)
     assert casts.contiguous(x).is_contiguous()
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x + torch.arange(x.shape[0]) + torch.arange(0, 1, 0.2) + torch.linspace(0, 1, 5),
+    lambda x: x + torch.zeros(5) + x.new_ones(5) + torch.zeros_like(x) + torch.full_like(x, 2) + torch.eye(5),
+    lambda x: x.expand(4, 5).tril(1).triu(-1),
+    lambda x: x.double().float() + x.half().type_as(x) + x.to(torch.bfloat16).to(x) + x.detach() * x,
+])
+def test_programs_reach_the_targets(function):
+    lowered_agrees(function, torch.randn(5))

@@ -1,8 +1,9 @@
 """Reading and writing by index agree with the ops, and what is not chosen leaves no trace: no NaN, no gradient."""
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
+from torch.nn import functional as F
 
 from decomp_rules import indexing, scattering
 
@@ -175,3 +176,27 @@ def test_bins_agree():
 
 def test_what_has_the_size_of_its_data_is_declined():
     assert indexing.nonzero(TABLE).reason == indexing.masked_select(TABLE, TABLE > 0).reason
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x[:, ROWS[:2]].unsqueeze(0) + x[ROWS[:2]][:, ROWS[:2]].sum(),
+    lambda x: F.embedding(ROWS.abs(), x[0], padding_idx=1) * F.one_hot(ROWS.abs(), 6).float(),
+    lambda x: x.gather(1, ROWS.abs().view(4, 1, 1)) + x.index_select(1, torch.tensor([2])),
+    lambda x: torch.index_put(x, (ROWS[:2],), x[:2] * 2, True).index_add(0, ROWS[:2], x[2:]),
+    lambda x: x.clone().index_put_((ROWS[:2],), x[:2] * 2).masked_fill_(x > 1, 0.5),
+    lambda x: x.scatter(0, ROWS.abs().view(1, 4, 1), 2.0).scatter_add(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1]),
+    lambda x: x.scatter_reduce(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1], "amax") + x.take(ROWS)[0],
+])
+def test_programs_reach_the_targets(function):
+    lowered_agrees(function, TABLE)
+
+
+def test_a_masked_assignment_reaches_the_targets():
+    def assigned(x):
+        y = x.clone()
+        y[0] = 1.0
+        y[:, 1] = y[:, 0] * 2
+        y[x > 0] = 0.0
+        return y
+
+    lowered_agrees(assigned, TABLE)

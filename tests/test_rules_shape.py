@@ -1,7 +1,7 @@
 """Movement agrees with the ops: the same elements in the same places, and gradients that find their way back."""
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 
 from decomp_rules import diagonals, operands, shape, slicing
@@ -173,3 +173,15 @@ def test_atleast_agrees_on_one_tensor_and_on_several():
         for x in (torch.tensor(1.0), CUBE[0, 0], CUBE[0], CUBE):
             agrees(RULES, op.default, x)
         agrees(RULES, op.Sequence, [torch.tensor(1.0), CUBE[0, 0]])
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.transpose(0, 1).reshape(-1) + x.flatten() + x.movedim(0, -1).reshape(-1),
+    lambda x: torch.cat(x.chunk(2, -1)[::-1], -1) + torch.cat(x.split([1, 3], 2), 2) + torch.stack(x.unbind(1), 1),
+    lambda x: x[:, None, 1:3, ::2] + x[0, ..., -1].sum() + x[-1].unsqueeze(0).squeeze()[:1, :2],
+    lambda x: x.roll(1, 0).repeat(2, 1, 1) + x.repeat_interleave(2, dim=0) + x.flip(2).tile(2, 1, 1),
+    lambda x: x.unfold(2, 3, 1).sum(-1) + x.diagonal(0, 1, 2).unsqueeze(1)[..., :2] + x.select(2, 1).unsqueeze(2),
+    lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 0, 1) + torch.select_scatter(x, x[0], 0, 1),
+])
+def test_programs_reach_the_targets(function):
+    lowered_agrees(function, torch.randn(2, 3, 4))

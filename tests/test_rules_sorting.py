@@ -1,7 +1,7 @@
 """Sorting, extremes and running sums agree with the ops, with NaN, ties and infinities among the data."""
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import agrees, lowered_agrees
 import torch
 
 from decomp_rules import sorting
@@ -108,3 +108,12 @@ def test_running_extremes_agree(x):
     for dim in (0, -1):
         agrees(RULES, aten.cummax.default, x, dim)
         agrees(RULES, aten.cummin.default, x, dim)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.sort(-1)[0] * x.argsort(stable=True) + x.cumsum(-1) + x.cumprod(0),
+    lambda x: x.topk(2)[0] * x.topk(2)[1] + x.kthvalue(1, keepdim=True)[0],
+    lambda x: x.max(-1)[0] * x.max(-1)[1] + x.min(-1)[0] + x.argmax(-1) + x.argmin(-1) + x.median(-1)[0],
+])
+def test_programs_reach_the_targets(function):
+    lowered_agrees(function, torch.randn(3, 4))
