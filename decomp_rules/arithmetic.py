@@ -22,6 +22,8 @@ register = RULES.register
 @register(aten.add)
 def add(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     """x + α · other; half types rounded once."""
+    if is_scalar(other):
+        return torch.add(x, other * alpha)
     dtype = promoted(x, other)
     return cast(torch.add(x, _scaled(other, alpha, dtype)), dtype)
 
@@ -29,6 +31,8 @@ def add(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
 @register(aten.sub)
 def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     """x + (−α) · other; exact negation where α is 1."""
+    if is_scalar(other):
+        return torch.add(x, other * -alpha)
     dtype = promoted(x, other)
     return cast(torch.add(x, _scaled(other, -alpha, dtype)), dtype)
 
@@ -40,10 +44,8 @@ def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     return cast(torch.add(_scaled(x, -alpha, dtype), other), dtype)
 
 
-def _scaled(x: Any, factor: Any, dtype: torch.dtype) -> Any:
+def _scaled(x: Tensor, factor: Any, dtype: torch.dtype) -> Tensor:
     """factor · x, in `dtype` (−1 times a uint8 wraps) or in float32 where a half type would be rounded twice."""
-    if is_scalar(x):
-        return x * factor
     if factor == 1:
         return x
     exact = factor == -1

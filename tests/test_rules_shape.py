@@ -30,11 +30,9 @@ def test_reshaping_agrees_whatever_the_strides(x):
     agrees(RULES, aten.repeat.default, x, [2] + [1] * x.dim())
 
 
-@pytest.mark.parametrize("x", STRIDED, ids=lambda x: f"{tuple(x.shape)}{x.stride()}")
+@pytest.mark.parametrize("x", [x for x in STRIDED if x.numel() == 24], ids=lambda x: f"{tuple(x.shape)}{x.stride()}")
 @pytest.mark.parametrize("target", [[24], [6, 4], [2, 12], [4, 6], [3, 8], [2, 3, 2, 2], [1, 24, 1], [12, 2]])
 def test_a_view_is_made_exactly_where_pytorch_makes_one(x, target):
-    if x.numel() != 24:
-        pytest.skip("another number of elements")
     try:
         x.view(target)
         exists = True
