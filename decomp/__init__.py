@@ -14,9 +14,9 @@ from decomp.errors import (
 )
 from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
 from decomp.ops import Op as Op, op as op
-from decomp.rules import Rule as Rule, Rules as Rules, decline as decline
 from decomp.plan import Plan as Plan
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report
+from decomp.rules import Rule as Rule, Rules as Rules, decline as decline
 from decomp.target import Target as Target
 from decomp.verify import VerificationError as VerificationError, verify as verify

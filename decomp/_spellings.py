@@ -291,8 +291,9 @@ OWN: frozenset[Any] = frozenset(
 """Python functions that have the name of an ATen op, but not its arguments."""
 
 LIBRARIES: frozenset[str] = frozenset(
-    "torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch._VF torch._tensor torch._C"
-    " _VariableFunctions _VariableFunctionsClass torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._linalg_utils torch._jit_internal".split()
+    "torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch._VF torch._tensor"
+    " torch._C torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._linalg_utils"
+    " torch._jit_internal _VariableFunctions _VariableFunctionsClass".split()
 )
 """Modules whose functions are the ATen ops of their names. Others reuse the names with another meaning:
 `torch.masked.sum`, `torch.signal.windows.exponential`, `torch.distributed.gather`."""

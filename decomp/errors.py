@@ -1,5 +1,6 @@
-"""What can go wrong, and what to do about it. Every error that leaves this package is made here; its text is part
-of the interface: it names what failed, where (rule, node, the user's own source line) and the remedies in order of ease."""
+"""What can go wrong, and what to do about it. Every error that leaves this package is made here; its text is part of
+the interface: it names what failed, where (rule, node, the user's own source line) and the remedies in order of ease.
+"""
 
 from __future__ import annotations
 

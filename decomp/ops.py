@@ -151,7 +151,7 @@ def _names_without_underscores() -> dict[str, str]:
 
 
 def _is_aten(schema: torch._C.FunctionSchema) -> bool:
-    return schema.name.startswith("aten::")
+    return bool(schema.name.startswith("aten::"))
 
 
 def _flat(name: str) -> str:

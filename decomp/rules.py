@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 import functools
 import inspect
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 
 from decomp import _spellings as spellings
-from decomp.schema import MISSING, Bound, Parameter, names, overloads
 from decomp.errors import RuleError, located, spelled
 from decomp.ops import Op, op as op_of
+from decomp.schema import MISSING, Bound, Parameter, names, overloads
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -157,10 +157,6 @@ class Rules:
         return Rules([rule for rule in self if rule.op not in without], composites=self.composites)
 
 
-@overload
-def as_rules(rules: Rules) -> Rules: ...
-@overload
-def as_rules(rules: Mapping[Any, Any]) -> Rules: ...
 def as_rules(rules: Any) -> Rules:
     """`rules` as a collection; a plain dict is fine."""
     if isinstance(rules, Rules):
