@@ -17,7 +17,7 @@ from torch import Tensor
 from decomp import Rules, decline
 
 from .operands import cast
-from .windows import every, fit, ntuple, opmath, spread
+from .windows import cut, every, fit, ntuple, opmath, spread
 
 RULES = Rules()
 register = RULES.register
@@ -35,10 +35,15 @@ class Window:
     extent: Any
     """The size of the input's dimension."""
     count: Any
+    spill: int = 0
+    """How far at most the last window reaches over the padding behind the input (`ceil_mode`)."""
 
     @property
     def tail(self) -> Any:
-        """The elements that the last window needs after the end of the input; negative if it does not reach the end."""
+        """The elements that the last window needs after the end of the input; negative if it does not reach the end.
+        For a dynamic size, the most that it could need."""
+        if not isinstance(self.extent, int):
+            return self.pad + self.spill
         return (self.count - 1) * self.step + self.gap * (self.size - 1) + 1 - self.extent - self.pad
 
     def starts(self, device: torch.device) -> Tensor:
@@ -57,7 +62,7 @@ def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, d
         count = (span + (step - 1 if ceil_mode else 0)) // step + 1
         if ceil_mode and (count - 1) * step >= extent + pad:
             count = count - 1
-        result.append(Window(size, step, pad, gap, extent, count))
+        result.append(Window(size, step, pad, gap, extent, count, step - 1 if ceil_mode else 0))
     return result
 
 
@@ -229,7 +234,8 @@ for _dims, _backward in ((2, aten.avg_pool2d_backward), (3, aten.avg_pool3d_back
 def _sum_along(x: Tensor, dim: int, window: Window) -> Tensor:
     """Sums over the windows along one dimension: a view where they do not overlap, else a sum of slices."""
     if window.size <= window.step:
-        x = fit(x, dim, window.pad, window.count * window.step - window.extent - window.pad)
+        x = fit(x, dim, window.pad, 0)
+        x = cut(x, dim, window.count * window.step, window.pad + window.spill + window.step - window.size)
         x = x.reshape(list(x.shape[:dim]) + [window.count, window.step] + list(x.shape[dim + 1:]))
         return every(x, dim + 1, 0, window.size).sum(dim + 1)
     x = fit(x, dim, window.pad, window.tail)

@@ -29,7 +29,11 @@ def every(x: Tensor, dim: int, start: Any, count: Any, step: int = 1) -> Tensor:
     """`count` elements of dimension `dim` (not negative), from `start`, `step` apart."""
     if isinstance(start, int) and start == 0 and step == 1 and isinstance(count, int) and count == x.shape[dim]:
         return x
-    return torch.ops.aten.slice(x, dim, start, start + (count - 1) * step + 1, step)
+    if step == 1 or isinstance(count, int):
+        return torch.ops.aten.slice(x, dim, start, start + (count - 1) * step + 1, step)
+    lead, rest = list(x.shape[:dim]), list(x.shape[dim + 1:])  # in shapes that add no guard on a dynamic size
+    run = fit(x, dim, 0, step - 1).narrow(dim, start, count * step)
+    return run.reshape([*lead, count, step, *rest]).select(dim + 1, 0)
 
 
 def fit(x: Tensor, dim: int, before: Any, after: Any, value: float = 0) -> Tensor:
@@ -41,6 +45,13 @@ def fit(x: Tensor, dim: int, before: Any, after: Any, value: float = 0) -> Tenso
     if before > 0 or after > 0:
         x = torch.constant_pad_nd(x, [0, 0] * (x.dim() - 1 - dim) + [max(before, 0), max(after, 0)], value)
     return x
+
+
+def cut(x: Tensor, dim: int, length: Any, spare: int) -> Tensor:
+    """The first `length` elements of dimension `dim`, with zeros after its end; at most `spare` of them are needed."""
+    if isinstance(length, int) and isinstance(x.shape[dim], int):
+        return fit(x, dim, 0, length - x.shape[dim])
+    return fit(x, dim, 0, spare).narrow(dim, 0, length)
 
 
 def spread(x: Tensor, dim: int, start: Any, step: int, size: Any) -> Tensor:
@@ -61,7 +72,8 @@ def blocks(x: Tensor, dims: int, counts: Sequence[Any], steps: Sequence[int], ke
     lead = x.dim() - dims
     split = list(x.shape[:lead])
     for i in range(dims):
-        x = fit(x, lead + i, 0, counts[i] * steps[i] - x.shape[lead + i])
+        if steps[i] > 1:
+            x = cut(x, lead + i, counts[i] * steps[i], steps[i] - kernel[i])
         split += [counts[i], steps[i]]
     x = x.reshape(split)
     for i in range(dims):

@@ -53,9 +53,7 @@ def test_grid_sampler(dims: int, mode: int, padding: int, corners: bool) -> None
     agrees(RULES, op, x, grid, mode, padding, corners)
     grad = sample(2, 3, *grid.shape[1:-1], dtype=torch.float64, seed=2)
     backward = getattr(aten, f"grid_sampler_{dims}d_backward").default
-    for mask in ([True, True], [True, False]):
-        if mode == 1 or mask[1]:
-            agrees(RULES, backward, grad, x, grid, mode, padding, corners, [True, True], gradient=False)
+    agrees(RULES, backward, grad, x, grid, mode, padding, corners, [True, True], gradient=False)
 
 
 def test_what_lies_outside_of_the_image_does_not_leak() -> None:
