@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp import frontends
+from decomp import autocast, frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection
 from decomp.effect_kinds import MARKS, of_callable
 from decomp.errors import Blocker, NotLowered
@@ -244,6 +244,10 @@ class _Unit:
     root: nn.Module
     functional: Functional | None
     decisions: dict[fx.Node, Decision]
+    policy: autocast.Policy | None = None
+    """The autocast under which the program runs this graph."""
+    explicit: dict[str, fx.GraphModule] = field(default_factory=dict)
+    """Bodies whose casts were written out, by attribute name."""
 
 
 class _Work:
@@ -308,14 +312,20 @@ class _Work:
         ]
         return Plan(self.target.name, tuple(entries))
 
-    def _plan_graph(self, name: str, graph: fx.Graph, root: nn.Module) -> None:
+    def _plan_graph(
+        self, name: str, graph: fx.Graph, root: nn.Module, policy: autocast.Policy | None = None
+    ) -> None:
         functional = functionalize(graph, root) if self._must_be_functional(graph, root) else None
         graph = functional.graph if functional is not None else graph
-        unit = _Unit(name, graph, root, functional, {})
+        unit = _Unit(name, graph, root, functional, {}, policy)
         self.units.append(unit)
         assert self.planner is not None
+        depth = 0
         for node in graph.nodes:
-            if node.op == "get_attr":
+            depth += autocast.marker(node)
+            if depth and node.op.startswith("call") and not autocast.marker(node):
+                unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
+            elif node.op == "get_attr":
                 self._plan_body(node, unit)
             elif node.op == "call_module":
                 unit.decisions[node] = self._module(root, node)
@@ -338,9 +348,14 @@ class _Work:
 
     def _plan_body(self, node: fx.Node, unit: _Unit) -> None:
         """A body of a higher-order op is lowered once, whoever calls it."""
-        body = _body(unit, str(node.target))
-        if body is not None and not any(found.root is body for found in self.units):
-            self._plan_graph(str(node.target), body.graph, body)
+        name = str(node.target)
+        body = _body(unit, name)
+        if body is None or any(found.root is body for found in self.units):
+            return
+        policy = _policy_of_body(node, unit)
+        if policy is not None:
+            body = unit.explicit[name] = autocast.explicit(body, policy)
+        self._plan_graph(name, body.graph, body, policy)
 
     def _module(self, root: nn.Module, node: fx.Node) -> Decision:
         if self.everywhere:
@@ -360,6 +375,9 @@ class _Work:
         for unit in reversed(self.units):
             derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
             retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit))
+            for node in retraced.graph.nodes:
+                if unit.explicit and autocast.is_region(node):
+                    autocast.switched_off(node)
             origin = functools.partial(self._source_of, unit)
             self.done.insert(0, (Piece(unit.graph, retraced, unit.decisions, origin), unit))
 
@@ -401,7 +419,22 @@ class _Work:
                      [(write.source, write.value) for write in writes])
 
 
+def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
+    """The autocast under which the body that `node` names runs."""
+    regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
+    return autocast.region_policy(regions[0]) if regions else unit.policy
+
+
+_UNDER_AUTOCAST = Blocked(
+    "autocast",
+    (("autocast", "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
+      "ExportedProgram, whose regions are made explicit"),),
+)
+
+
 def _body(unit: _Unit, name: str) -> fx.GraphModule | None:
+    if name in unit.explicit:
+        return unit.explicit[name]
     if unit.functional is not None and name in unit.functional.submodules:
         return unit.functional.submodules[name]
     value: Any = unit.root
