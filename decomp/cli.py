@@ -30,8 +30,8 @@ from decomp.explanation import routes
 from decomp.lowering import library
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target; 2 wrong usage, or a model, target or op that is "
-    "unknown or cannot be read; 3 the model could not be captured, or a rule or the verification failed."
+    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target; 2 wrong usage, or a model, target or op that "
+    "is unknown or cannot be read; 3 the model could not be captured, or a rule or the verification failed."
 )
 
 app = typer.Typer(
@@ -164,7 +164,7 @@ def demo(debug: Debug = False) -> None:
         with _working("lowering it to tinygrad, and comparing"):
             found = demonstrate(model, args, load_target("tinygrad"))
         _show("", tables.report_table(found.lowering.report()), "", tables.demo_table(found))
-        _show("", Text("Next: decomp targets, decomp lower resnet --to core_aten, decomp explain softmax --to tinygrad"))
+        _show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
 
 
 def load_target(name: str) -> decomp.Target:
@@ -176,7 +176,7 @@ def load_target(name: str) -> decomp.Target:
     if name in known.names():
         return known.get(name)
     there_are = ", ".join(known.names())
-    raise Unusable(f"no target {name!r}{_near(name, known.names())}; there are {there_are}, and .toml files")
+    raise Unusable(f"no target {name!r}.{_near(name, known.names())} There are {there_are}, and .toml files")
 
 
 def load_model(name: str) -> ExportedProgram:
@@ -190,14 +190,14 @@ def load_model(name: str) -> ExportedProgram:
     if name.endswith(".pt2"):
         return _read(Path(name))
     raise Unusable(
-        f"no model {name!r}{_near(name, samples.MODELS)}; there are the samples {', '.join(samples.MODELS)}, "
+        f"no model {name!r}.{_near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
         ".pt2 files, and package.module:callable"
     )
 
 
 def _near(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=2)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _exported(module: nn.Module, args: Any) -> ExportedProgram:
@@ -226,21 +226,30 @@ def _read(path: Path) -> ExportedProgram:
 def _called(name: str) -> ExportedProgram:
     """The program that `package.module:callable` makes; the current directory is on the path."""
     module_name, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        value: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            value = getattr(value, part)
-    except (ImportError, AttributeError) as error:
-        raise Unusable(f"cannot find {name}: {_first_line(error)}") from error
-    finally:
-        sys.path.remove(os.getcwd())
-    made = value()
+    with _importing_from(os.getcwd()):
+        try:
+            value: Any = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError) as error:
+            raise Unusable(f"cannot find {name}: {_first_line(error)}") from error
+        if not callable(value):
+            raise Unusable(f"{name} is no callable, but {type(value).__name__}")
+        made = value()
     if isinstance(made, ExportedProgram):
         return made
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
         return _exported(*made)
     raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
+
+
+@contextlib.contextmanager
+def _importing_from(directory: str) -> Iterator[None]:
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.path.remove(directory)
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -287,6 +296,8 @@ def _failing(debug: bool, as_json: bool = False) -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
+    if isinstance(error, decomp.NotLowered):
+        return f"{error}\n  on the command line: --keep OP, --partial"
     if isinstance(error, decomp.DecompError):
         return str(error)
     return f"{type(error).__name__}: {_first_line(error)} (--debug shows where)"
