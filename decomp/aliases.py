@@ -39,7 +39,8 @@ NOT_WRITES = frozenset({"requires_grad_", "retain_grad", "share_memory_", "renam
 SOMETIMES = frozenset(
     "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
     "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
-    "sum_to_size einsum to_dense _autocast_to_full_precision _autocast_to_reduced_precision conj real pin_memory".split()
+    "sum_to_size einsum to_dense conj real pin_memory _autocast_to_full_precision "
+    "_autocast_to_reduced_precision".split()
 )
 """Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide."""
 

@@ -83,10 +83,11 @@ def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
 
 def _read_a_copy(functional: Functional, node: fx.Node, source: fx.Node) -> None:
     after = node.next
-    while after.op == "placeholder":
+    while after.op in ("placeholder", "get_attr"):
         after = after.next
+    clone = aten.clone.default if is_aten(functional.graph) else torch.clone
     with functional.graph.inserting_before(after):
-        new = functional.graph.call_function(aten.clone.default if is_aten(functional.graph) else torch.clone, (node,))
+        new = functional.graph.create_node("call_function", clone, (node,), {}, name=f"{node.name}_before")
     new.meta = dict(node.meta)
     for key in ("val", "example_value"):
         if isinstance(value := node.meta.get(key), torch.Tensor):
@@ -113,7 +114,7 @@ def _saving(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
 
 def _is_differentiable(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.args[:1] == (False,):
-        return node.target.__name__ != "wrap_with_set_grad_enabled"
+        return str(node.target.__name__) != "wrap_with_set_grad_enabled"
     return node.op != "output" and can_require_grad(metadata(node)) and kind_of(node) != "host"
 
 
@@ -122,13 +123,13 @@ def _may_save(node: fx.Node) -> bool:
         return node.op == "call_module"
     op = spelling_of(node).op.short
     scaled = op in ("mul", "div") and len(list(nodes_in((node.args, node.kwargs)))) == 1
-    return not (scaled or op in SAVES_NOTHING)
+    return not scaled and op not in SAVES_NOTHING
 
 
 def can_require_grad(value: Any) -> bool:
     """Whether a value of this metadata may require a gradient."""
     if isinstance(value, torch.Tensor):
-        return value.is_floating_point() or value.is_complex()
+        return bool(value.is_floating_point() or value.is_complex())
     return not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 

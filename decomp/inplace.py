@@ -23,6 +23,9 @@ PREDICATES = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor log
 RANDOM = frozenset("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_".split())
 """In-place random ops. Their functional siblings are ATen ops that Tensor has no methods for."""
 
+STORAGE_CHANGES = frozenset("resize_ resize_as_ set_ apply_ map_ map2_ _resize_output_".split())
+"""What swaps a tensor's memory, or runs Python on it. Functional namesakes of these mean something else."""
+
 NO_SIBLING = "it has no functional form"
 
 ValueOf = Callable[[fx.Node], fx.Node]
@@ -47,6 +50,8 @@ def sibling(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> f
         # The functional random ops have no derivative (torch 2.13), where the in-place ones have zero.
         tensor = emit.call("detach", (tensor,), at=node) if tracked else tensor
         return _random(emit, node, tensor, name, args, kwargs)
+    if name in STORAGE_CHANGES:
+        raise refusal(node, f"{name} writes its argument, and {NO_SIBLING}", "write a new tensor in the model instead")
     op, target, args, kwargs = functional_call(node, args, kwargs)
     return keeping_dtype(emit, node, tensor, op, target, args, kwargs)
 

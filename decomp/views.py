@@ -93,6 +93,10 @@ def _same_layout(old: fx.Node, new: fx.Node) -> bool:
 
 
 def _unknown(view: View, at: fx.Node) -> Exception:
+    if isinstance(metadata(view.source), torch.Tensor):  # then only a region can have hidden how it came to be
+        return refusal(
+            at, f"{view.source.name!r} comes out of a region of its own (no_grad, autocast) as a view, and the memory "
+            "below is written later", "clone() the view in the region, or take it outside")
     return refusal(
         at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
         "the other is used", "pass args=, so that shapes and strides are known; or clone() before the write")

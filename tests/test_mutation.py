@@ -9,7 +9,6 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from decomp.errors import MutationError
 from decomp.mutation import append_writes, functionalize, mutates
 
 torch.set_num_threads(1)
@@ -68,7 +67,9 @@ def run(module, args, seed=0):
     sources += [a for a in leaves if isinstance(a, torch.Tensor) and a.is_leaf and a.requires_grad]
     tracked = [o for o in flat if o.requires_grad]
     loss = sum((o * torch.arange(1, o.numel() + 1).reshape(o.shape)).sum() for o in tracked) if tracked else None
-    grads = torch.autograd.grad(loss, sources, allow_unused=True) if loss is not None and sources else [None] * len(sources)
+    grads = [None] * len(sources)
+    if loss is not None and sources:
+        grads = torch.autograd.grad(loss, sources, allow_unused=True)
     grads = [torch.zeros_like(s) if g is None else g for g, s in zip(grads, sources)]
     return [flat, leaves, dict(module.named_buffers()), grads]
 
@@ -120,8 +121,9 @@ IN_PLACE = {
     "index_add": lambda y: y.index_add_(0, torch.tensor([1]), torch.ones(1, 3)),
     "lt": lambda y: y.lt_(0.3), "logical_not": lambda y: y.logical_not_(), "eq": lambda y: y.eq_(0.1),
     "promote": lambda y: y.add_(torch.ones(3, dtype=torch.float64)), "mul": lambda y: y.mul_(y + 1),
-    "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2), "tril": lambda y: y.tril_(), "float_power": lambda y: y.clone(),
-    "setitem": lambda y: y.__setitem__((slice(None), 1), 4.0), "setitem row": lambda y: y.__setitem__(0, torch.ones(3)),
+    "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2), "tril": lambda y: y.tril_(),
+    "setitem": lambda y: y.__setitem__((slice(None), 1), 4.0),
+    "setitem row": lambda y: y.__setitem__(0, torch.ones(3)),
     "setitem none": lambda y: y.__setitem__((None, ..., slice(1, 3)), 2.0),
     "setitem mask": lambda y: y.__setitem__(y > 0.5, 0.0),
     "setitem list": lambda y: y.__setitem__((slice(None), [0, 2]), torch.zeros(2, 2)),
