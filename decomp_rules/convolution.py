@@ -10,6 +10,7 @@ input with zeros put between its elements; its gradients are those of the convol
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import torch
@@ -114,6 +115,35 @@ def convolution_backward(grad_output: Tensor, x: Tensor, weight: Tensor, bias_si
     if output_mask[2]:
         grad_bias = grad_output.sum([0] + list(range(2, grad_output.dim())))
     return grad_x, grad_weight, grad_bias
+
+
+@register(aten.im2col)
+def im2col(x: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    """The windows of (N, C, H, W) as columns: (N, C·|K|, places)."""
+    kernel, dilation, stride = ntuple(kernel_size, 2), ntuple(dilation, 2), ntuple(stride, 2)
+    batched = x if x.dim() == 4 else x.unsqueeze(0)
+    batched = _padded(batched, [(p, p) for p in ntuple(padding, 2)])
+    places = _places(batched, kernel, stride, dilation)
+    columns = torch.stack(_shifts(batched.unsqueeze(2), places, stride, kernel, dilation), 2)
+    columns = columns.reshape([batched.shape[0], batched.shape[1] * kernel[0] * kernel[1], places[0] * places[1]])
+    return columns if x.dim() == 4 else columns.squeeze(0)
+
+
+@register(aten.col2im)
+def col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    """The adjoint of `im2col`: each image (C, *output_size) as the sum of its windows."""
+    kernel, dilation, stride = ntuple(kernel_size, 2), ntuple(dilation, 2), ntuple(stride, 2)
+    padding, sizes = ntuple(padding, 2), list(output_size)
+    places = [(sizes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
+    lead = list(x.shape[:-2])
+    windows = cast(x, opmath(x.dtype)).reshape([*lead, x.shape[-2] // (kernel[0] * kernel[1]), *kernel, *places])
+    for i in (1, 0):  # (…, C, rows, columns, *places) loses the last dimension of the kernel, then the first
+        dim = windows.dim() - 2 + i
+        at = len(lead) + 1 + i
+        parts = [spread(windows.select(at, j), dim - 1, j * dilation[i] - padding[i], stride[i], sizes[i])
+                 for j in range(kernel[i])]
+        windows = functools.reduce(torch.add, parts)
+    return cast(windows, x.dtype)
 
 
 def _missing(grad_output: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import math
 from typing import Any
 
 import torch
@@ -192,6 +193,24 @@ def _put_back_from(grad: Tensor, boxes: Sequence[Window], place: Tensor, level: 
         total = term if total is None else total + term
     assert total is not None
     return total
+
+
+@register(aten.max_unpool2d)
+def max_unpool2d(x: Tensor, indices: Tensor, output_size: Any) -> Tensor:
+    """y[indices[i]] = x[i], zero elsewhere."""
+    return _unpooled(x, indices, ntuple(output_size, 2))
+
+
+@register(aten.max_unpool3d)
+def max_unpool3d(x: Tensor, indices: Tensor, output_size: Any, stride: Any, padding: Any) -> Tensor:
+    """y[indices[i]] = x[i], zero elsewhere; stride and padding were needed to find the size."""
+    return _unpooled(x, indices, ntuple(output_size, 3))
+
+
+def _unpooled(x: Tensor, indices: Tensor, sizes: Sequence[Any]) -> Tensor:
+    lead = list(x.shape[:-len(sizes)])
+    zeros = torch.zeros([*lead, math.prod(sizes)], dtype=x.dtype, device=x.device)
+    return zeros.scatter(-1, indices.flatten(-len(sizes)), x.flatten(-len(sizes))).reshape([*lead, *sizes])
 
 
 def _average_nd(dims: int) -> Callable[..., Tensor]:

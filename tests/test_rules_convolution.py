@@ -97,3 +97,12 @@ def test_the_number_of_ops_depends_on_the_kernel_and_not_on_channels() -> None:
 
 def test_patches_cost_one_product_whatever_their_size() -> None:
     assert lowered_size(4, kernel_size=2, stride=2) == lowered_size(4, kernel_size=4, stride=4) < 30
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (3, 7, 6)])
+@pytest.mark.parametrize("box", [(3, 1, 1, 2), (2, 2, 0, 1), (3, 1, 0, 1)])
+def test_windows_as_columns_and_back(shape: tuple[int, ...], box: tuple[int, ...]) -> None:
+    pairs = [[n] * 2 for n in box]
+    x = sample(*shape)
+    agrees(RULES, aten.im2col.default, x, *pairs)
+    agrees(RULES, aten.col2im.default, aten.im2col(x, *pairs), list(shape[-2:]), *pairs)

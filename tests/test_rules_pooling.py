@@ -100,3 +100,11 @@ def test_adaptive_max_pool(dims: int, size: int, kind: str) -> None:
         grad = torch.linspace(-1, 1, values.numel()).reshape(values.shape)
         backward = getattr(aten, f"adaptive_max_pool{dims}d_backward").default
         agrees(RULES, backward, grad, x, indices, gradient=False)
+
+
+def test_max_unpool() -> None:
+    for dims in (2, 3):
+        x = torch.randn(2, 3, *[6] * dims)
+        values, indices = MAX[dims](x, [2] * dims)
+        more = ([2] * dims, [0] * dims) if dims == 3 else ()
+        agrees(RULES, getattr(aten, f"max_unpool{dims}d").default, values, indices, [6] * dims, *more)
