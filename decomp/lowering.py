@@ -24,6 +24,7 @@ from decomp.mutation import Functional, Write, append_writes, functionalize, mut
 from decomp.ops import of_function, of_module_class, op as op_of
 from decomp.plan import KEEP, Blocked, Decision, Derived, Keep, Plan, Planner
 from decomp.provenance import Provenance, record
+from decomp.recording import without_guards
 from decomp.report import Report, report_of
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Rules, as_rules
@@ -222,7 +223,7 @@ def _lowered(
             the_plan = work.planned(program)
         if the_plan.blocked and not partial:
             raise NotLowered(target.name, the_plan.blockers)
-        with clock.stage("retrace"):
+        with clock.stage("retrace"), without_guards(program.mode):
             work.retrace()
         proof = None
         if verify:

@@ -17,6 +17,7 @@ from decomp.effect_kinds import MARKS, of_callable
 from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function
+from decomp.recording import without_guards
 from decomp.retrace import flatten
 from decomp.rules import Declined, Rule, Rules
 from decomp.signature import Key, Signatures
@@ -244,7 +245,8 @@ class Planner:
                     return f"emits {decision.why()}" if not decision.tried else f"emits {decision.op}, which {decision.why()}"
                 if isinstance(decision, Derived):
                     decisions[node] = decision
-            return flatten(expansion, decisions)
+            with without_guards(self.mode):
+                return flatten(expansion, decisions)
         finally:
             self._path.pop()
 

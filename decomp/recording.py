@@ -211,7 +211,7 @@ class _Recorder(ProxyTorchDispatchMode):
         if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
             return args[0]  # torch.tensor() detaches what it has just made
         args, kwargs = tree_map(self._fake, (args, kwargs))
-        with _kernels_may_guess(self.tape.mode):
+        with without_guards(self.tape.mode):
             out = func(*args, **kwargs)
         if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
@@ -239,9 +239,9 @@ class _Recorder(ProxyTorchDispatchMode):
 
 
 @contextlib.contextmanager
-def _kernels_may_guess(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Kernels ask which of two layouts a symbolic one is; the example answers, and nothing is guarded. Only what a rule
-    itself asks about sizes is refused. (The two flags are those of `ShapeEnv.error_on_new_guards`, torch 2.13.)"""
+def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
+    """Within, PyTorch may ask which of two layouts a symbolic one is; the example answers, and nothing is guarded. (What a
+    rule itself asks about sizes is refused.) (The two flags are those of `ShapeEnv.error_on_new_guards`, torch 2.13.)"""
     env = mode.shape_env if mode is not None else None
     if env is None:
         yield
