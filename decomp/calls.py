@@ -166,13 +166,23 @@ def _results(spelling: Spelling) -> str:
 
 
 def is_projection(node: fx.Node) -> bool:
-    """Whether `node` only takes one of several results: `getitem(chunk, 0)`."""
-    return (
-        node.op == "call_function"
-        and node.target is operator.getitem
-        and isinstance(node.args[1], int)
-        and kind_of(node.args[0]) == "many"
-    )
+    """Whether `node` only takes some of several results: `getitem(chunk, 0)`, `getattr(max, "indices")`."""
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if node.target is operator.getitem:
+        return isinstance(node.args[1], (int, slice)) and kind_of(node.args[0]) == "many"
+    return node.target is getattr and kind_of(node.args[0]) == "many"
+
+
+def projected(node: fx.Node, results: tuple[Any, ...]) -> Any:
+    """What a projection takes of `results`."""
+    if node.target is operator.getitem:
+        return results[node.args[1]]  # type: ignore[index]
+    call = bound_call(node.args[0])  # type: ignore[arg-type]
+    packet = call.op.packet if call is not None else None
+    assert call is not None and packet is not None
+    names = [r.name for r in getattr(packet, call.overload or "default")._schema.returns]
+    return results[names.index(str(node.args[1]))]
 
 
 def bound_call(node: fx.Node) -> Call | None:

@@ -128,7 +128,9 @@ def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
     if mode is None or value is None:
         return tracer.proxy(tracer.tape.placeholder(f"arg{index}", None))
     node = tracer.tape.placeholder(f"arg{index}", value if isinstance(value, SYMBOLIC) else fake_like(mode, value))
-    return tracer.proxy(node) if isinstance(value, (torch.Tensor, tuple, list)) else value
+    if isinstance(value, (tuple, list)):
+        return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))
+    return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
 
 
 def _substituted(value: Any, values: dict[fx.Node, Any]) -> Any:

@@ -251,6 +251,8 @@ _FACTORIES = frozenset(
 
 
 def _is_factory(func: Any) -> bool:
+    if isinstance(func, torch._ops.OpOverload):
+        return func._overloadpacket.__name__ in _FACTORIES
     return getattr(func, "__name__", "") in _FACTORIES and not isinstance(func, type(torch.Tensor.add))
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import operator
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class Tape:
         if value is not None:
             node.meta["val"] = value
             self.track(value, node)
+            if isinstance(value, (tuple, list)):
+                self._items(node, value)
             if isinstance(value, SYMBOLIC):
                 self._sizes.setdefault(value.node.expr, node)
         return node
@@ -64,19 +67,18 @@ class Tape:
         node = self.graph.call_function(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)))
         node.meta["val"] = out
         if isinstance(out, (tuple, list)):
-            for i, item in enumerate(out):
-                if isinstance(item, torch.Tensor):
-                    self.track(item, self._item(node, i, item))
+            self._items(node, out)
         else:
             self.track(out, node)
         return node
 
-    def _item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
-        import operator
-
-        item = self.graph.call_function(operator.getitem, (node, index))
-        item.meta["val"] = value
-        return item
+    def _items(self, node: fx.Node, values: Sequence[Any]) -> None:
+        """Each tensor among several results has a node of its own."""
+        for i, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                item = self.graph.call_function(operator.getitem, (node, i))
+                item.meta["val"] = value
+                self.track(value, item)
 
     def arguments(self, value: Any) -> Any:
         """Arguments as a graph holds them: proxies, tensors and symbolic sizes become nodes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.appending import Appender
-from decomp.calls import metadata
+from decomp.calls import is_projection, metadata, projected
 from decomp.stamp import Stamp, compile_stamp, make_value
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ class _Walk:
     def copy(self, node: fx.Node) -> None:
         """Copy a node that stays. Taking one of several results of a replaced call costs no node."""
         values = self.out.values
-        if node.op == "call_function" and node.args and type(values.get(node.args[0])) is tuple:
-            if node.target.__name__ == "getitem" and isinstance(node.args[1], int):
-                values[node] = values[node.args[0]][node.args[1]]
-                return
+        if node.op == "call_function" and node.args and type(values.get(node.args[0])) is tuple and is_projection(node):
+            values[node] = projected(node, values[node.args[0]])
+            return
         new = self.append.copy(node, values)
         values[node] = new
         self.out.origin[new] = node
@@ -88,6 +88,10 @@ class _Walk:
                 out.origin.setdefault(new, node)
                 continue
             args, kwargs = entry.arguments(values)
+            if entry.target is operator.getitem and type(args[0]) is tuple:
+                values.append(args[0][args[1]])
+                metas.append(metadata(values[-1]) if mode is not None else None)
+                continue
             name = node.name if i == stamp.result else self.append.free(f"{node.name}_{entry.suffix}")
             new = self.append.create(entry.op, entry.target, args, kwargs, name)
             if kept:
