@@ -60,6 +60,8 @@ class Blocked:
 
 
 Decision = Keep | Derived | Blocked
+_COMPOSITE = 1 << 20
+"""The place of PyTorch's composite kernel among the alternatives: after all rules."""
 KEEP = Keep()
 
 
@@ -203,7 +205,7 @@ class Planner:
                 tried = (*tried, ("PyTorch's composite kernel", expansion.reason))
             return Blocked(str(op), tried, why or None)
         self.runs += 1
-        reached = self._reached(expansion, key, op, 1 << 20)
+        reached = self._reached(expansion, key, op, _COMPOSITE)
         if isinstance(reached, Stamp):
             return Derived(expansion.rule, reached, tried)
         return Blocked(str(op), (*tried, ("PyTorch's composite kernel", reached)), why or None)
@@ -272,7 +274,7 @@ class Planner:
         why = self.target.why_illegal(call)
         if why is None:
             return KEEP
-        if depth == len(self._path) - 1:
+        if depth == len(self._path) - 1 and index < _COMPOSITE:
             memory = self.symbolic if symbolic else self.memory
             return self._choose(node, call, key, slots, memory, why, index + 1)
         self._floor = min(self._floor, depth)

@@ -8,10 +8,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_map
 
 from decomp.errors import MetadataMissing, RuleError
 from decomp.recording import SYMBOLIC, Tape, recording
+from decomp.signature import is_symbolic
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -67,6 +69,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         self.busy = True
         try:
+            assert self.tape.mode is not None
             with self.tape.mode:
                 out = _run(kind, target, *_fakes((args, kwargs)))
         finally:
@@ -174,8 +177,11 @@ class ValueProxy(fx.Proxy):
     def is_complex(self) -> bool:
         return bool(self.dtype.is_complex)
 
-    def is_contiguous(self, *args: Any, **kwargs: Any) -> bool:
-        return bool(self._value("is_contiguous()").is_contiguous(*args, **kwargs))
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        value = self._value("is_contiguous()")
+        if memory_format is torch.contiguous_format and is_symbolic(value):
+            return _surely_contiguous(value)
+        return bool(value.is_contiguous(memory_format=memory_format))
 
     def is_signed(self) -> bool:
         return bool(self.dtype.is_signed)
@@ -215,6 +221,18 @@ class ValueProxy(fx.Proxy):
         if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
             self.tracer.missing(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+
+def _surely_contiguous(value: torch.Tensor) -> bool:
+    """Whether a tensor of dynamic size is contiguous at every size: asking PyTorch would add a guard."""
+    expected: Any = 1
+    for size, stride in reversed(list(zip(value.shape, value.stride()))):
+        if statically_known_true(size == 1):
+            continue
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return True
 
 
 class _Method:

@@ -68,8 +68,11 @@ def _as_is(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _with_indices(op: Op, values: Values) -> tuple[Op, Values]:
-    """Pools with `return_indices=True` are ops of their own."""
-    if values.pop("return_indices", False) is True:
+    """Pools with `return_indices=True` are ops of their own; adaptive ones are ATen's only so."""
+    wanted = values.pop("return_indices", None)
+    if wanted is False and op.short.startswith("adaptive_max_pool"):
+        return Op(f"torch.nn.functional.{op.short}"), values
+    if wanted is True:
         both = Op(f"{op.name}_with_indices")
         op = both if both.packet else op
     return op, values
@@ -106,10 +109,16 @@ def _by_schema(
     renames = {name: _schema_name(op, name, place) for place, name in enumerate(values)}
     arguments = {renames[name]: value for name, value in values.items()}
     overload, params = _best_overload(op, arguments, kind)
-    known = {p.name for p in params}
-    arguments = {n: v for n, v in arguments.items() if n in known or v is not None and v is not False}
-    defaults = {p.name: p.default for p in params if p.default is not MISSING and p.name not in spellings.IGNORED}
-    return Bound(op, overload, {**defaults, **arguments}, inplace, frozenset(renames.get(n, n) for n in given))
+    written = frozenset(renames.get(name, name) for name in given)
+    bound = {p.name: p.default for p in params if p.default is not MISSING and p.name not in spellings.IGNORED}
+    for name, value in arguments.items():
+        parameter = next((p for p in params if p.name == name), None)
+        if parameter is None and (name not in written or value is None or value is False):
+            continue
+        if parameter is not None and value is None and not parameter.optional and name in bound:
+            continue
+        bound[name] = value
+    return Bound(op, overload, bound, inplace, written)
 
 
 def _schema_name(op: Op, name: str, place: int) -> str:

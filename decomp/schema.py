@@ -97,7 +97,18 @@ def _parameter(argument: torch._C.Argument) -> Parameter:
     text = str(argument.real_type)
     optional = text.startswith("Optional[")
     default = argument.default_value if argument.has_default_value() else MISSING
-    return Parameter(argument.name, _element(text), optional, default, argument.kwarg_only, argument.N)
+    type_ = _element(text)
+    if type_ in _NUMBERED and type(default) is int:
+        default = _NUMBERED[type_].get(default, default)
+    return Parameter(argument.name, type_, optional, default, argument.kwarg_only, argument.N)
+
+
+_NUMBERED: dict[str, dict[int, Any]] = {
+    "ScalarType": {4: torch.int64, 6: torch.float32, 7: torch.float64, 11: torch.bool},
+    "MemoryFormat": {0: torch.contiguous_format, 1: torch.preserve_format},
+    "Layout": {0: torch.strided},
+}
+"""Defaults that a schema gives by the number that they have in C++."""
 
 
 def _element(text: str) -> str:

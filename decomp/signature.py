@@ -80,7 +80,7 @@ def described(value: Any) -> Any:
         if value.layout is not torch.strided:
             return (tuple(map(_size, value.shape)), None, value.dtype, value.device, value.layout)
         shape, stride = value.shape, value.stride()
-        if type(shape) is torch.Size and not any(type(s) is not int for s in shape):
+        if type(shape) is torch.Size and all([type(s) is int for s in (*shape, *stride)]):
             return (tuple(shape), stride, value.dtype, value.device)
         return (tuple(map(_size, shape)), tuple(map(_size, stride)), value.dtype, value.device)
     if isinstance(value, SYMBOLIC):
