@@ -1,5 +1,5 @@
-"""The invariants of a lowering. Each is one function that returns what it found to hold, as a phrase, or raises the error
-of its own. networkx sees each distinct expansion and the quotient graph; the nodes are walked directly."""
+"""The invariants of a lowering. Each is one function that returns what it found to hold, as a phrase, or raises an
+error of its own. networkx sees each distinct expansion and the quotient graph; the nodes are walked directly."""
 
 from __future__ import annotations
 
@@ -139,10 +139,12 @@ def _same_outputs(work: Work) -> str:
 
 def _without_writes(work: Work) -> Any:
     """The outputs of the lowered graph without the leading ones that an exported program writes back."""
-    results, writes = output_of(work.lowered).args[0], work.correspondence.writes
-    if isinstance(results, (tuple, list)) and writes and tuple(results[: len(writes)]) == writes:
-        return results[len(writes) :]
-    return results
+    before, after = output_of(work.source).args[0], output_of(work.lowered).args[0]
+    writes = work.correspondence.writes
+    if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
+        return after
+    leading = len(after) == len(before) + len(writes) and tuple(after[: len(writes)]) == writes
+    return after[len(writes) :] if leading else after
 
 
 def output_of(graph: fx.Graph) -> fx.Node:

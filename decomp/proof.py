@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import fx
 
 from decomp.errors import DecompError, describe, source_line
 
+_MEND_THE_RULE = "mend the rule that serves the source node; verify=False lowers without the proof"
+
 
 class VerificationError(DecompError):
     """An invariant is broken: the lowering, or a rule, is at fault. `node`, `source` say where."""
+
+    remedy: ClassVar[str] = "report this with the program: decomp is at fault; verify=False lowers without the proof"
 
     def __init__(
         self,
@@ -25,7 +29,8 @@ class VerificationError(DecompError):
         found: object = None,
     ) -> None:
         self.problem, self.node, self.source = problem, node, source
-        super().__init__("\n".join(_message(problem, node, source, expected, found)))
+        lines = [*_message(problem, node, source, expected, found), f"  to do: {self.remedy}"]
+        super().__init__("\n".join(lines))
 
 
 class OutOfOrder(VerificationError):
@@ -59,6 +64,8 @@ class ValueLost(VerificationError):
 class IllegalCall(VerificationError):
     """A call is not in the target."""
 
+    remedy = "write a rule for it, add it to the target, or keep it: keep={...}; partial=True lowers what can be"
+
 
 class WithoutOrigin(VerificationError):
     """A node stands for nothing in the source."""
@@ -67,21 +74,31 @@ class WithoutOrigin(VerificationError):
 class InventedDependency(VerificationError):
     """A value depends on one that it does not depend on in the source."""
 
+    remedy = _MEND_THE_RULE
+
 
 class MetadataChanged(VerificationError):
     """A value has another shape, dtype or device than the one it replaces."""
+
+    remedy = _MEND_THE_RULE
 
 
 class EffectsChanged(VerificationError):
     """Mutations, random draws, assertions or collectives differ from the source's in number or order."""
 
+    remedy = _MEND_THE_RULE
+
 
 class DeadCodeAdded(VerificationError):
     """A new node computes what nobody uses."""
 
+    remedy = _MEND_THE_RULE
+
 
 class MalformedExpansion(VerificationError):
     """What a rule recorded is no graph that could be stamped."""
+
+    remedy = _MEND_THE_RULE
 
 
 def _message(

@@ -1,4 +1,5 @@
-"""Proving a lowering: `check` from its provenance, `verify` for any two programs. `invariants.py` says what must hold."""
+"""Proving a lowering: `check` from its provenance, `verify` for any two programs. `invariants.py` says what must
+hold."""
 
 from __future__ import annotations
 

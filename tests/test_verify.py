@@ -2,51 +2,481 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+import gc
+import operator
+import time
+from types import SimpleNamespace
 from typing import Any
 
+from paired_graphs import Pair, broken, fake, lowering, node_of, with_metadata
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 
-from decomp.verify import Correspondence, InventedDependency, check
+from decomp.errors import CaptureError
+from decomp.verify import (
+    CodegenChanged,
+    Correspondence,
+    Dangling,
+    DeadCodeAdded,
+    EffectsChanged,
+    IllegalCall,
+    InventedDependency,
+    MalformedExpansion,
+    MetadataChanged,
+    NameClash,
+    OutOfOrder,
+    OutputsChanged,
+    PlaceholdersChanged,
+    ValueLost,
+    VerificationError,
+    WithoutOrigin,
+    check,
+    verify,
+)
 
 aten = torch.ops.aten
 
 
-def lowering() -> Correspondence:
-    """`add(gelu(x), y)`, with gelu stamped as `mul(mul(x, x), x)`."""
-    source, lowered = fx.Graph(), fx.Graph()
-    x, y = source.placeholder("x"), source.placeholder("y")
-    gelu = source.call_function(aten.gelu.default, (x,))
-    add = source.call_function(aten.add.Tensor, (gelu, y))
-    output = source.output((add,))
-    lx, ly = lowered.placeholder("x"), lowered.placeholder("y")
-    square = lowered.call_function(aten.mul.Tensor, (lx, lx))
-    cube = lowered.call_function(aten.mul.Tensor, (square, lx))
-    total = lowered.call_function(aten.add.Tensor, (cube, ly))
-    result = lowered.output((total,))
-    origin = {lx: x, ly: y, square: gelu, cube: gelu, total: add, result: output}
-    return Correspondence(source, lowered, origin, {x: lx, y: ly, gelu: cube, add: total})
-
-
-def named(graph: fx.Graph, name: str) -> Any:
-    return next(node for node in graph.nodes if node.name == name)
-
-
 def test_a_sound_lowering_is_proved() -> None:
-    proof = check(lowering(), full=True)
-    assert proof.nodes == 6 and proof.expansions == 0 and proof.seconds > 0
-    assert "all 3 calls are legal" in proof.checks
+    proof = check(lowering())
+    assert (proof.nodes, proof.expansions) == (6, 0)
+    assert proof.checks == (
+        "no reference dangles, users and inputs agree",
+        "every node stands after its inputs, so there is no cycle",
+        "names are distinct",
+        "the same 2 placeholders",
+        "the same outputs in the same structure",
+        "the same codegen",
+        "0 expansions are acyclic and without dead code",
+        "something stands for each of 5 values",
+        "contracted to its 5 source nodes, it depends on nothing new",
+        "shape, dtype and device of 0 values unchanged",
+        "the same 0 effects in the same order",
+        "no regions to keep",
+        "no dead code added",
+        "all 3 calls are legal",
+    )
+
+
+def test_full_adds_networkx_and_lint_over_every_node() -> None:
+    added = check(lowering(), full=True).checks[len(check(lowering()).checks) :]
+    assert added == ("networkx finds no cycle in 6 nodes", "the graph lints")
+
+
+def test_a_node_may_not_stand_before_its_input() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "gelu").append(node_of(bad.lowered, "gelu_square"))
+    assert broken(bad, OutOfOrder) == (
+        "'gelu' stands before its input 'gelu_square'\n"
+        "  lowered node 'gelu' (call_function aten.mul.Tensor)\n"
+        "  source node 'gelu' (call_function aten.gelu.default)"
+    )
+
+
+def test_a_cycle_is_out_of_order() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "gelu_square").update_arg(1, node_of(bad.lowered, "gelu"))
+    assert broken(bad, OutOfOrder).startswith("'gelu_square' stands before its input 'gelu'\n")
+
+
+def test_an_erased_node_dangles() -> None:
+    bad = lowering()
+    ghost = bad.lowered.create_node("call_function", aten.neg.default, (node_of(bad.lowered, "x"),), name="ghost")
+    bad.lowered.erase_node(ghost)
+    node_of(bad.lowered, "add").update_arg(1, ghost)
+    assert broken(bad, Dangling) == (
+        "'add' reads 'ghost', which was erased\n"
+        "  lowered node 'add' (call_function aten.add.Tensor)\n"
+        "  source node 'add' (call_function aten.add.Tensor)"
+    )
+
+
+def test_a_node_of_the_source_dangles() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "add").update_arg(1, node_of(bad.source, "y"))
+    assert broken(bad, Dangling).startswith("'add' reads 'y', which belongs to another graph\n")
+
+
+def test_users_must_list_who_reads() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "y").users.clear()
+    assert broken(bad, Dangling).startswith("'add' reads 'y', which does not list it as a user\n")
+
+
+def test_users_must_not_list_who_does_not_read() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "y").users[node_of(bad.lowered, "gelu")] = None
+    assert broken(bad, Dangling) == (
+        "'y' lists the user 'gelu', which does not read it\n  lowered node 'y' (placeholder y)"
+    )
+
+
+def test_names_are_distinct() -> None:
+    bad = lowering()
+    object.__setattr__(node_of(bad.lowered, "gelu_square"), "name", "gelu")
+    assert broken(bad, NameClash) == (
+        "two nodes are named 'gelu'\n"
+        "  lowered node 'gelu' (call_function aten.mul.Tensor)\n"
+        "  source node 'gelu' (call_function aten.gelu.default)"
+    )
+
+
+def test_placeholders_keep_their_order() -> None:
+    bad = lowering()
+    node_of(bad.lowered, "y").append(node_of(bad.lowered, "x"))
+    assert broken(bad, PlaceholdersChanged) == "the placeholders changed\n  expected: x, y\n  found: y, x"
+
+
+def test_a_new_placeholder_must_be_declared() -> None:
+    bad = lowering()
+    with bad.lowered.inserting_before(node_of(bad.lowered, "x")):
+        bad.lowered.placeholder("table")
+    assert broken(bad, PlaceholdersChanged) == "the placeholders changed\n  expected: x, y\n  found: table, x, y"
+    check(replace(bad, added=frozenset({"table"})))
+
+
+def test_the_output_is_what_stands_for_the_output() -> None:
+    bad = lowering()
+    bad.lowered.output_node().args = ((node_of(bad.lowered, "gelu"),),)
+    assert broken(bad, OutputsChanged) == (
+        "the outputs changed\n"
+        "  lowered node 'output' (output output)\n"
+        "  source node 'output' (output output)\n"
+        "  expected: (add,)\n"
+        "  found: (gelu,)"
+    )
+
+
+def test_the_container_of_the_outputs_is_kept() -> None:
+    bad = lowering()
+    bad.lowered.output_node().args = ([node_of(bad.lowered, "add")],)
+    assert broken(bad, OutputsChanged).endswith("  expected: (add,)\n  found: [add]")
+
+
+def test_written_back_values_come_before_the_outputs() -> None:
+    good = lowering()
+    gelu, add = node_of(good.lowered, "gelu"), node_of(good.lowered, "add")
+    good.lowered.output_node().args = ((gelu, add),)
+    broken(good, OutputsChanged)
+    check(replace(good, writes=(gelu,)))
+
+
+def test_trailing_copies_write_back_what_was_declared() -> None:
+    good = lowering()
+    x, add = node_of(good.lowered, "x"), node_of(good.lowered, "add")
+    with good.lowered.inserting_before(good.lowered.output_node()):
+        good.lowered.call_function(aten.copy_.default, (x, add))
+    assert broken(good, WithoutOrigin) == (
+        "'copy__default' comes from no node of the source\n"
+        "  lowered node 'copy__default' (call_function aten.copy_.default)"
+    )
+    check(replace(good, writes=(add,)))
+
+
+def test_the_codegen_is_kept() -> None:
+    bad = lowering()
+    bad.lowered.set_codegen(type("Other", (fx.graph.CodeGen,), {})())
+    assert broken(bad, CodegenChanged) == "the codegen changed\n  expected: CodeGen\n  found: Other"
+
+
+def test_the_pytree_of_inputs_is_kept() -> None:
+    bad = lowering()
+    for graph, names in ((bad.source, ["x", "y"]), (bad.lowered, ["x"])):
+        graph.set_codegen(fx.graph._PyTreeCodeGen(fx.graph._PyTreeInfo(names, None, None)))
+    assert broken(bad, CodegenChanged) == (
+        "the pytree of inputs or outputs changed\n"
+        "  expected: _PyTreeInfo(orig_args=['x', 'y'], in_spec=None, out_spec=None)\n"
+        "  found: _PyTreeInfo(orig_args=['x'], in_spec=None, out_spec=None)"
+    )
+
+
+def test_every_call_is_legal() -> None:
+    bad = replace(lowering(), illegal=lambda node: "no addition here" if node.target is aten.add.Tensor else None)
+    assert broken(bad, IllegalCall) == (
+        "'add' is not legal: no addition here\n"
+        "  lowered node 'add' (call_function aten.add.Tensor)\n"
+        "  source node 'add' (call_function aten.add.Tensor)"
+    )
+
+
+def test_every_node_has_an_origin() -> None:
+    bad = lowering()
+    del bad.origin[node_of(bad.lowered, "gelu_square")]  # type: ignore[attr-defined]
+    assert broken(bad, WithoutOrigin) == (
+        "'gelu_square' comes from no node of the source\n"
+        "  lowered node 'gelu_square' (call_function aten.mul.Tensor)"
+    )
+
+
+def test_the_origin_is_in_the_source() -> None:
+    bad = lowering()
+    bad.origin[node_of(bad.lowered, "gelu_square")] = fx.Graph().placeholder("z")  # type: ignore[index]
+    assert broken(bad, WithoutOrigin).startswith("'gelu_square' comes from 'z', which is not in the source\n")
+
+
+def test_something_stands_for_every_value_that_is_used() -> None:
+    bad = lowering()
+    del bad.values[node_of(bad.source, "gelu")]  # type: ignore[attr-defined]
+    assert broken(bad, ValueLost) == (
+        "nothing stands for 'gelu', which is used\n  source node 'gelu' (call_function aten.gelu.default)"
+    )
+
+
+def test_what_stands_for_a_value_is_in_the_graph() -> None:
+    bad = lowering()
+    bad.values[node_of(bad.source, "gelu")] = node_of(bad.source, "gelu")  # type: ignore[index]
+    assert broken(bad, ValueLost).startswith("'gelu' stands for 'gelu', but is not in the graph\n")
 
 
 def test_an_expansion_may_not_read_what_its_source_does_not() -> None:
-    broken = lowering()
-    named(broken.lowered, "mul_tensor").args = (named(broken.lowered, "x"), named(broken.lowered, "y"))
-    with pytest.raises(InventedDependency) as error:
-        check(replace(broken))
-    assert str(error.value) == (
-        "'mul_tensor' reads 'y', but 'gelu_default' does not depend on 'y'\n"
-        "  lowered node 'mul_tensor' (call_function aten.mul.Tensor)\n"
-        "  source node 'gelu_default' (call_function aten.gelu.default)"
+    bad = lowering()
+    node_of(bad.lowered, "gelu_square").update_arg(1, node_of(bad.lowered, "y"))
+    assert broken(bad, InventedDependency) == (
+        "'gelu_square' reads 'y', but 'gelu' does not depend on 'y'\n"
+        "  lowered node 'gelu_square' (call_function aten.mul.Tensor)\n"
+        "  source node 'gelu' (call_function aten.gelu.default)"
     )
+
+
+def test_contracted_nodes_may_not_form_a_circle() -> None:
+    pair = Pair()
+    x, lx = pair.both("placeholder", "x")
+    a, b = pair.call(aten.sin.default, x, name="a"), pair.call(aten.cos.default, x, name="b")
+    first = pair.stamp(a, aten.sin.default, lx, name="a_1")
+    second = pair.stamp(b, aten.cos.default, first, name="b")
+    pair.stamp(a, aten.sin.default, second, name="a")
+    bad = pair.returning(a, b)
+    assert broken(bad, InventedDependency) == "nodes of the source depend on each other in a circle: a -> b"
+
+
+def test_an_expansion_may_read_along_a_path_and_drop_what_lies_between() -> None:
+    good = lowering()
+    node_of(good.lowered, "add").update_arg(0, node_of(good.lowered, "x"))
+    check(good)
+
+
+def test_a_rule_may_return_its_input() -> None:
+    pair = Pair()
+    x, lx = pair.both("placeholder", "x")
+    y = pair.call(aten.clone.default, x, name="y")
+    pair.values[y] = lx
+    z, _ = pair.both("call_function", aten.neg.default, y, name="z")
+    check(pair.returning(z, y))
+
+
+def test_one_constant_may_serve_several_nodes() -> None:
+    pair = Pair()
+    x, lx = pair.both("placeholder", "x")
+    a, b = pair.call(aten.sin.default, x, name="a"), pair.call(aten.cos.default, x, name="b")
+    constant = pair.lowered.create_node("get_attr", "_constant0")
+    pair.origin[constant] = a
+    pair.stamp(a, aten.mul.Tensor, lx, constant, name="a")
+    pair.stamp(b, aten.mul.Tensor, lx, constant, name="b")
+    check(pair.returning(a, b))
+
+
+def test_the_shape_of_any_tensor_may_be_read() -> None:
+    pair = Pair()
+    x, lx = pair.both("placeholder", "x")
+    y, ly = pair.both("placeholder", "y")
+    a = pair.call(aten.sin.default, x, name="a")
+    size = pair.lowered.create_node("call_function", aten.sym_size.int, (ly, 0))
+    twice = pair.lowered.create_node("call_function", operator.mul, (size, 2))
+    pair.stamp(a, aten.view.default, lx, [twice], name="a")
+    check(pair.returning(a))
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (fake(2, 3, dtype=torch.float64), "float64[2, 3] on meta"),
+        (fake(3, 2), "float32[3, 2] on meta"),
+        (torch.empty(2, 3), "float32[2, 3] on cpu"),
+        (None, "no metadata"),
+        (2, "2"),
+        ([fake(2, 3)], "(float32[2, 3] on meta)"),
+    ],
+)
+def test_shape_dtype_and_device_are_kept(after: Any, found: str) -> None:
+    bad = with_metadata(lowering(), "gelu", fake(2, 3), after)
+    assert broken(bad, MetadataChanged) == (
+        "what stands for 'gelu' has other metadata\n"
+        "  lowered node 'gelu' (call_function aten.mul.Tensor)\n"
+        "  source node 'gelu' (call_function aten.gelu.default)\n"
+        "  expected: float32[2, 3] on meta\n"
+        f"  found: {found}"
+    )
+
+
+def test_each_of_several_results_keeps_its_metadata() -> None:
+    good = with_metadata(lowering(), "gelu", fake(2), fake(2))
+    gelu, cube = node_of(good.source, "gelu"), node_of(good.lowered, "gelu")
+    gelu.meta["val"] = (fake(2), None, 3)
+    good.values[gelu] = (cube, None, 3)  # type: ignore[index]
+    check(good)
+    good.values[gelu] = (cube, None, 4)  # type: ignore[index]
+    assert broken(good, MetadataChanged).endswith(
+        "  expected: (float32[2] on meta, no metadata, 3)\n  found: (float32[2] on meta, no metadata, 4)"
+    )
+
+
+def test_symbolic_sizes_are_compared_without_a_guard() -> None:
+    class Grow(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            return torch.cat([x, x]), torch.cat([x, x]), torch.cat([y, y])
+
+    sizes = {"x": {0: torch.export.Dim("n", min=2)}, "y": {0: torch.export.Dim("m", min=2)}}
+    exported = torch.export.export(Grow(), (torch.ones(3), torch.ones(4)), dynamic_shapes=sizes)
+    one, same, other = (node.meta["val"] for node in exported.graph.nodes if node.op == "call_function")
+    guards = len(one.fake_mode.shape_env.guards)
+    check(with_metadata(lowering(), "gelu", one, same))
+    assert "[2*s" in broken(with_metadata(lowering(), "gelu", one, other), MetadataChanged)
+    assert len(one.fake_mode.shape_env.guards) == guards
+
+
+def test_no_dead_code_is_added() -> None:
+    bad = lowering()
+    gelu = node_of(bad.source, "gelu")
+    with bad.lowered.inserting_before(node_of(bad.lowered, "add")):
+        dead = bad.lowered.create_node("call_function", aten.neg.default, (node_of(bad.lowered, "x"),), name="dead")
+    bad.origin[dead] = gelu  # type: ignore[index]
+    assert broken(bad, DeadCodeAdded) == (
+        "nobody uses 'dead'\n"
+        "  lowered node 'dead' (call_function aten.neg.default)\n"
+        "  source node 'gelu' (call_function aten.gelu.default)"
+    )
+
+
+def test_dead_code_of_the_source_may_stay() -> None:
+    pair = Pair()
+    x, _ = pair.both("placeholder", "x")
+    pair.both("call_function", aten.sin.default, x, name="unused")
+    check(pair.returning(x))
+
+
+def expansion(change: Callable[[fx.Graph, fx.Node], Any]) -> Correspondence:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    result = graph.create_node("call_function", aten.neg.default, (x,), name="neg")
+    change(graph, result)
+    return replace(lowering(), expansions=(graph,))
+
+
+def test_expansions_are_sound() -> None:
+    good = expansion(lambda graph, neg: graph.output(neg))
+    assert "1 expansions are acyclic and without dead code" in check(good).checks
+    dead = expansion(lambda graph, neg: graph.output(neg.args[0]))
+    assert broken(dead, MalformedExpansion) == (
+        "an expansion computes 'neg', which its output does not need\n"
+        "  lowered node 'neg' (call_function aten.neg.default)"
+    )
+    assert broken(expansion(lambda graph, neg: None), MalformedExpansion) == (
+        "an expansion has one output node, this one 0"
+    )
+    circle = expansion(lambda graph, neg: (graph.output(neg), neg.update_arg(0, neg)))
+    assert broken(circle, MalformedExpansion) == "an expansion has a cycle\n  lowered node 'output' (output output)"
+    foreign = expansion(lambda graph, neg: (graph.output(neg), neg.update_arg(0, fx.Graph().placeholder("far"))))
+    assert broken(foreign, MalformedExpansion) == (
+        "an expansion reads 'far' of another graph\n  lowered node 'far' (placeholder far)"
+    )
+
+
+def test_the_users_line_is_shown() -> None:
+    bad = replace(lowering(), illegal=lambda node: "no")
+    node_of(bad.source, "gelu").meta["stack_trace"] = '  File "model.py", line 3, in forward\n    return gelu(x) + y'
+    assert '\n  File "model.py", line 3, in forward: return gelu(x) + y' in broken(bad, IllegalCall)
+
+
+def test_remedies() -> None:
+    assert VerificationError.remedy == (
+        "report this with the program: decomp is at fault; verify=False lowers without the proof"
+    )
+    assert InventedDependency.remedy == (
+        "mend the rule that serves the source node; verify=False lowers without the proof"
+    )
+    assert IllegalCall.remedy == (
+        "write a rule for it, add it to the target, or keep it: keep={...}; partial=True lowers what can be"
+    )
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + y
+
+
+# `run_decompositions` of torch 2.13 deep-copies tree specs through a deprecated class.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_plain_programs_are_compared_without_provenance() -> None:
+    traced = fx.symbolic_trace(Model())
+    proof = verify(traced, fx.symbolic_trace(Model()))
+    assert proof.nodes == 5 and proof.checks[-1] == "as many effects"
+    exported = torch.export.export(Model(), (torch.ones(2), torch.ones(2)))
+    verify(exported, exported.run_decompositions({}), full=True)
+    verify(traced.graph, traced.graph)
+    assert "the same codegen" not in verify(Model(), traced).checks
+
+
+def test_plain_programs_may_not_differ_in_inputs_or_effects() -> None:
+    class Other(nn.Module):
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x) + z
+
+    class Random(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.bernoulli(x) + y
+
+    with pytest.raises(PlaceholdersChanged):
+        verify(fx.symbolic_trace(Model()), fx.symbolic_trace(Other()))
+    with pytest.raises(EffectsChanged) as caught:
+        verify(fx.symbolic_trace(Model()), fx.symbolic_trace(Random()))
+    assert str(caught.value).startswith(
+        "the number of effects changed: random draw\n  expected: 0\n  found: 1\n  to do: "
+    )
+
+
+def test_a_program_without_a_graph_cannot_be_verified() -> None:
+    with pytest.raises(CaptureError) as caught:
+        verify(Model(), Model())
+    assert str(caught.value) == "Model has no graph to verify; pass a GraphModule or an ExportedProgram"
+
+
+def test_a_lowering_carries_its_correspondence() -> None:
+    assert verify(Model(), SimpleNamespace(correspondence=lowering())).nodes == 6
+
+
+def chain(length: int) -> Correspondence:
+    pair = Pair()
+    x, value = pair.both("placeholder", "x")
+    for i in range(length):
+        call = pair.call(aten.gelu.default, x, name=f"gelu_{i}")
+        for j in range(4):
+            value = pair.stamp(call, aten.mul.Tensor, value, pair.values[x], name=f"gelu_{i}_{j}")
+        x = call
+    return pair.returning(x)
+
+
+def test_the_cost_is_linear() -> None:
+    def cost(length: int) -> float:
+        pair = chain(length)
+        return min(check(pair).seconds for _ in range(5)) / length
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert cost(4000) < 4 * cost(400)
+    finally:
+        gc.enable()
+
+
+def test_many_indirect_edges_cost_one_walk_a_batch() -> None:
+    """Every node reads the first one, over a path that only the source's reachability explains."""
+    pair = chain(3000)
+    first = node_of(pair.lowered, "gelu_0_3")
+    for i in range(1, 3000):
+        node_of(pair.lowered, f"gelu_{i}_3").update_arg(1, first)
+    began = time.perf_counter()
+    check(pair)
+    assert time.perf_counter() - began < 5
