@@ -1,0 +1,1 @@
+"""Benchmarks: what lowering costs, side by side with PyTorch's own ways."""

@@ -1,0 +1,116 @@
+"""The contenders: each is a function that does its work once and returns the graph that it built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from benchmarks import programs
+import decomp
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of doing the work."""
+
+    name: str
+    run: Run
+    """The timed part. What it returns is kept until the clock has stopped."""
+    limit: int = 1 << 30
+    """The largest program, in source nodes, on which it ends in reasonable time."""
+    rounds: int = 1 << 30
+    """At most so many rounds."""
+
+
+def graph_of(result: Any) -> fx.Graph:
+    """The graph of whatever a contender returned."""
+    return result if isinstance(result, fx.Graph) else result.graph
+
+
+def contenders(program: Any, slow_limit: int) -> list[Contender]:
+    """Everything that is to be compared on `program`, the floor first."""
+    warm = programs.rules()
+    target = programs.target(graph_of(program))
+    lowered = decomp.lower(program, rules=warm, to=target, verify=False).result
+    decomp.decompose(program, warm, verify=False)
+
+    def lower(rules: decomp.Rules, verify: bool) -> Run:
+        return lambda: decomp.lower(program, rules=rules, to=target, verify=verify).result
+
+    found = [
+        Contender("Graph.create_node", floor(graph_of(lowered))),
+        Contender("Graph.create_node(name=)", floor(graph_of(lowered), named=True)),
+        Contender("lower, warm", lower(warm, False)),
+        Contender("lower, warm, verified", lower(warm, True)),
+        Contender("lower, cold", lambda: lower(programs.rules(), False)()),
+        Contender("lower, cold, verified", lambda: lower(programs.rules(), True)()),
+        Contender("decompose, warm", lambda: decomp.decompose(program, warm, verify=False)),
+        Contender("Graph.graph_copy", lambda: copied(graph_of(lowered))),
+    ]
+    if isinstance(program, ExportedProgram):
+        return found + exported_contenders(program, slow_limit)
+    return [*found, Contender("fx.Transformer", transformed(lowered), limit=20_000)]
+
+
+def exported_contenders(program: ExportedProgram, limit: int) -> list[Contender]:
+    """PyTorch's own ways with exported programs."""
+    return [
+        Contender("fx.Transformer", transformed(program.graph_module), limit=20_000),
+        Contender("make_fx on fakes", on_fakes(program), limit, 3),
+        Contender("run_decompositions", lambda: program.run_decompositions(programs.table()), limit, 3),
+        Contender("run_decompositions, default table", program.run_decompositions, limit, 3),
+    ]
+
+
+def floor(graph: fx.Graph, named: bool = False) -> Run:
+    """`create_node` once for each node of `graph`, with its op, target and arguments; every input is one placeholder,
+    so that looking up arguments costs nothing."""
+    only = fx.Graph().placeholder("x")
+    recipe = [
+        (n.op, n.target, fx.map_arg(n.args, lambda _: only), fx.map_arg(n.kwargs, lambda _: only),
+         n.name if named else None)
+        for n in graph.nodes
+    ]
+
+    def run() -> fx.Graph:
+        new = fx.Graph()
+        for op, called, args, kwargs, name in recipe:
+            new.create_node(op, called, args, kwargs, name)
+        only.users.clear()
+        return new
+
+    return run
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A copy of the lowered graph."""
+    new = fx.Graph()
+    new.output(new.graph_copy(graph, {}))
+    return new
+
+
+def transformed(module: fx.GraphModule) -> Run:
+    """An `fx.Transformer` that changes nothing."""
+    return lambda: fx.Transformer(module).transform()
+
+
+def on_fakes(program: ExportedProgram) -> Run:
+    """`make_fx` of the exported graph with the same rules. In inference mode, so that composite ops reach the table."""
+    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
+    mode = inputs[0].fake_mode
+
+    def run() -> fx.GraphModule:
+        with mode, torch.inference_mode():
+            fresh = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in inputs]
+            trace = make_fx(program.graph_module, decomposition_table=programs.table())
+            return trace(*fresh)
+
+    return run

@@ -1,0 +1,53 @@
+"""The machinery of the benchmarks, at tiny sizes: no assertion on the clock."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import contenders, lowering, measuring, programs
+import decomp
+
+
+def test_the_rules_compute_what_the_ops_do():
+    x, gm = torch.linspace(-1, 1, 32).view(4, 8), programs.stack(2)
+    torch.testing.assert_close(decomp.decompose(gm, programs.rules())(x), gm(x))
+
+
+def test_every_contender_that_does_the_same_work_emits_the_same_nodes():
+    program = programs.exported_stack(1)
+    found = {c.name: c.run for c in contenders.contenders(program, 0)}
+    expected = len(contenders.graph_of(found["lower, warm"]()).nodes)
+    for name in ("Graph.create_node", "lower, cold", "decompose, warm", "Graph.graph_copy", "make_fx on fakes"):
+        assert len(contenders.graph_of(found[name]()).nodes) == expected, name
+
+
+def test_a_synthetic_program_has_about_the_nodes_asked_for():
+    program = programs.synthetic(600)
+    lowered = decomp.decompose(program, programs.rules())
+    assert 590 <= len(lowered.graph.nodes) <= 610
+
+
+def test_contenders_over_their_limit_sit_out():
+    graph = torch.fx.Graph()
+    graph.placeholder("x")
+    field = [contenders.Contender("fast", lambda: graph, 10), contenders.Contender("slow", lambda: graph, 5)]
+    assert [r.contender for r in measuring.compare("p", 1, 8, field, 2)] == ["fast"]
+
+
+def test_results_are_saved_as_json_and_markdown(tmp_path):
+    case = ("synthetic", 60)
+    results = lowering.measured(case, 1)
+    lowering.save(tmp_path, results, {"lower, warm": 1.0}, True)
+    saved = json.loads((tmp_path / "lowering.json").read_text())
+    assert {r["contender"] for r in saved["results"]} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}
+    assert "### synthetic, 60" in (tmp_path / "lowering.md").read_text()
+
+
+def test_a_plot_is_drawn(tmp_path):
+    plotting = pytest.importorskip("benchmarks.plotting", exc_type=ImportError)
+    results = [measuring.Result("stack", 1, "lower, warm", 10, 0.1, 1, 1.0)]
+    plotting.plot(results, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
