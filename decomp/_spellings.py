@@ -274,14 +274,20 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 """Parameters of Python functions, by the schema's name, where it is not the same and not `input` for `self`."""
 
-KEYWORDS: dict[str, str] = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "x2": "other"}
+KEYWORDS: dict[str, str] = {
+    "input": "self",
+    "axis": "dim",
+    "axis0": "dim0",
+    "axis1": "dim1",
+    "keepdims": "keepdim",
+    "x": "self",
+    "x2": "other",
+}
 """Other names that PyTorch's parser takes for a schema's arguments (NumPy's, and `input`)."""
 
 REDUCTIONS: dict[str, int] = {"none": 0, "mean": 1, "sum": 2}
 
-NUMBER_AS_TENSOR: frozenset[str] = frozenset(
-    "add sub mul div remainder floor_divide bitwise_and bitwise_or bitwise_xor".split()
-)
+NUMBER_AS_TENSOR: frozenset[str] = frozenset("add sub mul div floor_divide".split())
 """Ops for which PyTorch takes a Python number as a tensor, although a Scalar overload exists."""
 
 

@@ -4,6 +4,7 @@ bound through their own signature and translated; everything else through the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import inspect
 from typing import Any
 
@@ -30,6 +31,9 @@ def bind_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     spelling = of_function(function)
     if isinstance(function, torch._ops.OpOverload):
         arguments, given = fill(parameters(function), args, kwargs)
+        names = _names_in_op(function, spelling)
+        arguments = {names.get(name, name): value for name, value in arguments.items()}
+        given = frozenset(names.get(name, name) for name in given)
         return Bound(spelling.op, spelling.overload, arguments, spelling.inplace, given)
     signature = _signature(function)
     if signature is not None and not spelling.implied:
@@ -45,6 +49,14 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], kind:
     if signature is not None and not spelling.implied:
         return bind_python(spelling, method, signature, args, kwargs, kind)
     return bind_spelling(spelling, args, kwargs, kind)
+
+
+@functools.lru_cache(maxsize=None)
+def _names_in_op(function: torch._ops.OpOverload, spelling: Spelling) -> dict[str, str]:
+    """The arguments of an alias by the names of the op itself: `axis0` of `swapaxes` is `dim0` of `transpose`."""
+    own = next((params for name, params in overloads(spelling.op) if name == spelling.overload), ())
+    aliased = parameters(function)
+    return {a.name: o.name for a, o in zip(aliased, own)} if [p.type for p in own] == [p.type for p in aliased] else {}
 
 
 def _signature(function: Any) -> inspect.Signature | None:

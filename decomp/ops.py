@@ -228,8 +228,23 @@ def _packet(qualified: str) -> torch._ops.OpOverloadPacket | None:
 
 def _of_packet(namespace: str, name: str, overload: str | None) -> Spelling:
     """The spelling of a registered operator; `relu_`, and `__ior__`, are in-place spellings of `relu`, `bitwise_or`."""
-    name = spellings.ALIASES.get(name, name)
+    if name in spellings.ALIASES:
+        overload = _overload_by_types(namespace, name, overload)
+        name = spellings.ALIASES[name]
     functional = spellings.INPLACE.get(name) or (name[:-1] if name.endswith("_") and name[-2:] != "__" else None)
     if functional and (_has_packet(namespace, functional) or functional in spellings.FUNCTIONAL_ONLY):
         return Spelling(Op(f"{namespace}.{functional}"), overload, inplace=True)
     return Spelling(Op(f"{namespace}.{name}"), overload)
+
+
+def _overload_by_types(namespace: str, alias: str, overload: str | None) -> str | None:
+    """What an overload of an alias is called in the op itself: `swapaxes.default` is `transpose.int`."""
+    own, other = _packet(f"{namespace}.{spellings.ALIASES[alias]}"), _packet(f"{namespace}.{alias}")
+    if overload is None or own is None or other is None or overload in own.overloads():
+        return overload
+    types = _types(getattr(other, overload))
+    return next((name for name in own.overloads() if _types(getattr(own, name)) == types), overload)
+
+
+def _types(overload: torch._ops.OpOverload) -> list[str]:
+    return [str(argument.real_type) for argument in overload._schema.arguments]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING
 
 from decomp import Rules
@@ -25,8 +24,7 @@ FAMILIES = (
 @functools.cache
 def rules() -> Rules:
     """The rules of all families; with PyTorch's own composite kernels behind them for ops that have no rule."""
-    present = [family for family in FAMILIES if importlib.util.find_spec(f"{__name__}.{family}")]
-    return Rules([rule for family in present for rule in _family(family)], composites=True)
+    return Rules([rule for family in FAMILIES for rule in _family(family)], composites=True)
 
 
 def _family(name: str) -> Rules:

@@ -1,0 +1,123 @@
+"""What errors say, word for word."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch import fx
+
+import decomp
+from decomp.errors import Blocker, describe, located, remedies, source_line, spelled
+
+TRACE = '''  File "/site/torch/nn/modules/module.py", line 1, in _call
+    return forward(x)
+  File "/home/me/model.py", line 12, in forward
+    return x.sort()
+'''
+
+
+def node(trace=None):
+    graph = fx.Graph()
+    found = graph.call_method("sort", (graph.placeholder("x"),))
+    if trace:
+        found.meta["stack_trace"] = trace
+    return found
+
+
+@pytest.mark.parametrize(
+    "known, message",
+    [
+        ((), "unknown op 'rleu'"),
+        (["relu", "add"], "unknown op 'rleu'; did you mean 'relu'?"),
+        (["relu", "relu6"], "unknown op 'rleu'; did you mean 'relu' or 'relu6'?"),
+    ],
+)
+def test_unknown_op(known, message):
+    assert str(decomp.UnknownOp("rleu", known)) == message
+
+
+def test_a_rule_error_names_rule_node_line_and_remedy():
+    error = decomp.RuleError("relu (mine.py:3)", "mutates its input", "use the functional op")
+    assert str(error) == "rule relu (mine.py:3): mutates its input\n  to do: use the functional op"
+    assert str(error.at(node(TRACE))) == (
+        "rule relu (mine.py:3): mutates its input\n"
+        "  while lowering node 'sort' (call_method sort)\n"
+        '  File "/home/me/model.py", line 12, in forward: return x.sort()\n'
+        "  to do: use the functional op"
+    )
+
+
+def test_a_rule_error_keeps_the_first_node_it_was_told_and_its_class():
+    error = decomp.RuleCycle("a", "calls itself").at(node())
+    assert isinstance(error, decomp.RuleCycle)
+    assert error.at(node()) is error
+
+
+def test_not_lowered_lists_every_blocker_and_the_remedies():
+    sorts = ("sort", "sort_1", "sort_2", "sort_3")
+    sort = Blocker("aten.sort", sorts, "model.py:12: x.sort()", (), None, "depends on data")
+    conv = Blocker("aten.convolution", ("conv",), None, (("conv (convolution.py:3)", "needs shapes; pass args="),),
+                   "groups is 1")
+    error = decomp.NotLowered("chip", [sort, conv])
+    assert error.blockers == (sort, conv) and error.target == "chip"
+    assert str(error) == "\n".join([
+        "2 ops cannot be lowered to chip; the program is unchanged",
+        "",
+        "  aten.sort at sort, sort_1, sort_2 and 1 more",
+        "      model.py:12: x.sort()",
+        "      cannot be decomposed: depends on data",
+        "      no rule is registered for it",
+        "  ",
+        "  aten.convolution at conv",
+        "      the target knows it only if groups is 1",
+        "      tried conv (convolution.py:3): needs shapes; pass args=",
+        "  ",
+        *remedies([sort, conv]),
+    ]).replace("\n  \n", "\n\n")
+
+
+def test_remedies_come_in_order_of_ease():
+    tried = Blocker("aten.sort", ("sort",), None, (("rule", "needs shapes; pass args="),))
+    assert remedies([tried]) == [
+        "  to do, the easiest first:",
+        "    1. pass example inputs (args=...), so that rules know shapes and dtypes",
+        "    2. keep what your backend can run anyway: keep={...} (of aten.sort)",
+        "    3. write a rule: @rules.register(op), then rules=rules | decomp_rules.RULES",
+        "    4. add the op to the target: target | {op}",
+        "    5. take what can be lowered, with this list in the report: partial=True",
+    ]
+    assert len(remedies([Blocker("aten.sort", ("sort",), None, ())])) == 5
+
+
+@pytest.mark.parametrize(
+    "target, text",
+    [
+        (torch.relu, "torch.relu"), (operator.add, "operator.add"), (torch.ops.aten.relu.default, "aten.relu.default"),
+        (torch.nn.functional.gelu, "torch.nn.functional.gelu"), ("sort", "sort"), (len, "len"),
+    ],
+)
+def test_functions_are_spelled_as_users_write_them(target, text):
+    assert spelled(target) == text
+
+
+def test_a_node_is_described_and_its_line_found():
+    assert describe(node()) == "node 'sort' (call_method sort)"
+    assert source_line(node()) is None
+    assert source_line(node(TRACE)) == 'File "/home/me/model.py", line 12, in forward: return x.sort()'
+    inside = TRACE.split("  File \"/home")[0]
+    assert source_line(node(inside)) == 'File "/site/torch/nn/modules/module.py", line 1, in _call: return forward(x)'
+    assert source_line(node("nothing of a trace")) is None
+
+
+def test_a_rule_is_located():
+    assert located(node).startswith("test_errors.py:")
+    assert located(torch.relu) == located(3) == "built in"
+
+
+def test_all_errors_are_one_family():
+    family = [decomp.UnknownOp, decomp.TargetError, decomp.CaptureError, decomp.MutationError, decomp.RuleError,
+              decomp.RuleCycle, decomp.NotLowered]
+    assert all(issubclass(error, decomp.DecompError) for error in family)
+    assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.TargetError, ValueError)

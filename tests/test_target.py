@@ -1,0 +1,234 @@
+"""Targets: what is legal, under which condition, and what their files may say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp import Target
+from decomp_rules import targets
+
+aten = torch.ops.aten
+
+
+def calls(*args, f):
+    """The calls of an exported function."""
+
+    class Model(nn.Module):
+        def forward(self, *args):
+            return f(*args)
+
+    return decomp.calls(torch.export.export(Model(), args))
+
+
+def call(*args, f):
+    (found,) = calls(*args, f=f)
+    return found
+
+
+def test_any_spelling_names_an_op():
+    chip = Target("chip", ["add", "mul", torch.exp, F.conv2d, aten.sum.dim_IntList])
+    assert list(chip) == ["aten.add", "aten.conv2d", "aten.exp", "aten.mul", "aten.sum.dim_IntList"]
+    assert "exp" in chip and torch.Tensor.exp in chip and nn.Conv2d in chip and "sub" not in chip
+    assert repr(chip) == "Target('chip', 5 ops)" and len(chip) == 5
+
+
+def test_an_overload_means_itself():
+    chip = Target("chip", ["sum.dim_IntList"])
+    x = torch.ones(2, 2)
+    assert chip.why_illegal(call(x, f=lambda x: x.sum(1))) is None
+    assert chip.why_illegal(call(x, f=lambda x: x.sum())) == ""
+    assert "sum" in chip and "sum.default" not in chip
+
+
+def test_a_condition_is_asked_of_the_call():
+    chip = Target("chip").legal_if("conv2d", lambda call: call.argument("groups") == 1, "groups must be 1")
+    x = torch.ones(1, 2, 5, 5)
+    assert chip.why_illegal(call(x, torch.ones(2, 2, 3, 3), f=F.conv2d)) is None
+    grouped = call(x, torch.ones(2, 1, 3, 3), f=lambda x, w: F.conv2d(x, w, groups=2))
+    assert chip.why_illegal(grouped) == "groups must be 1"
+    assert chip.conditions() == [("aten.conv2d", "groups must be 1")]
+
+
+def test_conditions_of_one_op_add_up():
+    chip = Target("chip", ["amax"])
+    chip = chip.legal_if("amax", lambda call: call.argument("keepdim"), "keepdim")
+    chip = chip.legal_if("amax", lambda call: call.tensors[0].dim() == 2, "2 dimensions")
+    ask = lambda x, **options: chip.why_illegal(call(x, f=lambda x: x.amax(0, **options)))  # noqa: E731
+    assert ask(torch.ones(2, 2), keepdim=True) is None
+    assert ask(torch.ones(2, 2)) == "keepdim"
+    assert ask(torch.ones(2), keepdim=True) == "2 dimensions"
+    assert chip.conditions() == [("aten.amax", "keepdim and 2 dimensions")]
+
+
+def test_a_condition_reaches_overloads_that_were_named_one_by_one():
+    chip = targets.core_aten.legal_if("sum", lambda call: False, "never")
+    assert chip.why_illegal(call(torch.ones(2), f=lambda x: x.sum(0))) == "never"
+
+
+def test_targets_compose():
+    a, b = Target("a", ["add", "mul"]), Target("b", ["mul", "sub"])
+    assert list(a | b) == ["aten.add", "aten.mul", "aten.sub"]
+    assert list(a & b) == ["aten.mul"] and list(a - b) == ["aten.add"]
+    assert list(a | {F.relu}) == ["aten.add", "aten.mul", "aten.relu"] and (a | {F.relu}).name == "a"
+    assert ((a | b).name, (a & b).name, (a - b).name) == ("a | b", "a & b", "a - b")
+
+
+def test_what_one_side_knows_unconditionally_stays_so():
+    everything, one = Target("a", ["sum"]), Target("b").legal_if("sum.dim_IntList", lambda call: False, "never")
+    summed = call(torch.ones(2), f=lambda x: x.sum(0))
+    assert (everything | one).why_illegal(summed) is None
+    assert (everything & one).why_illegal(summed) == "never"
+    assert (everything - ["sum.dim_IntList"]).why_illegal(summed) == ""
+
+
+def test_a_condition_that_fails_says_which():
+    chip = Target("chip").legal_if("relu", lambda call: call.argument("speed") > 1, "speed is high")
+    with pytest.raises(decomp.TargetError) as caught:
+        chip.why_illegal(call(torch.ones(2), f=F.relu))
+    assert str(caught.value) == (
+        "the condition 'speed is high' failed on aten.relu: \"aten.relu has no argument 'speed'; it has self\""
+    )
+
+
+def test_a_misspelt_op_is_refused():
+    with pytest.raises(decomp.UnknownOp, match="unknown op 'rleu'; did you mean 'relu'"):
+        Target("chip", ["add", "rleu"])
+
+
+def test_targets_of_the_library():
+    assert targets.names() == ("core_aten", "luminal", "onnx", "prims", "stablehlo", "tinygrad")
+    assert set(targets.names()) < set(dir(targets))
+    assert targets.tinygrad is targets.get("tinygrad") and targets.tinygrad.description
+    assert "convolution" in targets.core_aten and "linear" not in targets.core_aten
+    assert "prims.add" in targets.prims and "bmm" in targets.prims
+    with pytest.raises(AttributeError, match="no target 'tpu'; there are core_aten, "):
+        targets.tpu
+    with pytest.raises(LookupError, match="no target 'tpu'; there are core_aten, "):
+        targets.get("tpu")
+
+
+def test_core_aten_is_what_pytorch_tags():
+    named = [getattr(getattr(aten, key.split(".")[1]), (key.split(".") + ["default"])[2]) for key in targets.core_aten
+             if key != "aten.detach"]
+    assert all(torch.Tag.core in overload.tags for overload in named)
+
+
+x, i = torch.rand(4, 4), torch.arange(4)
+
+
+@pytest.mark.parametrize(
+    "f, args",
+    [
+        (lambda x: x + 1, (x,)), (lambda x: x * x, (x,)), (lambda x: torch.where(x < 1, x, x), (x,)),
+        (lambda i: torch.div(i, 2, rounding_mode="floor"), (i,)), (lambda i: i % 3, (i,)), (lambda x: x.sum(1), (x,)),
+        (lambda x: x.amax((0, 1)), (x,)),
+        (lambda x: x[1:3], (x,)), (lambda x: aten.constant_pad_nd(x, [1, 0]), (x,)), (lambda x: x.exp2().log2(), (x,)),
+        (lambda x: x.view(2, 8).permute(1, 0).expand(3, 8, 2), (x,)), (lambda x: torch.pow(x, x), (x,)),
+        (lambda x: torch.stack([x, x.flip(0)]), (x,)), (lambda x: aten._to_copy(x, dtype=torch.int64), (x,)),
+        (lambda x: x.view(torch.int32), (x,)), (lambda x: torch.full((2,), 1.0), (x,)), (lambda i: i << 2, (i,)),
+    ],
+)
+def test_what_tinygrad_knows(f, args):
+    found = [call for call in calls(*args, f=f) if call.op.short != "lift_fresh_copy"]
+    refused = {call.op.name: targets.tinygrad.why_illegal(call) for call in found}
+    assert refused and set(refused.values()) == {None}, refused
+
+
+@pytest.mark.parametrize(
+    "f, args, reason",
+    [
+        (lambda x: torch.add(x, x, alpha=2), (x,), "alpha is 1"), (lambda x: x[::2], (x,), "step is 1"),
+        (lambda x: aten.constant_pad_nd(x, [1, -1]), (x,), "pad is at least 0"),
+        (lambda x: x.amax(), (x,), "dim is given"),
+        (lambda x: aten.constant_pad_nd(x, [1, 1], 2.0), (x,), "value is 0"),
+        (lambda x: x.fmod(2), (x,), "its result is integer"),
+        (lambda x: torch.div(x, 2, rounding_mode="floor"), (x,), "its result is integer"),
+        (lambda x: x.exp(), (x,), ""),
+        (lambda x: x.sum(), (x,), ""), (lambda x: x.pow(2), (x,), ""), (lambda x: x @ x, (x,), ""),
+    ],
+)
+def test_what_tinygrad_does_not_know(f, args, reason):
+    refusals = [targets.tinygrad.why_illegal(call) for call in calls(*args, f=f)]
+    assert reason in refusals
+
+
+FILE = """
+name = "chip"
+description = "a small one"
+ops = ["add", "sum.dim_IntList", "fmod", "amax"]
+[[when]]
+op = "add"
+argument = "alpha"
+equals = 1
+[[when]]
+op = "fmod"
+dtype = ["integer", "bool"]
+[[when]]
+op = "amax"
+argument = "dim"
+length = 1
+reason = "one dimension at a time"
+"""
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_the_same_as_code(tmp_path):
+    chip = Target.load(written(tmp_path / "chip.toml", FILE))
+    assert (chip.name, chip.description) == ("chip", "a small one")
+    assert chip.conditions() == [
+        ("aten.add", "alpha is 1"), ("aten.amax", "one dimension at a time"),
+        ("aten.fmod", "its tensors are integer or bool"), ("aten.sum.dim_IntList", ""),
+    ]
+    assert chip.why_illegal(call(x, f=lambda x: torch.add(x, x, alpha=2))) == "alpha is 1"
+    assert chip.why_illegal(call(x, f=lambda x: x.fmod(2))) == "its tensors are integer or bool"
+    assert chip.why_illegal(call(i, f=lambda i: i.fmod(2))) is None
+    assert chip.why_illegal(call(x, f=lambda x: x.amax((0, 1)))) == "one dimension at a time"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("nmae = 'chip'", "unknown key 'nmae'; known keys are name, description, ops, tags, namespaces, when"),
+        ("ops = ['add'", "not valid TOML: Unclosed array (at end of document)"),
+        ("ops = 'add'", "'ops' must be a list of names"),
+        ("name = 3", "'name' must be a text"),
+        ("ops = ['rleu']", "unknown op 'rleu'; did you mean 'relu'"),
+        ("tags = ['cor']", "unknown tag 'cor'; known tags are "),
+        ("namespaces = ['nowhere']", "no op is registered in the namespace 'nowhere'"),
+        ("when = 3", "'when' must be a list of tables: [[when]]"),
+        ("[[when]]\nequals = 1", "each [[when]] needs an 'op'"),
+        ("[[when]]\nop = 'add'", "[[when]] of add: needs exactly one check; checks are at_least, at_most, dtype, "
+         "equals, given, length, one_of, result"),
+        ("[[when]]\nop = 'add'\nis = 1", "[[when]] of add: unknown key 'is'; checks are "),
+        ("[[when]]\nop = 'add'\nequals = 1", "[[when]] of add: the check 'equals' needs an 'argument'"),
+        ("[[when]]\nop = 'add'\nargument = 'alhpa'\nequals = 1",
+         "[[when]] of add: no argument 'alhpa'; it has self, other, alpha"),
+        ("[[when]]\nop = 'amax'\nargument = 'dim'\nlength = 'one'", "[[when]] of amax: 'length' cannot be 'one'"),
+        ("[[when]]\nop = 'add'\ndtype = 'flaot'",
+         "[[when]] of add: unknown dtype 'flaot'; known are float, complex, integer, bool"),
+    ],
+)
+def test_a_malformed_file_is_refused(tmp_path, text, message):
+    path = written(tmp_path / "chip.toml", text)
+    with pytest.raises(decomp.TargetError) as caught:
+        Target.load(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_a_misspelt_op_in_a_file_is_an_unknown_op_too(tmp_path):
+    with pytest.raises(decomp.UnknownOp, match="chip.toml: unknown op 'rleu'"):
+        Target.load(written(tmp_path / "chip.toml", "ops = ['rleu']"))
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(decomp.TargetError) as caught:
+        Target.load(tmp_path / "none.toml")
+    assert str(caught.value) == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
