@@ -1,5 +1,5 @@
-"""Autocast made explicit: a region that casts the inputs of its calls silently becomes one whose casts are calls, so that
-what a call is lowered to computes in the dtypes that the call computed in."""
+"""Autocast made explicit: a region that casts the inputs of its calls silently becomes one whose casts are calls, so
+that what a call is lowered to computes in the dtypes that the call computed in."""
 
 from __future__ import annotations
 
@@ -79,15 +79,20 @@ def _cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
 
 def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
     """The inputs of a call that autocast casts, with the dtype it casts them to."""
-    sources = [n for n in node.all_input_nodes if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()]
+    sources = [
+        n for n in node.all_input_nodes if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()
+    ]
     if not sources:
         return {}
     mode = metadata(sources[0]).fake_mode
     fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
     plain = _seen_casts(node, fakes, mode, None)
     under = _seen_casts(node, fakes, mode, policy)
-    return {source: under[id(fakes[source])] for source in sources
-            if id(fakes[source]) in under and id(fakes[source]) not in plain}
+    return {
+        source: under[id(fakes[source])]
+        for source in sources
+        if id(fakes[source]) in under and id(fakes[source]) not in plain
+    }
 
 
 def _seen_casts(
@@ -129,7 +134,10 @@ def _set_dtype(node: fx.Node) -> None:
     expected = metadata(node)
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(expected, FakeTensor):
         return
-    if any(not isinstance(v, torch.Tensor) for v in map(metadata, node.all_input_nodes)) or node.target._schema.is_mutable:
+    if (
+        any(not isinstance(v, torch.Tensor) for v in map(metadata, node.all_input_nodes))
+        or node.target._schema.is_mutable
+    ):
         return
     fakes = {n: fake_like(expected.fake_mode, metadata(n)) for n in node.all_input_nodes}
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)

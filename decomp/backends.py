@@ -28,8 +28,8 @@ def backend(
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for `torch.compile` that lowers to a target and hands the graphs on.
 
-    `compiler`: "eager" runs them as they are, "inductor" compiles them, or a function from a GraphModule of overloads and
-    its example inputs to a callable. The other arguments are those of `lower`; raises what `lower` raises.
+    `compiler`: "eager" runs them as they are, "inductor" compiles them, or a function from a GraphModule of overloads
+    and its example inputs to a callable. The other arguments are those of `lower`; raises what `lower` raises.
     """
     inner = _compilers(compiler)
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
@@ -43,7 +43,8 @@ def backend(
         return inner(lowered(module, partial), inputs, is_backward)
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        # What does not reach the target yet may do so once autograd has spelled it in ATen; that step has the last word.
+        # What does not reach the target yet may do so once autograd has spelled it in ATen; that step has the last
+        # word.
         before_autograd = lowered(module, True)
         result: Callable[..., Any] = aot_module_simplified(
             before_autograd,

@@ -48,8 +48,8 @@ def capture(
     dynamic_shapes: Any = None,
     inline: Any = None,
 ) -> Program:
-    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph. Raises
-    `CaptureError`."""
+    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph.
+    Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         return _exported(model, "exported")
     if isinstance(model, fx.GraphModule):
@@ -140,8 +140,14 @@ def _with_metadata(program: Program, args: Sequence[Any], kwargs: Mapping[str, A
     except Exception as error:
         raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}") from error
     before = program.origin
-    return Program(module.graph, program.root, program.kind, program.dialect, mode,
-                   origin={new: before.get(old, old) for new, old in _between(module.graph, origin)})
+    return Program(
+        module.graph,
+        program.root,
+        program.kind,
+        program.dialect,
+        mode,
+        origin={new: before.get(old, old) for new, old in _between(module.graph, origin)},
+    )
 
 
 def _between(graph: fx.Graph, origin: dict[str, fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
@@ -180,10 +186,10 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
     if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
         return list(graph._codegen.process_inputs(*args, **kwargs))
     names = [str(node.target).lstrip("*") for node in graph.nodes if node.op == "placeholder"]
-    values = list(args) + [kwargs[name] for name in names[len(args):] if name in kwargs]
+    values = list(args) + [kwargs[name] for name in names[len(args) :] if name in kwargs]
     if len(values) != count:
         defaults = [n.args[0] for n in graph.nodes if n.op == "placeholder" and n.args]
-        values += defaults[len(defaults) - (count - len(values)):] if count > len(values) else []
+        values += defaults[len(defaults) - (count - len(values)) :] if count > len(values) else []
     if len(values) != count:
         raise CaptureError(f"the program takes {count} inputs ({', '.join(names)}), args= gave {len(values)}")
     return values
@@ -223,8 +229,8 @@ def rebuild(program: Program, parts: Parts) -> Any:
 
 
 def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
-    """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it is
-    first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
+    """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
+    is first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
     attributes: dict[str, Any] = {}
     for node in parts.graph.nodes:
         if node.op in ("get_attr", "call_module"):

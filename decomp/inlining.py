@@ -1,5 +1,5 @@
-"""Inlining modules: in the torch dialect a leaf module is one call. Where what it computes must be lowered, it is replaced
-by the graph of its own forward, its parameters becoming attributes of the root."""
+"""Inlining modules: in the torch dialect a leaf module is one call. Where what it computes must be lowered, it is
+replaced by the graph of its own forward, its parameters becoming attributes of the root."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def _defaults(module: nn.Module, call: fx.Node | None) -> dict[str, object]:
     given = 1 if call is None else len(call.args)
     named = {} if call is None else call.kwargs
     return {
-        p.name: p.default for p in parameters[given:] if p.name not in named and p.default is not inspect.Parameter.empty
+        p.name: p.default
+        for p in parameters[given:]
+        if p.name not in named and p.default is not inspect.Parameter.empty
     }
 
 

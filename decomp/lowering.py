@@ -1,5 +1,6 @@
-"""The two verbs: `lower` takes a program to a target, `decompose` applies rules wherever one matches. Both capture, make
-functional, plan, retrace, verify and rebuild; each stage is a function of its inputs, and the source is never touched."""
+"""The two verbs: `lower` takes a program to a target, `decompose` applies rules wherever one matches. Both capture,
+make functional, plan, retrace, verify and rebuild; each stage is a function of its inputs, and the source is never
+touched. """
 
 from __future__ import annotations
 
@@ -105,9 +106,9 @@ def lower(
     """Lower a program to a target: what the target knows stays, everything else is replaced by what rules make of it.
 
     `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`; `result` is of the same kind (a GraphModule for a
-    module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`), else by
-    `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are. `partial`:
-    return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
+    module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`),
+    else by `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are.
+    `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
 
     Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
     """
@@ -115,7 +116,14 @@ def lower(
     chosen = as_rules(rules) if rules is not None else library()
     target = _keeping(to, keep)
     return _lowered(
-        model, chosen, target, args=args, kwargs=kwargs, partial=partial, verify=verify, tracer_class=tracer_class,
+        model,
+        chosen,
+        target,
+        args=args,
+        kwargs=kwargs,
+        partial=partial,
+        verify=verify,
+        tracer_class=tracer_class,
         dynamic_shapes=dynamic_shapes,
     )
 
@@ -130,11 +138,19 @@ def decompose(
     verify: bool | str = True,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. A rule that emits
-    its own op keeps that call as it is. Raises `RuleCycle` if rules lead into a circle, and what `lower` raises."""
+    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. A rule that
+    emits its own op keeps that call as it is. Raises `RuleCycle` if rules lead into a circle, and what `lower`
+    raises."""
     return _lowered(
-        model, as_rules(rules), _EVERYTHING, args=args, kwargs=kwargs, partial=True, verify=verify,
-        tracer_class=tracer_class, dynamic_shapes=dynamic_shapes,
+        model,
+        as_rules(rules),
+        _EVERYTHING,
+        args=args,
+        kwargs=kwargs,
+        partial=True,
+        verify=verify,
+        tracer_class=tracer_class,
+        dynamic_shapes=dynamic_shapes,
     ).result
 
 
@@ -211,8 +227,16 @@ class _Clock:
 
 
 def _lowered(
-    model: Any, rules: Rules, target: Target, *, args: Any, kwargs: Any, partial: bool, verify: bool | str,
-    tracer_class: type[fx.Tracer], dynamic_shapes: Any,
+    model: Any,
+    rules: Rules,
+    target: Target,
+    *,
+    args: Any,
+    kwargs: Any,
+    partial: bool,
+    verify: bool | str,
+    tracer_class: type[fx.Tracer],
+    dynamic_shapes: Any,
 ) -> Lowering:
     work = _Work(rules, target)
     clock = work.clock
@@ -313,9 +337,7 @@ class _Work:
         ]
         return Plan(self.target.name, tuple(entries))
 
-    def _plan_graph(
-        self, name: str, graph: fx.Graph, root: nn.Module, policy: autocast.Policy | None = None
-    ) -> None:
+    def _plan_graph(self, name: str, graph: fx.Graph, root: nn.Module, policy: autocast.Policy | None = None) -> None:
         functional = functionalize(graph, root) if self._must_be_functional(graph, root) else None
         graph = functional.graph if functional is not None else graph
         unit = _Unit(name, graph, root, functional, {}, policy)
@@ -392,7 +414,9 @@ class _Work:
     def verified(self, full: bool, partial: bool) -> Proof:
         proofs = [check(_correspondence(piece, self.target, partial), full) for piece, _ in self.done]
         return Proof(
-            proofs[0].checks, sum(p.nodes for p in proofs), sum(p.expansions for p in proofs),
+            proofs[0].checks,
+            sum(p.nodes for p in proofs),
+            sum(p.expansions for p in proofs),
             sum(p.seconds for p in proofs),
         )
 
@@ -416,8 +440,12 @@ class _Work:
         if writes and (unit.name or program.exported is None):
             _append(piece.retraced, writes)
             writes = []
-        return Parts(piece.retraced.graph, piece.retraced.constants, submodules,
-                     [(write.source, write.value) for write in writes])
+        return Parts(
+            piece.retraced.graph,
+            piece.retraced.constants,
+            submodules,
+            [(write.source, write.value) for write in writes],
+        )
 
 
 def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
@@ -428,8 +456,13 @@ def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
 
 _UNDER_AUTOCAST = Blocked(
     "autocast",
-    (("autocast", "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
-      "ExportedProgram, whose regions are made explicit"),),
+    (
+        (
+            "autocast",
+            "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
+            "ExportedProgram, whose regions are made explicit",
+        ),
+    ),
 )
 
 

@@ -194,7 +194,13 @@ class Planner:
         return Blocked(str(call.op), tuple(tried), why or None)
 
     def _composite(
-        self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, tried: Tried, op: Op | None = None,
+        self,
+        node: fx.Node,
+        key: Key,
+        slots: list[fx.Node],
+        memory: Memory,
+        tried: Tried,
+        op: Op | None = None,
         why: str = "",
     ) -> Decision:
         op = op or Op(spelled(node.target))
@@ -244,7 +250,11 @@ class Planner:
             for node in expansion.graph.nodes:
                 decision = self._inner(node, op, index)
                 if isinstance(decision, Blocked):
-                    return f"emits {decision.why()}" if not decision.tried else f"emits {decision.op}, which {decision.why()}"
+                    return (
+                        f"emits {decision.why()}"
+                        if not decision.tried
+                        else f"emits {decision.op}, which {decision.why()}"
+                    )
                 if isinstance(decision, Derived):
                     decisions[node] = decision
             with without_guards(self.mode):
@@ -265,9 +275,7 @@ class Planner:
                 return self._again(node, key, slots, symbolic, depth, index)
         return self.decide(node)
 
-    def _again(
-        self, node: fx.Node, key: Key, slots: list[fx.Node], symbolic: bool, depth: int, index: int
-    ) -> Decision:
+    def _again(self, node: fx.Node, key: Key, slots: list[fx.Node], symbolic: bool, depth: int, index: int) -> Decision:
         """A call that is being lowered already: a rule may wrap its own op, which the next alternatives then serve."""
         call = bound_call(node)
         assert call is not None
@@ -332,8 +340,10 @@ class Plan:
         return not self.blocked
 
     def __str__(self) -> str:
-        lines = [f"plan for {self.target}: {len(self.legal)} calls legal, {len(self.derived)} derived, "
-                 f"{len(self.blocked)} blocked"]
+        lines = [
+            f"plan for {self.target}: {len(self.legal)} calls legal, {len(self.derived)} derived, "
+            f"{len(self.blocked)} blocked"
+        ]
         counts: dict[tuple[str, str], int] = {}
         for node, derived in self.derived.items():
             name = str(_op_of(node) or spelled(node.target))

@@ -56,7 +56,11 @@ def _lift_constants(
     for node in list(graph.nodes):
         if node.op != "get_attr" or node.target not in parts.constants:
             continue
-        anchor = inputs[first_user] if first_user < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
+        anchor = (
+            inputs[first_user]
+            if first_user < len(inputs)
+            else next(iter(n for n in graph.nodes if n.op != "placeholder"))
+        )
         with graph.inserting_before(anchor):
             lifted = graph.placeholder(f"c_{str(node.target).strip('_')}")
         lifted.meta = dict(node.meta)
@@ -103,8 +107,8 @@ def _argument(value: Any) -> Any:
 
 
 def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[ModuleCallEntry]:
-    """The module-call graph with the outputs of the whole program by their new names. Its tree specs are shared: copying
-    them deeply goes through a deprecated class of torch 2.13."""
+    """The module-call graph with the outputs of the whole program by their new names. Its tree specs are shared:
+    copying them deeply goes through a deprecated class of torch 2.13."""
     users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     entries = [dataclasses.replace(entry) for entry in source.module_call_graph]
     if entries and entries[0].signature is not None and len(entries[0].signature.outputs) == len(users):

@@ -13,8 +13,8 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -150,7 +150,13 @@ class Tape:
             expr = size.node.expr
             factor = expr.coeff(symbol, 1)
             rest = expr - factor * symbol
-            if not factor.is_integer or factor == 0 or not rest.is_integer or not rest.is_number or not factor.is_number:
+            if (
+                not factor.is_integer
+                or factor == 0
+                or not rest.is_integer
+                or not rest.is_number
+                or not factor.is_number
+            ):
                 continue
             source = node if dim is None else self.size(size)
             return self._arithmetic(lambda p: (p - int(rest)) // int(factor), [source], value)
@@ -242,8 +248,9 @@ class _Recorder(ProxyTorchDispatchMode):
 
 @contextlib.contextmanager
 def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Within, PyTorch may ask which of two layouts a symbolic one is; the example answers, and nothing is guarded. (What a
-    rule itself asks about sizes is refused.) (The two flags are those of `ShapeEnv.error_on_new_guards`, torch 2.13.)"""
+    """Within, PyTorch may ask which of two layouts a symbolic one is; the example answers, and nothing is guarded.
+    (What a rule itself asks about sizes is refused.) (The two flags are those of `ShapeEnv.error_on_new_guards`, torch
+    2.13.) """
     env = mode.shape_env if mode is not None else None
     if env is None:
         yield

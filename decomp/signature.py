@@ -31,7 +31,8 @@ class Signatures:
         slots: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, slots) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, slots)) for k, v in node.kwargs.items()]) if node.kwargs else ()
-        # The result is part of it: the strides of attention depend on which inputs require gradients, which no input says.
+        # The result is part of it: the strides of attention depend on which inputs require gradients, which no input
+        # says.
         specs = tuple([self.spec(slot) for slot in (*slots, node)])
         return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
 
@@ -75,7 +76,8 @@ class _Slot(int):
 
 
 def described(value: Any) -> Any:
-    """The metadata of a value as something hashable: shape, stride, dtype, device of a tensor; a size by its expression."""
+    """The metadata of a value as something hashable: shape, stride, dtype, device of a tensor; a size by its
+    expression."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return (tuple(map(_size, value.shape)), None, value.dtype, value.device, value.layout)

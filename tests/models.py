@@ -1,5 +1,5 @@
-"""Small random-weight models of the kinds that users lower: language, vision, recurrent, convolutional. Each builder returns
-a module and example inputs; the same seed gives the same weights."""
+"""Small random-weight models of the kinds that users lower: language, vision, recurrent, convolutional. Each builder
+returns a module and example inputs; the same seed gives the same weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def gpt2() -> Built:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False, **TEXT
+        n_positions=16,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+        use_cache=False,
+        **TEXT,
     )
     return Head(GPT2LMHeadModel(config), ("input_ids",), "logits"), (_tokens(),)
 
@@ -44,8 +52,14 @@ def bert() -> Built:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        vocab_size=VOCABULARY,
     )
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     return Head(BertModel(config), ("input_ids", "attention_mask"), "last_hidden_state"), (_tokens(), mask)
@@ -55,8 +69,14 @@ def llama() -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=32,
-        max_position_embeddings=16, use_cache=False, **TEXT,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        use_cache=False,
+        **TEXT,
     )
     return Head(LlamaForCausalLM(config), ("input_ids",), "logits"), (_tokens(),)
 
@@ -65,8 +85,14 @@ def vit() -> Built:
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=8,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=16,
+        patch_size=8,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     return Head(ViTModel(config), ("pixel_values",), "last_hidden_state"), (torch.randn(2, 3, 16, 16),)
 
@@ -110,8 +136,15 @@ class Residual(nn.Module):
 
 def resnet() -> Built:
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),
-        Residual(8, 8, 1), Residual(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5),
+        nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        Residual(8, 8, 1),
+        Residual(8, 16, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
     )
     return model.train(), (torch.randn(2, 3, 32, 32),)
 

@@ -1,4 +1,5 @@
-"""Whole models, lowered in full mode: the same outputs, gradients and buffers, and nothing but what the target knows."""
+"""Whole models, lowered in full mode: the same outputs, gradients and buffers, and nothing but what the target
+knows."""
 
 from __future__ import annotations
 
@@ -137,7 +138,9 @@ def test_dynamic_dimensions_stay_dynamic(name: str) -> None:
     model, args = build(name)
     batch = tuple({0: Dim("batch", min=2, max=64)} for _ in args)
     program = exported(model, args, dynamic_shapes=(batch,) if name != "encoder" else batch)
-    env = next(n.meta["val"].fake_mode.shape_env for n in program.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor))
+    env = next(
+        n.meta["val"].fake_mode.shape_env for n in program.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)
+    )
     guards = len(env.guards)
     low = decomp.lower(program, to=targets.tinygrad)
     assert len(env.guards) == guards
