@@ -247,7 +247,10 @@ def _writes_back(work: Work, node: fx.Node) -> bool:
 
 def _explained(work: Work, node: fx.Node, user: fx.Node) -> bool:
     """Whether `user` may read `node` although its source does not read the source of `node`: `node` is a constant or a
-    size, or stands for another input too, as after a rule that returns its input."""
+    size, or stands for another input too, as after a rule that returns its input. What the output reads is compared
+    value by value elsewhere."""
+    if user.op == "output" and node in work.correspondence.writes:
+        return True
     if node.op == "get_attr" and work.origin[node].op != "get_attr":
         return True
     standing = (work.values.get(given) for given in work.origin[user].all_input_nodes)

@@ -157,11 +157,15 @@ def test_the_container_of_the_outputs_is_kept() -> None:
 
 
 def test_written_back_values_come_before_the_outputs() -> None:
-    good = lowering()
-    gelu, add = node_of(good.lowered, "gelu"), node_of(good.lowered, "add")
-    good.lowered.output_node().args = ((gelu, add),)
+    pair = Pair()
+    x, _ = pair.both("placeholder", "x")
+    pair.both("call_function", aten.neg.default, x, name="written")
+    y, _ = pair.both("call_function", aten.sin.default, x, name="y")
+    good = pair.returning(y)
+    written, result = node_of(good.lowered, "written"), node_of(good.lowered, "y")
+    good.lowered.output_node().args = ((written, result),)
     broken(good, OutputsChanged)
-    check(replace(good, writes=(gelu,)))
+    check(replace(good, writes=(written,)))
 
 
 def test_trailing_copies_write_back_what_was_declared() -> None:
