@@ -1,0 +1,338 @@
+"""The stages of a lowering, and what passes between them: each graph of a program (its own, and the bodies of its
+higher-order ops) is made functional, planned, retraced, verified and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from dataclasses import dataclass, field
+import functools
+import time
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp import autocast, frontends
+from decomp.calls import bound_call, is_free, is_host, is_projection
+from decomp.effect_kinds import MARKS, of_callable
+from decomp.frontends import Parts, Program
+from decomp.inlining import inlined, traced_forward
+from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
+from decomp.ops import of_function, of_module_class
+from decomp.plan import KEEP, Blocked, Decision, Derived, Plan, Planner
+from decomp.retrace import Retraced, retrace
+from decomp.rules import Rules
+from decomp.target import Everything, Target
+from decomp.verify import Correspondence, Proof, check
+
+
+@dataclass
+class Piece:
+    """One graph of a program, lowered: the program itself, or the body of a higher-order op."""
+
+    source: fx.Graph
+    """The functional graph that was retraced."""
+    retraced: Retraced
+    decisions: dict[fx.Node, Decision]
+    origin: Callable[[fx.Node], fx.Node]
+    """From a node of `source` to the node of the program that came in."""
+
+
+class Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - began
+
+
+@dataclass
+class _Unit:
+    """One graph on its way: planned, not yet retraced."""
+
+    name: str
+    """Attribute of the root that holds it; empty for the program itself."""
+    graph: fx.Graph
+    root: nn.Module
+    functional: Functional | None
+    decisions: dict[fx.Node, Decision]
+    policy: autocast.Policy | None = None
+    """The autocast under which the program runs this graph."""
+    explicit: dict[str, fx.GraphModule] = field(default_factory=dict)
+    """Bodies whose casts were written out, by attribute name."""
+
+
+class Pipeline:
+    """The state of one lowering."""
+
+    def __init__(self, rules: Rules, target: Target) -> None:
+        self.rules, self.target = rules, target
+        self.everywhere = isinstance(target, Everything)
+        self.clock = Clock()
+        self.units: list[_Unit] = []
+        self.bodies: dict[int, nn.Module] = {}
+        """Lowered bodies of higher-order ops, by the identity of the source's."""
+        self.done: list[tuple[Piece, _Unit]] = []
+        self.program: Program | None = None
+        self.planner: Planner | None = None
+        self.runs = 0
+
+    def captured(self, model: Any, args: Any, kwargs: Any, tracer_class: type[fx.Tracer], dynamic: Any) -> Program:
+        return frontends.capture(
+            model, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic, inline=self._body_of_module
+        )
+
+    def _body_of_module(self, module: nn.Module, call: fx.Node) -> fx.Graph | None:
+        """The forward of a leaf module, where what it computes has to be lowered."""
+        if isinstance(module, fx.GraphModule):
+            return None if type(module).__name__.startswith("GuardsFn") else module.graph
+        op = of_module_class(type(module))
+        if not self.everywhere and self.target.surely_legal(op, None):
+            return None
+        body = traced_forward(module, call)
+        if body is None or not self.everywhere:
+            return body if body is None else self._inlined_within(module, body)
+        matches = any(self._matches(module, node) for node in body.nodes)
+        return self._inlined_within(module, body) if matches else None
+
+    def _inlined_within(self, module: nn.Module, body: fx.Graph) -> fx.Graph:
+        """A forward with the modules that it calls inlined in turn."""
+        if any(node.op == "call_module" for node in body.nodes):
+            body, _ = inlined(body, module, self._body_of_module)
+        return body
+
+    def _matches(self, module: nn.Module, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return self._body_of_module(module.get_submodule(str(node.target)), node) is not None
+        if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+            return False
+        try:
+            call = bound_call(node)
+        except TypeError:
+            return False
+        return call is not None and bool(self.rules.of(call.op))
+
+    def planned(self, program: Program) -> Plan:
+        self.program = program
+        self.planner = Planner(self.rules, self.target, program.dialect, program.mode)
+        before = self.planner.runs
+        self._plan_graph("", program.graph, program.root)
+        self.runs = self.planner.runs - before
+        self.planner.memory.signatures.forget_nodes()
+        entries = [
+            (self._source_of(unit, node), decision) for unit in self.units for node, decision in unit.decisions.items()
+        ]
+        return Plan(self.target.name, tuple(entries))
+
+    def _plan_graph(self, name: str, graph: fx.Graph, root: nn.Module, policy: autocast.Policy | None = None) -> None:
+        functional = functionalize(graph, root) if self._must_be_functional(graph, root) else None
+        graph = functional.graph if functional is not None else graph
+        unit = _Unit(name, graph, root, functional, {}, policy)
+        self.units.append(unit)
+        assert self.planner is not None
+        depth = 0
+        for node in graph.nodes:
+            depth += autocast.marker(node)
+            if depth and node.op.startswith("call") and not autocast.marker(node):
+                unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
+            elif node.op == "get_attr":
+                self._plan_body(node, unit)
+            elif node.op == "call_module":
+                unit.decisions[node] = self._module(root, node)
+            elif node.op in ("call_function", "call_method"):
+                unit.decisions[node] = self.planner.decide(node)
+
+    def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
+        if not mutates(graph, root):
+            return False
+        return not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes)
+
+    def _rule_for_inplace(self, node: fx.Node) -> bool:
+        if node.op not in ("call_function", "call_method"):
+            return False
+        try:
+            call = bound_call(node)
+        except TypeError:
+            return False
+        return call is not None and bool(self.rules.of(call.op)) and (call.inplace or call.op.short == "batch_norm")
+
+    def _plan_body(self, node: fx.Node, unit: _Unit) -> None:
+        """A body of a higher-order op is lowered once, whoever calls it."""
+        name = str(node.target)
+        body = _body(unit, name)
+        if body is None or any(found.root is body for found in self.units):
+            return
+        policy = _policy_of_body(node, unit)
+        if policy is not None:
+            body = unit.explicit[name] = autocast.explicit(body, policy)
+        self._plan_graph(name, body.graph, body, policy)
+
+    def _module(self, root: nn.Module, node: fx.Node) -> Decision:
+        if self.everywhere:
+            return KEEP
+        module = root.get_submodule(str(node.target))
+        if isinstance(module, fx.GraphModule) or str(node.target).endswith("_guards_fn"):
+            return KEEP
+        op = of_module_class(type(module))
+        if self.target.surely_legal(op, None):
+            return KEEP
+        reason = "its forward cannot be traced symbolically; pass args=, so that torch.export captures the model"
+        return Blocked(f"module {type(module).__name__}", ((type(module).__name__, reason),))
+
+    def retrace(self) -> None:
+        program = self.program
+        assert program is not None
+        for unit in reversed(self.units):
+            derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
+            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit))
+            for node in retraced.graph.nodes:
+                if unit.explicit and autocast.is_region(node):
+                    autocast.switched_off(node)
+            origin = functools.partial(self._source_of, unit)
+            self.done.insert(0, (Piece(unit.graph, retraced, unit.decisions, origin), unit))
+
+    def _source_of(self, unit: _Unit, node: fx.Node) -> fx.Node:
+        """The node of the program that came in."""
+        assert self.program is not None
+        if unit.functional is not None:
+            node = unit.functional.origin.get(node, node)
+        return self.program.origin.get(node, node)
+
+    def verified(self, full: bool, partial: bool) -> Proof:
+        proofs = [check(correspondence(piece, self.target, partial), full) for piece, _ in self.done]
+        return Proof(
+            proofs[0].checks,
+            sum(p.nodes for p in proofs),
+            sum(p.expansions for p in proofs),
+            sum(p.seconds for p in proofs),
+        )
+
+    def rebuilt(self, program: Program) -> Any:
+        lowered: dict[int, fx.GraphModule] = {}
+        for piece, unit in reversed(self.done):
+            parts = self._parts(piece, unit, program, lowered)
+            if unit.name:
+                lowered[id(unit.root)] = frontends.graph_module(unit.root, parts)
+            else:
+                return frontends.rebuild(program, parts)
+        raise AssertionError("the program itself is the first unit")
+
+    def _parts(self, piece: Piece, unit: _Unit, program: Program, lowered: Mapping[int, nn.Module]) -> Parts:
+        submodules: dict[str, nn.Module] = {}
+        for node in unit.graph.nodes:
+            body = _body(unit, str(node.target)) if node.op == "get_attr" else None
+            if body is not None:
+                submodules[str(node.target)] = lowered[id(body)]
+        writes = _writes(unit, piece.retraced)
+        if writes and (unit.name or program.exported is None):
+            _append(piece.retraced, writes)
+            writes = []
+        return Parts(
+            piece.retraced.graph,
+            piece.retraced.constants,
+            submodules,
+            [(write.source, write.value) for write in writes],
+        )
+
+
+def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
+    """The autocast under which the body that `node` names runs."""
+    regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
+    return autocast.region_policy(regions[0]) if regions else unit.policy
+
+
+_UNDER_AUTOCAST = Blocked(
+    "autocast",
+    (
+        (
+            "autocast",
+            "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
+            "ExportedProgram, whose regions are made explicit",
+        ),
+    ),
+)
+
+
+def _body(unit: _Unit, name: str) -> fx.GraphModule | None:
+    if name in unit.explicit:
+        return unit.explicit[name]
+    if unit.functional is not None and name in unit.functional.submodules:
+        return unit.functional.submodules[name]
+    value: Any = unit.root
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value if isinstance(value, fx.GraphModule) else None
+
+
+def _attribute_names(unit: _Unit) -> list[str]:
+    return [name for name in unit.root.__dict__.get("_buffers", {})] + list(unit.root.__dict__)
+
+
+def _writes(unit: _Unit, retraced: Retraced) -> list[Write]:
+    """The writes that a program owes, in terms of the lowered graph."""
+    if unit.functional is None:
+        return []
+    copies = {source: new for new, source in unit.functional.origin.items() if new.op in ("placeholder", "get_attr")}
+    return [
+        Write(retraced.values[copies[w.source]], retraced.values[w.value], w.untracked) for w in unit.functional.writes
+    ]
+
+
+def _append(retraced: Retraced, writes: list[Write]) -> None:
+    origin = {write.source: write.source for write in writes}
+    append_writes(Functional(retraced.graph, origin, tuple(writes), {}))
+
+
+def correspondence(piece: Piece, target: Target, partial: bool) -> Correspondence:
+    retraced = piece.retraced
+    return Correspondence(
+        source=piece.source,
+        lowered=retraced.graph,
+        origin=retraced.origin,
+        values=retraced.values,
+        expansions=tuple(stamp.graph for stamp in retraced.stamps),
+        illegal=_judge(target, partial),
+        added=frozenset(retraced.constants),
+    )
+
+
+def _judge(target: Target, partial: bool) -> Callable[[fx.Node], str | None]:
+    """Whether a lowered node may stand in the target, decided anew from the node alone."""
+    if partial or isinstance(target, Everything):
+        return lambda node: None
+    sure: dict[Any, bool] = {}
+
+    def illegal(node: fx.Node) -> str | None:
+        if node.op not in ("call_function", "call_method"):
+            return None
+        known = sure.get(node.target)
+        if known is None:
+            known = sure[node.target] = _sure(target, node)
+        return None if known else _why_illegal(target, node)
+
+    return illegal
+
+
+def _sure(target: Target, node: fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS)
+    spelling = of_function(node.target)
+    return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
+
+
+def _why_illegal(target: Target, node: fx.Node) -> str | None:
+    if is_host(node) or is_projection(node):
+        return None
+    call = bound_call(node)
+    why = target.why_illegal(call) if call is not None else None
+    return None if why is None else f"{call.op if call else node.target} is not legal" + (f": {why}" if why else "")
