@@ -292,14 +292,14 @@ def _stand_in(value: Any, made: dict[fx.Node, Any]) -> Any:
 
 def _meta_like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        sizes, strides = [_hint(s) for s in value.shape], [_hint(s) for s in value.stride()]
+        sizes, strides = [hint(s) for s in value.shape], [hint(s) for s in value.stride()]
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
         return type(value)(_meta_like(item) for item in value)
-    return _hint(value)
+    return hint(value)
 
 
-def _hint(value: Any) -> Any:
+def hint(value: Any) -> Any:
     """A number for a symbolic one: what the example inputs had, or a prime where nothing is known."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.hint if value.node.has_hint() else 11

@@ -120,8 +120,8 @@ def _is_differentiable(node: fx.Node) -> bool:
 
 def _may_save(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
-        return node.op == "call_module"
-    op = spelling_of(node).op.short
+        return bool(node.op == "call_module")
+    op = str(spelling_of(node).op.short)
     scaled = op in ("mul", "div") and len(list(nodes_in((node.args, node.kwargs)))) == 1
     return not scaled and op not in SAVES_NOTHING
 

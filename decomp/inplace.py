@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.aliases import inplace_position, is_basic_index, refusal
+from decomp.aliases import hint, inplace_position, is_basic_index, refusal
 from decomp.calls import metadata, nodes_in
 from decomp.emitting import Emitter
 from decomp.views import put_index, split_at_ellipsis
@@ -230,10 +230,20 @@ def copied(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Nod
         source = emit.reshape(source, tensor, node)
     elif what.shape != to.shape:
         source = emit.node(*_expansion(emit, source, tensor, node), at=node)
-    if what.dtype != to.dtype or what.device != to.device:
-        return _converted(emit, node, source, to)
-    layout = {"memory_format": torch.contiguous_format} if to.is_contiguous() else {}
-    return _like(emit, node, "clone", (source,), layout)
+    return _in_layout(emit, node, source, to)
+
+
+def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
+    """A copy of `source` in the dtype of `to`, with dimensions in the order of its strides: views of it are to work."""
+    if to.is_contiguous():
+        return emit.like(node, *_copy(emit, source, to))
+    order = sorted(range(to.dim()), key=lambda dim: (hint(to.stride(dim)), hint(to.shape[dim])), reverse=True)
+    turned = emit.call("permute", (source, order), at=node)
+    return _like(emit, node, "permute", (emit.node(*_copy(emit, turned, to), at=node), _inverse(order)), {})
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(dim) for dim in range(len(order))]
 
 
 def _expansion(emit: Emitter, source: fx.Node, like: fx.Node, node: fx.Node) -> tuple[str, Any, Any, Any]:
@@ -243,13 +253,18 @@ def _expansion(emit: Emitter, source: fx.Node, like: fx.Node, node: fx.Node) -> 
     return "call_method", "expand", (source, *sizes), {}
 
 
-def _converted(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
-    kwargs: dict[str, Any] = {"dtype": to.dtype, "device": to.device}
-    if metadata(source).device == to.device:
-        del kwargs["device"]
+def _copy(emit: Emitter, source: fx.Node, to: torch.Tensor) -> tuple[str, Any, Any, Any]:
+    """The call that copies `source` into contiguous memory of the dtype and device of `to`."""
+    what = metadata(source)
+    kwargs: dict[str, Any] = {"memory_format": torch.contiguous_format}
+    if what.dtype == to.dtype and what.device == to.device:
+        return "call_function", aten.clone.default if emit.is_aten else torch.clone, (source,), kwargs
+    if what.device != to.device:
+        kwargs["device"] = to.device
+    kwargs["dtype"] = to.dtype
     if emit.is_aten:
-        return emit.like(node, "call_function", aten._to_copy.default, (source,), kwargs)
-    return emit.like(node, "call_method", "to", (source,), kwargs)
+        return "call_function", aten._to_copy.default, (source,), kwargs
+    return "call_method", "to", (source,), kwargs
 
 
 def assigned(emit: Emitter, node: fx.Node, tensor: fx.Node, index: Any, value: Any) -> fx.Node:

@@ -38,7 +38,7 @@ from decomp.functional import (
 from decomp.inplace import cast, functional_call, method_name, out_call, sibling
 from decomp.sharing import Sharing
 from decomp.storage import Alias, Memory, Tensor
-from decomp.views import piece_of, view_of
+from decomp.views import piece_of, refuse_unknown_layout, view_of
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
@@ -179,6 +179,9 @@ class _Walk:
             return
         before = self.memory.read(tensor.alias, node)
         new = self.copies[node] = self.emit.copy(node, self.value_of)
+        if self.emit.mode is None and tensor.alias.root.clock and new.target == "view":
+            if not any(isinstance(argument, torch.dtype) for argument in new.args):
+                new.target = "reshape"  # where strides are not known, the new value may have others than the old one
         if tensor.alias.many and node.target is operator.getitem and isinstance(node.args[1], int):
             assert tensor.alias.view is not None
             view = piece_of(node, new, tensor.alias.view)
@@ -186,6 +189,8 @@ class _Walk:
             self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, piece=node.args[1]))
             return
         view = view_of(node, new, before, self.value_of, certain=shares is True)
+        if view.op == "as_strided" and tensor.alias.root.clock:
+            refuse_unknown_layout(view, metadata(base), before)
         self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, many=kind_of(node) == "many"))
 
     def _output(self, node: fx.Node, extra: list[Write]) -> None:

@@ -70,9 +70,8 @@ def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
     target = old.target
     if view.op == "view" and not _viewable(emit, old.op, target, args, kwargs):
         target = aten.reshape.default if isinstance(target, torch._ops.OpOverload) else "reshape"
-    if view.op == "as_strided" and not _same_layout(view.base, base):
-        raise refusal(view.source, "as_strided looks at memory that has been written, in a layout that is not known",
-                      "use view, select or slice instead of as_strided")
+    if view.op == "as_strided":
+        refuse_unknown_layout(view, metadata(view.base), base)
     return emit.node(old.op, target, args, kwargs, at=view.source, label=view.source.name)
 
 
@@ -86,10 +85,23 @@ def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bo
         return False
 
 
-def _same_layout(old: fx.Node, new: fx.Node) -> bool:
-    one, two = metadata(old), metadata(new)
-    return (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor) and one.stride() == two.stride()
-            and one.storage_offset() == two.storage_offset() == 0)
+def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
+    """as_strided looks at memory, not at a tensor: `new` must be laid out as its base `old`, and be all it sees."""
+    if not _same_layout(view, old, metadata(new)):
+        raise refusal(view.source, "as_strided looks at memory that has been written, in a layout that is not known",
+                      "use view, select or slice instead of as_strided")
+
+
+def _same_layout(view: View, old: Any, new: Any) -> bool:
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return False
+    if old.stride() != new.stride() or old.storage_offset() != 0 or new.storage_offset() != 0:
+        return False
+    size, stride = view.arguments["size"], view.arguments["stride"]
+    steps = [view.arguments.get("storage_offset") or 0, *size, *stride, new.numel()]
+    if not all(isinstance(step, int) for step in steps) or not new.is_contiguous():
+        return False
+    return bool(steps[0] + sum((n - 1) * step for n, step in zip(size, stride)) < new.numel())
 
 
 def _unknown(view: View, at: fx.Node) -> Exception:
@@ -228,7 +240,7 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     """By numbers of places: the derivative of as_strided_scatter is wrong (torch 2.13: zero for the rest)."""
     found = metadata(base)
-    if not _same_layout(view.base, base) or not found.is_contiguous() or not isinstance(found.numel(), int):
+    if not _same_layout(view, metadata(view.base), found):
         raise refusal(at, f"it writes through {view.source.name!r}, and the layout of the memory below is not known",
                       "use view, select or slice instead of as_strided")
     bounds = (view.arguments[name] for name in ("size", "stride"))

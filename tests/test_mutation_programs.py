@@ -1,4 +1,4 @@
-"""Mutation in whole programs: normalization, regions, dynamic shapes, other captures, and what is refused."""
+"""Mutation in whole programs: normalization, regions, dynamic shapes, other captures, random programs."""
 
 import operator
 import time
@@ -15,15 +15,6 @@ from decomp.errors import MutationError
 from decomp.mutation import functionalize, mutates
 
 aten = torch.ops.aten
-
-
-def refused(module, *args):
-    """The refusal of a program, without the line of the user's file."""
-    module = module if isinstance(module, fx.GraphModule) else exported(
-        module if isinstance(module, nn.Module) else module_of(module), *args)
-    with pytest.raises(MutationError) as caught:
-        functionalize(module.graph, module)
-    return [line for line in str(caught.value).splitlines() if not line.startswith("  File")]
 
 
 class Normalized(nn.Module):
@@ -435,136 +426,3 @@ def test_time_is_linear_in_the_graph():
     seconds(100)
     # Eight times the nodes; quadratic time would be 64 times as long.
     assert min(seconds(4000) for _ in range(2)) < 30 * min(seconds(500) for _ in range(3))
-
-
-# What is refused, word for word.
-
-
-def test_refusal_of_a_write_through_detach():
-    def forward(w):
-        y = w * 2
-        y.detach().mul_(3)
-        return y
-
-    assert refused(forward, weight()) == [
-        "cannot make the program functional: it writes through detach() into a tensor whose gradient is needed, and a "
-        "functional program has no way to change the value and keep the gradient",
-        "  at node 'mul_' (call_function aten.mul_.Tensor)",
-        "  to do: clone() before the write, or write to the tensor itself",
-    ]
-
-
-def test_refusal_of_an_untracked_write():
-    def forward(w):
-        y = w * 2
-        with torch.no_grad():
-            y.mul_(3)
-        return y
-
-    assert refused(forward, weight())[0] == (
-        "cannot make the program functional: it writes with gradients off into a tensor whose gradient is needed at "
-        "'output', and a functional program has no way to change the value and keep the gradient")
-
-
-def test_refusal_of_instance_norm():
-    assert refused(nn.InstanceNorm2d(3, track_running_stats=True), torch.randn(2, 3, 4, 4)) == [
-        "cannot make the program functional: instance_norm updates its running statistics, and it has no functional "
-        "form",
-        "  at node 'instance_norm' (call_function aten.instance_norm.default)",
-        "  to do: use batch_norm, or track_running_stats=False",
-    ]
-
-
-def test_refusal_of_an_op_without_a_functional_form():
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    graph.call_method("resize_", (x, 2))
-    graph.output(x)
-    assert refused(fx.GraphModule(nn.Module(), graph)) == [
-        "cannot make the program functional: resize_ writes its argument, and it has no functional form",
-        "  at node 'resize_' (call_method resize_)",
-        "  to do: write a new tensor in the model instead",
-    ]
-
-
-def test_refusal_of_an_alias_that_only_shapes_decide():
-    gm = fx.symbolic_trace(lambda x: (x.reshape(-1).add_(1), x * 2))
-    assert refused(gm) == [
-        "cannot make the program functional: 'reshape' may or may not share memory with its argument, and one of them "
-        "is written before the other is used",
-        "  at node 'add_' (call_method add_)",
-        "  to do: pass args=, so that shapes and strides are known; or clone() before the write",
-    ]
-
-
-def test_no_refusal_where_the_alias_does_not_matter():
-    gm = fx.symbolic_trace(lambda x: torch.sin(x).reshape(-1).add_(1))
-    same(run(gm, (x23(),)), run(functional(gm), (x23(),)))
-
-
-def test_refusal_of_a_changed_shape_of_an_input():
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    graph.call_method("unsqueeze_", (x, 0))
-    graph.output(x)
-    assert refused(fx.GraphModule(nn.Module(), graph)) == [
-        "cannot make the program functional: it changes the shape of the input 'x' itself",
-        "  at node 'unsqueeze_' (call_method unsqueeze_)",
-        "  to do: use the function that returns a view",
-    ]
-
-
-def test_refusal_of_buffers_that_overlap():
-    memory = torch.ones(4)
-
-    def forward(self, x):
-        self.a.add_(1)
-        return x + self.b
-
-    assert refused(module_of(forward, a=memory[:2], b=memory[1:3]), torch.ones(2)) == [
-        "cannot make the program functional: it shares memory with 'a', another buffer or parameter, and one of them "
-        "is written",
-        "  at node 'b' (get_attr b)",
-        "  to do: clone() one of the two when the module is made",
-    ]
-
-
-def test_refusal_of_a_region_whose_operands_share_memory():
-    def forward(self, x):
-        v = self.b[1:]
-        with torch.no_grad():
-            v.add_(1)
-            w = self.b * 2
-        return x + w
-
-    assert refused(module_of(forward, b=torch.ones(3)), x23())[0] == (
-        "cannot make the program functional: it writes 'slice_1', which shares memory with 'b', in a region of its own")
-
-
-def test_refusal_of_a_module_that_writes_inside():
-    class Leaf(nn.Module):
-        inplace = True
-
-        def forward(self, x):
-            return x.add_(1)
-
-    class Tracer(fx.Tracer):
-        def is_leaf_module(self, module, name):
-            return True
-
-    outer = nn.Sequential(Leaf())
-    gm = fx.GraphModule(outer, Tracer().trace(outer))
-    assert refused(gm) == [
-        "cannot make the program functional: it writes its arguments, and it has no functional form",
-        "  at node '_0' (call_module 0)",
-        "  to do: let the module be traced, or return new tensors from it",
-    ]
-
-
-def test_refusal_of_an_index_that_may_be_a_mask():
-    graph = fx.Graph()
-    x, i = graph.placeholder("x"), graph.placeholder("i")
-    graph.call_function(operator.setitem, (x, i, 0.0))
-    graph.output(x)
-    assert refused(fx.GraphModule(nn.Module(), graph))[0] == (
-        "cannot make the program functional: nobody can tell whether its index is a number or a tensor")
