@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from decomp.binding import Bound
 from decomp.calls import metadata
-from decomp.effect_kinds import Effects, EffectTable
+from decomp.effects import Effects, EffectTable
 from decomp.errors import MetadataMissing, RuleError
 from decomp.proxies import RuleTracer, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like

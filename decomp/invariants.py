@@ -13,7 +13,7 @@ from torch import fx
 
 from decomp.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.calls import nodes_in
-from decomp.effect_kinds import Effect, Effects, EffectTable
+from decomp.effects import Effect, Effects, EffectTable
 from decomp.ops import of_function
 from decomp.proof import (
     CodegenChanged,

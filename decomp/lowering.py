@@ -48,7 +48,7 @@ class Lowering:
     @property
     def correspondence(self) -> Correspondence:
         """How the lowered graph relates to its source, as `verify` wants it."""
-        return correspondence(self.pieces[0], self.target, partial=bool(self.blockers))
+        return correspondence(self.pieces[0], self.target)
 
     def provenance(self, node: fx.Node | str) -> Provenance:
         """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""
@@ -218,7 +218,7 @@ def _lowered(
         proof = None
         if verify:
             with clock.stage("verify"):
-                proof = work.verified(full=verify == "full", partial=partial)
+                proof = work.verified(full=verify == "full")
         with clock.stage("rebuild"):
             result = work.rebuilt(program)
     pieces = tuple(piece for piece, _ in work.done)

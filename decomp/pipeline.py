@@ -3,7 +3,7 @@ higher-order ops) is made functional, planned, retraced, verified and put togeth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field
 import functools
@@ -15,12 +15,13 @@ from torch import fx, nn
 
 from decomp import autocast, frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection
-from decomp.effect_kinds import MARKS, of_callable
+from decomp.effects import MARKS, of_callable
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.ops import of_function, of_module_class
 from decomp.plan import KEEP, Blocked, Decision, Derived, Plan, Planner
+from decomp.rebuild_exported import lifted_name
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Rules
 from decomp.target import Everything, Target
@@ -37,6 +38,8 @@ class Piece:
     decisions: dict[fx.Node, Decision]
     origin: Callable[[fx.Node], fx.Node]
     """From a node of `source` to the node of the program that came in."""
+    writes: tuple[fx.Node, ...] = ()
+    """Nodes of the lowered graph that are written back to inputs and buffers."""
 
 
 class Clock:
@@ -206,8 +209,8 @@ class Pipeline:
             node = unit.functional.origin.get(node, node)
         return self.program.origin.get(node, node)
 
-    def verified(self, full: bool, partial: bool) -> Proof:
-        proofs = [check(correspondence(piece, self.target, partial), full) for piece, _ in self.done]
+    def verified(self, full: bool) -> Proof:
+        proofs = [check(correspondence(piece, self.target), full) for piece, _ in self.done]
         return Proof(
             proofs[0].checks,
             sum(p.nodes for p in proofs),
@@ -232,6 +235,7 @@ class Pipeline:
             if body is not None:
                 submodules[str(node.target)] = lowered[id(body)]
         writes = _writes(unit, piece.retraced)
+        piece.writes = tuple(write.value for write in writes)
         if writes and (unit.name or program.exported is None):
             _append(piece.retraced, writes)
             writes = []
@@ -291,7 +295,8 @@ def _append(retraced: Retraced, writes: list[Write]) -> None:
     append_writes(Functional(retraced.graph, origin, tuple(writes), {}))
 
 
-def correspondence(piece: Piece, target: Target, partial: bool) -> Correspondence:
+def correspondence(piece: Piece, target: Target) -> Correspondence:
+    """How a lowered graph relates to its source, as `verify` wants it."""
     retraced = piece.retraced
     return Correspondence(
         source=piece.source,
@@ -299,14 +304,28 @@ def correspondence(piece: Piece, target: Target, partial: bool) -> Correspondenc
         origin=retraced.origin,
         values=retraced.values,
         expansions=tuple(stamp.graph for stamp in retraced.stamps),
-        illegal=_judge(target, partial),
-        added=frozenset(retraced.constants),
+        illegal=_judge(target, {*_blocked(piece), *_write_backs(piece)}),
+        added=frozenset(name for constant in retraced.constants for name in (constant, lifted_name(constant))),
+        writes=piece.writes,
     )
 
 
-def _judge(target: Target, partial: bool) -> Callable[[fx.Node], str | None]:
-    """Whether a lowered node may stand in the target, decided anew from the node alone."""
-    if partial or isinstance(target, Everything):
+def _blocked(piece: Piece) -> Iterator[fx.Node]:
+    return (piece.retraced.values[node] for node, d in piece.decisions.items() if isinstance(d, Blocked))
+
+
+def _write_backs(piece: Piece) -> Iterator[fx.Node]:
+    """The `copy_` nodes at the end of a module, and what they write to: effects that any target must have."""
+    for value in piece.writes:
+        for user in value.users:
+            if user not in piece.retraced.origin and user.op.startswith("call"):
+                yield user
+                yield from user.all_input_nodes[:1]
+
+
+def _judge(target: Target, blocked: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
+    """Whether a lowered node may stand in the target, decided anew from the node alone; those of `blocked` may."""
+    if isinstance(target, Everything):
         return lambda node: None
     sure: dict[Any, bool] = {}
 
@@ -316,7 +335,7 @@ def _judge(target: Target, partial: bool) -> Callable[[fx.Node], str | None]:
         known = sure.get(node.target)
         if known is None:
             known = sure[node.target] = _sure(target, node)
-        return None if known else _why_illegal(target, node)
+        return None if known or node in blocked else _why_illegal(target, node)
 
     return illegal
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
-from decomp.effect_kinds import MARKS, of_callable
+from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function

@@ -62,7 +62,7 @@ def _lift_constants(
             else next(iter(n for n in graph.nodes if n.op != "placeholder"))
         )
         with graph.inserting_before(anchor):
-            lifted = graph.placeholder(f"c_{str(node.target).strip('_')}")
+            lifted = graph.placeholder(lifted_name(str(node.target)))
         lifted.meta = dict(node.meta)
         node.replace_all_uses_with(lifted)
         graph.erase_node(node)
@@ -73,6 +73,11 @@ def _lift_constants(
         if hasattr(module, target):
             delattr(module, target)
         first_user += 1
+
+
+def lifted_name(constant: str) -> str:
+    """Name of the input that a constant becomes."""
+    return f"c_{constant.strip('_')}"
 
 
 def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:

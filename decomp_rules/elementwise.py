@@ -10,16 +10,15 @@ float32, on a CPU whose exp2, log2 and sin are within 0.85.
 
 from __future__ import annotations
 
+from fractions import Fraction
 import math
 import struct
-from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decomp import Rules, decline
-from decomp.rules import Declined
+from decomp import Declined, Rules, decline
 from decomp_rules.floating import float_math, is_tensor, masked_half, polynomial, times_exact
 from decomp_rules.operands import HALVES, cast, constant, promoted
 
