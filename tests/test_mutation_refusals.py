@@ -159,8 +159,8 @@ def test_refusal_of_a_view_that_a_region_hides():
         return y + 1
 
     assert refused(forward, x23()) == [
-        "cannot make the program functional: 't' comes out of a region of its own (no_grad, autocast) as a view, and the "
-        "memory below is written later",
+        "cannot make the program functional: 't' comes out of a region of its own (no_grad, autocast) as a view, and "
+        "the memory below is written later",
         "  at node 'add' (call_function aten.add.Tensor)",
         "  to do: clone() the view in the region, or take it outside",
     ]
