@@ -53,13 +53,13 @@ class Report:
         """`lowered to tinygrad: 36 calls of 12 ops became 475 of 20`."""
         before, after = sum(self.before.values()), sum(self.after.values())
         verb = "lowered in part" if self.blockers else "lowered"
-        ops = f"{len(self.before)} op{'s' if len(self.before) != 1 else ''}"
-        return f"{verb} to {self.target}: {before} calls of {ops} became {after} of {len(self.after)}"
+        counted = f"{_counted(before, 'call')} of {_counted(len(self.before), 'op')}"
+        return f"{verb} to {self.target}: {counted} became {after} of {len(self.after)}"
 
     @property
     def effort(self) -> str:
         """`27 stamped, 14 of them distinct; 88 rules run`."""
-        return f"{self.stamped} stamped, {self.expansions} of them distinct; {self.runs} rules run"
+        return f"{self.stamped} stamped, {self.expansions} of them distinct; {_counted(self.runs, 'rule')} run"
 
     @property
     def timing(self) -> str:
@@ -168,6 +168,10 @@ def _beside(left: list[str], right: list[str]) -> Iterator[str]:
     for i in range(max(len(left), len(right))):
         first, second = (lines[i] if i < len(lines) else "" for lines in (left, right))
         yield f"  {first:<{width}}    {second}".rstrip()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,0 +1,141 @@
+"""The report of a lowering: what it counts, how it reads, and that machines can have it."""
+
+import json
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.report import ROWS, Report, folded, folded_modules
+from decomp_rules import samples, targets
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    model, args = samples.model("mlp")
+    return decomp.lower(model, to=targets.core_aten, args=args)
+
+
+def test_it_counts_calls_by_op_before_and_after(mlp):
+    report = mlp.report()
+    assert report.before == {"aten.linear.default": 2, "aten.relu.default": 1}
+    assert report.after == {"aten.permute.default": 2, "aten.addmm.default": 2, "aten.relu.default": 1}
+
+
+def test_the_counts_are_those_of_the_program(mlp):
+    nodes = [node for node in mlp.result.graph.nodes if node.op == "call_function"]
+    assert sum(mlp.report().after.values()) == len(nodes)
+
+
+def test_it_counts_calls_by_module(mlp):
+    assert mlp.report().modules == {"0": (1, 2), "1": (1, 1), "2": (1, 2)}
+
+
+def test_rules_are_named_with_their_place_and_how_often_they_served(mlp):
+    ((rule, used),) = mlp.report().rules.items()
+    assert rule.startswith("linear (linear.py:") and used == 2
+
+
+def test_expansions_run_are_told_from_those_stamped():
+    class Twice(nn.Module):
+        def forward(self, x):
+            return F.softplus(F.softplus(x))
+
+    rules = decomp.Rules({F.softplus: lambda x: torch.log1p(torch.exp(x))})
+    target = decomp.Target("chip", ["log1p", "exp"])
+    first, again = (decomp.lower(Twice(), to=target, args=(torch.ones(3),), rules=rules).report() for _ in range(2))
+    assert (first.runs, first.stamped, first.expansions) == (1, 2, 1)
+    assert (again.runs, again.stamped, again.expansions) == (0, 2, 1)
+    assert first.effort == "2 stamped, 1 of them distinct; 1 rule run"
+
+
+def test_every_stage_has_its_time(mlp):
+    report = mlp.report()
+    assert list(report.seconds) == ["capture", "plan", "retrace", "verify", "rebuild"]
+    assert all(seconds > 0 for seconds in report.seconds.values())
+    assert "capture" in report.timing and " ms: " in report.timing
+
+
+def test_it_says_what_verification_checked_or_that_it_did_not(mlp):
+    assert "all 5 calls are legal" in mlp.report().checks
+    model, args = samples.model("mlp")
+    unverified = decomp.lower(model, to=targets.core_aten, args=args, verify=False).report()
+    assert unverified.checks == ()
+    assert unverified.verdict == "nothing (verify=False)"
+    assert "verify" not in unverified.seconds
+
+
+def test_data_for_machines_survive_json(mlp):
+    data = mlp.report().as_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["modules"]["0"] == [1, 2]
+    assert list(data) == "target before after modules rules runs stamped expansions seconds checks blockers".split()
+
+
+def test_a_program_without_modules_has_no_table_of_modules():
+    graph = fx.symbolic_trace(lambda x: torch.relu(x))
+    report = decomp.lower(graph, to=targets.core_aten, args=(torch.ones(2),)).report()
+    assert "module" not in str(report)
+
+
+def test_what_blocks_is_in_the_report_of_a_partial_lowering():
+    model, args = samples.model("mlp")
+    target = decomp.Target("adder", ["add", "mul", "view", "permute", "sum.dim_IntList"])
+    report = decomp.lower(model, to=target, args=args, partial=True).report()
+    assert [blocker["op"] for blocker in report.blockers] == ["aten.relu"]
+    assert report.headline.startswith("lowered in part to adder: 3 calls of 2 ops became ")
+    assert str(report).splitlines()[-1] == "  not lowered aten.relu at relu"
+
+
+REPORT = Report(
+    target="chip",
+    before={"aten.linear.default": 2, "aten.gelu.default": 1},
+    after={"aten.mm.default": 2, "aten.add.Tensor": 2, "aten.erf.default": 1},
+    modules={"first": (1, 2), "second": (2, 3)},
+    rules={"linear (linear.py:19)": 2, "gelu (activation.py:47)": 1},
+    runs=2,
+    stamped=3,
+    expansions=2,
+    seconds={"capture": 0.25, "plan": 0.0012},
+    checks=("it is acyclic", "all 5 calls are legal"),
+    blockers=(),
+)
+
+
+def test_it_reads_as_a_table():
+    assert str(REPORT) == """\
+lowered to chip: 3 calls of 2 ops became 5 of 3
+
+  before                calls    after              calls
+  aten.linear.default       2    aten.mm.default        2
+  aten.gelu.default         1    aten.add.Tensor        2
+                                 aten.erf.default       1
+
+  module  before   after
+  second       2       3
+  first        1       2
+
+  rule                       used
+  linear (linear.py:19)         2
+  gelu (activation.py:47)       1
+
+  expansions  3 stamped, 2 of them distinct; 2 rules run
+  time        251 ms: capture 250, plan 1.2
+  verified    it is acyclic; all 5 calls are legal"""
+
+
+def test_long_lists_are_folded_and_add_up():
+    counts = {f"op{i}": 100 - i for i in range(20)}
+    rows = folded(counts, ROWS)
+    assert len(rows) == ROWS
+    assert rows[-1] == ("and 9 more", sum(100 - i for i in range(11, 20)))
+    assert sum(count for _, count in rows) == sum(counts.values())
+    assert folded(counts, 20) == list(counts.items())
+
+
+def test_modules_are_folded_the_largest_first():
+    modules = {"a": (1, 2), "b": (3, 9), "c": (5, 4)}
+    assert folded_modules(modules, 3) == [("b", 3, 9), ("c", 5, 4), ("a", 1, 2)]
+    assert folded_modules(modules, 2) == [("b", 3, 9), ("and 2 more", 6, 6)]
