@@ -248,10 +248,19 @@ def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspe
     matched: list[tuple[str | None, inspect.Parameter]] = []
     for i, parameter in enumerate(rule.parameters):
         name = own[parameter.name]
-        if name is None and i < len(order) and order[i] not in claimed and parameter.kind is not parameter.KEYWORD_ONLY:
+        if name is None and i < len(order) and order[i] not in claimed and _by_place(rule, parameter, order[i]):
             name = order[i]
         matched.append((name, parameter))
     return matched
+
+
+def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
+    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as a
+    rule for `gelu`, does not stand for `approximate`."""
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return False
+    tensors = {p.name for _, params in overloads(rule.op) for p in params if p.type.startswith("Tensor")}
+    return parameter.default is parameter.empty or not overloads(rule.op) or name in tensors
 
 
 def _known_as(name: str, known: set[str]) -> str | None:
