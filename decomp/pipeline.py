@@ -3,7 +3,7 @@ higher-order ops) is made functional, planned, retraced, verified and put togeth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field
 import functools
@@ -305,9 +305,15 @@ def correspondence(piece: Piece, target: Target) -> Correspondence:
         values=retraced.values,
         expansions=tuple(stamp.graph for stamp in retraced.stamps),
         illegal=_judge(target, {*_blocked(piece), *_write_backs(piece)}),
-        added=frozenset(name for constant in retraced.constants for name in (constant, lifted_name(constant))),
+        added=frozenset(_input_names(retraced.constants)),
         writes=piece.writes,
     )
+
+
+def _input_names(constants: Iterable[str]) -> Iterator[str]:
+    """Names under which a rule's tensors stand in a program: as attributes, or as inputs of an exported one."""
+    for name in constants:
+        yield from (name, lifted_name(name), lifted_name(name, trained=True))
 
 
 def _blocked(piece: Piece) -> Iterator[fx.Node]:

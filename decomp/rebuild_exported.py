@@ -28,15 +28,15 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph
     specs = list(copy.copy(source.graph_signature.input_specs))
-    constants = dict(source.constants)
-    _lift_constants(module, graph, specs, constants, parts)
+    constants, state = dict(source.constants), dict(source.state_dict)
+    _lift_constants(module, graph, specs, constants, state, parts)
     outputs = _outputs(source, graph, specs, parts)
     signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
     program = ExportedProgram(
         root=module,
         graph=graph,
         graph_signature=signature,
-        state_dict=dict(source.state_dict),
+        state_dict=state,
         range_constraints=copy.copy(source.range_constraints),
         module_call_graph=_module_calls(source, signature),
         example_inputs=source.example_inputs,
@@ -48,36 +48,48 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
 
 
 def _lift_constants(
-    module: fx.GraphModule, graph: fx.Graph, specs: list[InputSpec], constants: dict[str, Any], parts: Parts
+    module: fx.GraphModule,
+    graph: fx.Graph,
+    specs: list[InputSpec],
+    constants: dict[str, Any],
+    state: dict[str, Any],
+    parts: Parts,
 ) -> None:
-    """Tensors that rules use become constant inputs, as export has it, before the inputs of the user."""
+    """Tensors that rules use become inputs, as export has it, before the inputs of the user: constants, and parameters,
+    which keep their gradients."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    first_user = next((i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
     for node in list(graph.nodes):
         if node.op != "get_attr" or node.target not in parts.constants:
             continue
+        target = str(node.target)
+        trained = isinstance(parts.constants[target], torch.nn.Parameter)
+        place = _place(specs, trained)
         anchor = (
-            inputs[first_user]
-            if first_user < len(inputs)
-            else next(iter(n for n in graph.nodes if n.op != "placeholder"))
+            inputs[place] if place < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
         )
         with graph.inserting_before(anchor):
-            lifted = graph.placeholder(lifted_name(str(node.target)))
+            lifted = graph.placeholder(lifted_name(target, trained))
         lifted.meta = dict(node.meta)
         node.replace_all_uses_with(lifted)
         graph.erase_node(node)
-        target = str(node.target)
-        specs.insert(first_user, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted.name), target))
-        inputs.insert(first_user, lifted)
-        constants[target] = parts.constants[target]
-        if hasattr(module, target):
+        kind = InputKind.PARAMETER if trained else InputKind.CONSTANT_TENSOR
+        specs.insert(place, InputSpec(kind, TensorArgument(lifted.name), target))
+        inputs.insert(place, lifted)
+        (state if trained else constants)[target] = parts.constants[target]
+        if hasattr(module, target) and not trained:
             delattr(module, target)
-        first_user += 1
 
 
-def lifted_name(constant: str) -> str:
-    """Name of the input that a constant becomes."""
-    return f"c_{constant.strip('_')}"
+def _place(specs: list[InputSpec], trained: bool) -> int:
+    """Behind the last parameter, or before the first input of the user."""
+    if trained:
+        return sum(spec.kind == InputKind.PARAMETER for spec in specs)
+    return next((i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
+
+
+def lifted_name(constant: str, trained: bool = False) -> str:
+    """Name of the input that a constant, or a parameter, becomes."""
+    return f"{'p' if trained else 'c'}_{constant.strip('_')}"
 
 
 def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:

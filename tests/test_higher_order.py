@@ -1,0 +1,139 @@
+"""Higher-order ops: bodies are lowered, regions keep their meaning."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch._higher_order_ops import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn import functional as F
+
+import decomp
+from decomp_rules import targets
+
+
+class Cond(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: F.silu(x), lambda x: F.softplus(x) - 1, (x,))
+
+
+class While(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        start = torch.zeros((), dtype=torch.int64)
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, F.gelu(x) * 1.5), (start, x))[1]
+
+
+class Map(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return map_rows(lambda row: F.softmax(row, -1) - row, x)
+
+
+class Scan(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (F.silu(carry) + row, torch.exp(-row)), torch.zeros(4), x, dim=0)
+
+
+class NoGrad(nn.Module):
+    """A region without gradients that also writes a buffer, and a detached use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            weights = F.softmax(self.linear(x), -1)
+            self.seen.add_(weights[0])
+        return F.gelu(self.linear(x)) * weights + weights.detach()
+
+
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.linear(x)
+            z = F.softmax(y, -1)
+            w = F.gelu(y @ y.T)
+        return z.float() + 1, w
+
+
+def listed(value: Any) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,) if isinstance(value, torch.Tensor) else tuple(value)
+
+
+def lowered(model: nn.Module, x: torch.Tensor, target: str) -> decomp.Lowering:
+    return decomp.lower(torch.export.export(model, (x,), strict=False), to=getattr(targets, target))
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+@pytest.mark.parametrize("cls", [Cond, While, Map, Scan, NoGrad, Autocast])
+def test_bodies_are_lowered_and_compute_the_same(cls: type[nn.Module], target: str, x: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = cls()
+    reference = copy.deepcopy(model)
+    low = lowered(model, x, target)
+    module = low.result.module(check_guards=False)
+    outs, wanted = listed(module(x)), listed(reference(x))
+    for out, expected in zip(outs, wanted, strict=True):
+        assert out.dtype == expected.dtype
+        assert float((out - expected).detach().abs().max()) <= 4 * torch.finfo(out.dtype).eps
+    for call in decomp.calls(low.result):
+        free = call.op.name.startswith(("higher_order.", "aten._assert"))
+        assert free or getattr(targets, target).why_illegal(call) is None, call.op
+    for got, buffer in zip(module.buffers(), reference.buffers()):
+        torch.testing.assert_close(got, buffer)
+
+
+@pytest.mark.parametrize("cls", [NoGrad, Autocast])
+def test_gradients_pass_regions_as_they_did(cls: type[nn.Module], x: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = cls()
+    reference = copy.deepcopy(model)
+    module = lowered(model, x, "tinygrad").result.module(check_guards=False)
+    for program in (module, reference):
+        sum(out.float().square().sum() for out in listed(program(x)) if out.requires_grad).backward()  # type: ignore
+    for got, parameter in zip(module.parameters(), reference.parameters()):
+        torch.testing.assert_close(got.grad, parameter.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_a_body_that_two_calls_share_is_lowered_once(x: torch.Tensor) -> None:
+    low = lowered(Cond(), x, "tinygrad")
+    names = [node.target for node in low.result.graph.nodes if node.op == "get_attr"]
+    assert len(low.pieces) == 1 + len(set(names))
+
+
+def test_a_region_whose_casts_are_written_out_is_switched_off(x: torch.Tensor) -> None:
+    low = lowered(Autocast(), x, "core_aten")
+    region = next(n for n in low.result.graph.nodes if "wrap_with_autocast" in str(n.target))
+    assert region.args[2] is False
+    body = getattr(low.result.graph_module, region.args[4].target)
+    assert isinstance(body, fx.GraphModule)
+    casts = [n for n in body.graph.nodes if n.target is torch.ops.aten._to_copy.default]
+    assert {n.kwargs["dtype"] for n in casts} >= {torch.bfloat16}
+
+
+def test_autocast_inside_torch_compile_trains(x: torch.Tensor) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Autocast()
+    reference = copy.deepcopy(model)
+    compiled = torch.compile(model, backend=decomp.backend(to=targets.tinygrad))
+    for out, expected in zip(compiled(x), reference(x)):
+        assert out.dtype == expected.dtype
+        assert float((out - expected).detach().abs().max()) <= 8 * torch.finfo(out.dtype).eps
+    sum(out.float().sum() for out in compiled(x)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
