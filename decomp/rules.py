@@ -255,8 +255,8 @@ def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspe
 
 
 def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
-    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as a
-    rule for `gelu`, does not stand for `approximate`."""
+    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as
+    a rule for `gelu`, does not stand for `approximate`."""
     if parameter.kind is parameter.KEYWORD_ONLY:
         return False
     tensors = {p.name for _, params in overloads(rule.op) for p in params if p.type.startswith("Tensor")}
