@@ -15,6 +15,7 @@ from pathlib import Path
 import sys
 import traceback
 from typing import Annotated, Any
+import warnings
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -203,7 +204,10 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _exported(module: nn.Module, args: Any) -> ExportedProgram:
     kwargs = args if isinstance(args, dict) else None
     positional = () if kwargs is not None else tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    program = frontends.capture(module, positional, kwargs).exported
+    with warnings.catch_warnings():
+        # torch 2.13 warns of the bookkeeping of its own recurrent modules whenever it exports one.
+        warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
+        program = frontends.capture(module, positional, kwargs).exported
     assert program is not None
     return program
 

@@ -47,6 +47,12 @@ def test_lower_saves_a_program_that_runs_and_can_be_lowered_again(tmp_path):
     assert json.loads(again.stdout)["before"]["aten.addmm.default"] == 2
 
 
+def test_a_recurrent_model_is_lowered_without_a_word_on_stderr():
+    result = CliRunner().invoke(app, ["plan", "lstm", "--to", "core_aten"])
+    assert result.exit_code == 0
+    assert result.stderr == ""
+
+
 def test_lower_keeps_an_op():
     result = run("lower", "mlp", "--to", "tinygrad", "--keep", "F.linear", "--keep", "relu", "--json")
     assert json.loads(result.stdout)["after"] == {"aten.linear.default": 2, "aten.relu.default": 1}

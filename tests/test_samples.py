@@ -37,8 +37,6 @@ def test_an_unknown_sample_names_those_that_there_are():
     assert str(caught.value) == "no sample model 'gtp'; there are gpt, mlp, resnet, lstm, unet, encoder, vit"
 
 
-# torch 2.13 warns of nn.LSTM's own bookkeeping whenever it exports one.
-@pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent._flat_weights:UserWarning")
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("name", samples.MODELS)
 def test_a_sample_model_lowers_with_equal_outputs_and_gradients(name, target):
