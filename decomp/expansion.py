@@ -174,6 +174,7 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
     if expected is None or tracer.tape.mode is None:
         return result
     if isinstance(expected, (tuple, list)):
+        result = tracer.tape.items(result) if isinstance(result, fx.Node) else result
         if not isinstance(result, (tuple, list)) or len(result) != len(expected):
             got = len(result) if isinstance(result, (tuple, list)) else "one value"
             tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
-from decomp.errors import Blocker, RuleCycle, RuleError, describe, source_line, spelled
+from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, describe, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
@@ -165,7 +165,16 @@ class Planner:
         if any(op == call.op for _, op, _ in self._path):
             self._cycle(call)
         decision = self._choose(node, call, key, slots, memory, "", 0)
+        if isinstance(decision, Blocked):
+            self._require_metadata(call, decision, node)
         return decision if isinstance(decision, Derived) else KEEP
+
+    def _require_metadata(self, call: Call, decision: Blocked, node: fx.Node) -> None:
+        """Raise `MetadataMissing` where a rule would serve the call if it knew shapes: it is not left silently."""
+        for rule, (_, reason) in zip(self.rules.of(call.op), decision.tried):
+            if reason.endswith("; pass args="):
+                problem = reason.removesuffix("; pass args=")
+                raise MetadataMissing(rule, problem, "pass example inputs: args=(...)", node)
 
     def _cycle(self, call: Call) -> None:
         ops = [str(op) for _, op, _ in self._path]

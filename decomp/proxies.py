@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_map
 
@@ -71,7 +72,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         try:
             assert self.tape.mode is not None
             with self.tape.mode:
-                out = _run(kind, target, *_fakes((args, kwargs)))
+                out = _run(kind, target, *tree_map(self._faked, _fakes((args, kwargs))))
         finally:
             self.busy = False
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
@@ -81,6 +82,11 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         node.meta["val"] = out
         self.tape.track(out, node)
         return self.proxy(node)
+
+    def _faked(self, value: Any) -> Any:
+        """A concrete tensor, captured from outside, as the constant that it becomes."""
+        concrete = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+        return self.tape.constant(value) if concrete else value
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):

@@ -72,6 +72,14 @@ class Tape:
             self.track(out, node)
         return node
 
+    def items(self, node: fx.Node) -> Any:
+        """The several results of a call, each with a node of its own; the node itself if it has one result."""
+        values = node.meta.get("val")
+        if not isinstance(values, (tuple, list)):
+            return node
+        self._items(node, values)
+        return tuple(self.node_of(value) for value in values)
+
     def _items(self, node: fx.Node, values: Sequence[Any]) -> None:
         """Each tensor among several results has a node of its own."""
         for i, value in enumerate(values):
@@ -104,7 +112,9 @@ class Tape:
             return found
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor
-        with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+        # Behind the inputs, which are first: an expansion is bound by their places.
+        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
+        with self.graph.inserting_before(first) if first is not None else contextlib.nullcontext():
             node = self.graph.create_node("get_attr", name)
         fake = tensor if self.mode is None else self.mode.from_tensor(tensor, static_shapes=True)
         node.meta["val"] = fake
