@@ -143,7 +143,7 @@ def demo_table(demo: Demo) -> RenderableType:
         f"Lowered, the model's outputs agree with the original's {_in_words(demo.outputs)}, its gradients "
         f"{_in_words(demo.gradients)}.",
         "A ULP is one unit in the last place of a tensor's largest element; errors are those against float64.",
-        f"A forward pass takes {1000 * demo.fused_seconds:.2f} ms with PyTorch's own fused kernels, and "
+        f"A forward pass takes at best {1000 * demo.fused_seconds:.2f} ms with PyTorch's own fused kernels, and "
         f"{1000 * demo.primitive_seconds:.2f} ms, {demo.primitive_seconds / demo.fused_seconds:.1f} times as long, "
         "with primitives run one by one: fusing them is the backend's part.",
     ]
