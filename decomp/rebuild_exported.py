@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry
+from torch.export.exported_program import _common_getitem_elimination_pass
 from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
@@ -19,6 +20,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 if TYPE_CHECKING:
     from decomp.frontends import Parts
@@ -32,18 +34,41 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
     _lift_constants(module, graph, specs, constants, state, parts)
     outputs = _outputs(source, graph, specs, parts)
     signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
-    program = ExportedProgram(
-        root=module,
-        graph=graph,
-        graph_signature=signature,
-        state_dict=state,
-        range_constraints=copy.copy(source.range_constraints),
-        module_call_graph=_module_calls(source, signature),
-        example_inputs=source.example_inputs,
-        constants=constants,
-        verifiers=list(source.verifiers),
-    )
+    changed = {
+        "graph_signature": signature,
+        "state_dict": state,
+        "range_constraints": copy.copy(source.range_constraints),
+        "module_call_graph": _module_calls(source, signature),
+        "example_inputs": source.example_inputs,
+        "constants": constants,
+        "verifiers": list(source.verifiers),
+    }
+    private = {f"_{name}": value for name, value in changed.items()}
+    if _is_known(source, private):
+        program = _like(source, module, private)
+    else:
+        program = ExportedProgram(root=module, graph=graph, **changed)
     program._guards_code = list(getattr(source, "_guards_code", None) or [])
+    return program
+
+
+def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:
+    """Whether a program keeps what its constructor is given where torch 2.13 keeps it, and nothing else."""
+    return type(source) is ExportedProgram and vars(source).keys() == {*private, "_graph_module", "_guards_code"}
+
+
+def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, Any]) -> ExportedProgram:
+    """A copy of `source` around another graph, after what the constructor does with a graph, save that code is
+    generated when the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a
+    lowering."""
+    program = copy.copy(source)
+    module.graph._codegen = fx.graph.CodeGen()
+    with _use_lazy_graph_module(True):
+        owner = _make_graph_module(module, module.graph, class_name="GraphModule")
+    owner.meta.update(module.meta)
+    vars(program).update(private, _graph_module=owner)
+    _common_getitem_elimination_pass(owner, program.graph_signature, program.module_call_graph)
+    program.validate()
     return program
 
 
