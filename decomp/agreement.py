@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from decomp.signature import surely
 
 
 def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None) -> bool:
@@ -73,7 +74,7 @@ def _same_size(expected: Any, found: Any) -> bool:
         return expected == found
     if _expression(expected) == _expression(found):
         return True
-    return bool(statically_known_true(expected == found))
+    return surely(expected == found)
 
 
 def _expression(size: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
-from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 from decomp.lowering import lower
 from decomp.rules import Rules
@@ -42,6 +41,9 @@ def backend(
     def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
         return inner(lowered(module, partial), inputs, is_backward)
 
+    # A second of imports that only torch.compile needs.
+    from torch._functorch.aot_autograd import aot_module_simplified
+
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # What does not reach the target yet may do so once autograd has spelled it in ATen; that step has the last
         # word.
@@ -59,12 +61,19 @@ def backend(
 
 def _compilers(compiler: str | Compiler) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
     if compiler == "eager":
-        return lambda module, inputs, is_backward: make_boxed_func(module.forward)
+        return lambda module, inputs, is_backward: _boxed(module.forward)
     if compiler == "inductor":
         return _inductor
     if callable(compiler):
-        return lambda module, inputs, is_backward: make_boxed_func(compiler(module, inputs))
+        return lambda module, inputs, is_backward: _boxed(compiler(module, inputs))
     raise ValueError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
+
+
+def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    found: Callable[..., Any] = make_boxed_func(function)
+    return found
 
 
 def _inductor(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from decomp.binding import Bound
 from decomp.calls import metadata
@@ -19,6 +18,7 @@ from decomp.errors import MetadataMissing, RuleError
 from decomp.proxies import RuleTracer, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
+from decomp.signature import surely
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def _no_new_guards(mode: FakeTensorMode | None) -> Any:
 def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
     """The result of a rule, held against the metadata of the op's own; strides are made the op's own."""
     if expected is None or tracer.tape.mode is None:
-        return result
+        return _plausible(tracer, result)
     if isinstance(expected, (tuple, list)):
         result = tracer.tape.items(result) if isinstance(result, fx.Node) else result
         if not isinstance(result, (tuple, list)) or len(result) != len(expected):
@@ -196,8 +196,19 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
     return _with_strides(tracer, result, value, expected)
 
 
+def _plausible(tracer: RuleTracer, result: Any) -> Any:
+    """Without metadata: an op that returns one tensor is not served by a rule that forgets to return it."""
+    packet = tracer.rule.op.packet if isinstance(tracer.rule, Rule) else None
+    if packet is None or isinstance(result, fx.Node):
+        return result
+    returns = [str(r.type) for r in getattr(packet, packet.overloads()[0])._schema.returns]
+    if returns == ["Tensor"]:
+        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+    return result
+
+
 def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dim() == b.dim() and all(statically_known_true(x == y) for x, y in zip(a.shape, b.shape))
+    return a.dim() == b.dim() and all(surely(x == y) for x, y in zip(a.shape, b.shape))
 
 
 def _said(value: Any) -> str:

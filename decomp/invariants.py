@@ -8,7 +8,6 @@ import functools
 import itertools
 from typing import Any
 
-import networkx as nx
 from torch import fx
 
 from decomp.agreement import described, metadata_of, same_metadata, same_structure, shown
@@ -32,7 +31,7 @@ from decomp.proof import (
     ValueLost,
     WithoutOrigin,
 )
-from decomp.reachability import as_networkx, reached_among
+from decomp.reachability import as_networkx, networkx, reached_among
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
 SIZE_OPS = frozenset({"aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset"})
@@ -179,10 +178,10 @@ def _all_legal(work: Work) -> str:
 
 def _no_invented_dependency(work: Work) -> str:
     doubtful: list[tuple[fx.Node, fx.Node]] = []
-    quotient = nx.DiGraph()
+    quotient = networkx().DiGraph()
     quotient.add_edges_from(_crossing_edges(work, doubtful))
-    if not nx.is_directed_acyclic_graph(quotient):
-        circle = " -> ".join(node.name for node, _ in nx.find_cycle(quotient))
+    if not networkx().is_directed_acyclic_graph(quotient):
+        circle = " -> ".join(node.name for node, _ in networkx().find_cycle(quotient))
         raise InventedDependency(f"nodes of the source depend on each other in a circle: {circle}")
     _require_paths(work, [edge for edge in doubtful if not _explained(work, *edge)])
     return f"contracted to its {len(work.source_place)} source nodes, it depends on nothing new"
@@ -396,12 +395,12 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
     outputs = [node for node in expansion.nodes if node.op == "output"]
     if len(outputs) != 1:
         raise MalformedExpansion(f"an expansion has one output node, this one {len(outputs)}")
-    if not nx.is_directed_acyclic_graph(graph):
+    if not networkx().is_directed_acyclic_graph(graph):
         raise MalformedExpansion("an expansion has a cycle", outputs[0])
     foreign = next((node for node in graph if node.graph is not expansion), None)
     if foreign is not None:
         raise MalformedExpansion(f"an expansion reads {foreign.name!r} of another graph", foreign)
-    needed = nx.ancestors(graph, outputs[0]) | {outputs[0]}
+    needed = networkx().ancestors(graph, outputs[0]) | {outputs[0]}
     for node in expansion.nodes:
         if node not in needed and node.op != "placeholder" and not table.of(node) and table.of(node).known:
             raise MalformedExpansion(f"an expansion computes {node.name!r}, which its output does not need", node)
@@ -409,8 +408,8 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
 
 def _networkx_agrees(work: Work) -> str:
     whole = as_networkx(work.lowered)
-    if not nx.is_directed_acyclic_graph(whole):
-        raise OutOfOrder(f"a cycle: {' -> '.join(node.name for node, _ in nx.find_cycle(whole))}")
+    if not networkx().is_directed_acyclic_graph(whole):
+        raise OutOfOrder(f"a cycle: {' -> '.join(node.name for node, _ in networkx().find_cycle(whole))}")
     return f"networkx finds no cycle in {len(whole)} nodes"
 
 

@@ -9,12 +9,11 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_map
 
 from decomp.errors import MetadataMissing, RuleError
 from decomp.recording import SYMBOLIC, Tape, recording
-from decomp.signature import is_symbolic
+from decomp.signature import is_symbolic, surely
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -233,9 +232,9 @@ def _surely_contiguous(value: torch.Tensor) -> bool:
     """Whether a tensor of dynamic size is contiguous at every size: asking PyTorch would add a guard."""
     expected: Any = 1
     for size, stride in reversed(list(zip(value.shape, value.stride()))):
-        if statically_known_true(size == 1):
+        if surely(size == 1):
             continue
-        if not statically_known_true(stride == expected):
+        if not surely(stride == expected):
             return False
         expected = expected * size
     return True

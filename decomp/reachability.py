@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+import functools
+from typing import Any
 
-import networkx as nx
 from torch import fx
 
 
-def as_networkx(graph: fx.Graph) -> nx.DiGraph:
+@functools.cache
+def networkx() -> Any:
+    """The package, imported when a proof first needs it: that costs as much as the rest of this one together."""
+    import networkx
+
+    return networkx
+
+
+def as_networkx(graph: fx.Graph) -> Any:
     """The graph as networkx sees it: an edge from each input to its user."""
-    out = nx.DiGraph()
+    out = networkx().DiGraph()
     for node in graph.nodes:
         out.add_node(node)
         out.add_edges_from((given, node) for given in node.all_input_nodes)

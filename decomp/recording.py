@@ -15,8 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -174,6 +172,9 @@ class Tape:
 
     def _interpreted(self, value: Any, expr: Any) -> fx.Node:
         """`s0*4` from the node of `s0`: the expression is run on proxies."""
+        from torch.utils._sympy.interp import sympy_interp
+        from torch.utils._sympy.reference import PythonReferenceAnalysis
+
         shape_env = value.node.shape_env
         symbols = sorted(expr.free_symbols, key=str)
         sources = [self.size(shape_env.create_symintnode(symbol, hint=None)) for symbol in symbols]

@@ -98,6 +98,16 @@ def _size(value: Any) -> Any:
     return value.node.expr if isinstance(value, SYMBOLIC) else value
 
 
+def surely(condition: Any) -> bool:
+    """Whether a comparison of sizes holds at every size. Nothing is guarded. (The import costs a quarter of a second,
+    and is needed by programs of dynamic size alone.)"""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
 def is_symbolic(value: Any) -> bool:
     """Whether metadata holds a size that is known only at run time."""
     if isinstance(value, torch.Tensor):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from decomp import Rules
 
-from .pooling import Window, _maxima, _maxima_along, _places
 from .operands import cast
+from .pooling import Window, _maxima, _maxima_along, _places
 from .windows import every, fit, ntuple, opmath
 
 RULES = Rules()

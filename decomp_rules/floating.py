@@ -7,10 +7,10 @@ gradient is that of the exact formula; everything else is differentiable as it s
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+import functools
+import math
 from typing import Any
 
 import torch

@@ -5,13 +5,13 @@ import math
 from typing import Any
 
 import pytest
+from rule_agreement import agrees
+from test_rules_elementwise import DERIVED, Derived, floats, ulps
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from decomp_rules import activation, activation_backward
-from rule_agreement import agrees
-from test_rules_elementwise import DERIVED, Derived, floats, ulps
 
 aten = torch.ops.aten
 RULES = activation.RULES | activation_backward.RULES

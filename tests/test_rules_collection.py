@@ -230,7 +230,6 @@ def test_the_library_registers_its_rules_when_they_are_asked_for():
         decomp_rules.NOTHING
 
 
-@pytest.mark.xfail(strict=True, reason="decomp.backends imports AOTAutograd, and with it Dynamo, when it is imported")
 def test_the_library_is_cheap_to_import_beside_torch():
     assert seconds_to_import("torch")[0] < 0.2
 

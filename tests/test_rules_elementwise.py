@@ -5,12 +5,12 @@ import math
 from typing import Any
 
 import pytest
+from rule_agreement import agrees
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from decomp_rules import elementwise, special, trigonometry
-from rule_agreement import agrees
 
 aten = torch.ops.aten
 RULES = elementwise.RULES | trigonometry.RULES | special.RULES
