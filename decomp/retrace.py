@@ -1,5 +1,5 @@
-"""Retracing: one walk over a graph that copies what stays and stamps expansions for what does not. Nothing is propagated
-through what is copied; each stamped value gets metadata of its own, and a view shares its base's storage."""
+"""Retracing: one walk over a graph that copies what stays and stamps expansions for what does not. Nothing is
+propagated through what is copied; each stamped value gets metadata of its own, and a view shares its base's storage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.appending import Appender
 from decomp.calls import is_projection, metadata, projected
+from decomp.fakes import Fakes
 from decomp.stamp import Stamp, compile_stamp, make_value
 
 if TYPE_CHECKING:
     from decomp.expansion import Expansion
     from decomp.plan import Derived
 
-_OWN_META = ("val", "example_value", "tensor_meta", "unbacked_bindings", "chain")
+_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain"))
 
 
 @dataclass
@@ -59,7 +60,8 @@ class _Walk:
 
     def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str]) -> None:
         self.out = Retraced(fx.Graph(tracer_cls=source._tracer_cls))
-        self.mode, self.taken = mode, taken
+        self.fakes = Fakes(mode) if mode is not None else None
+        self.taken = taken
         self.append = Appender(self.out.graph, [node.name for node in source.nodes])
         self.attributes: dict[int, fx.Node] = {}
 
@@ -75,10 +77,10 @@ class _Walk:
 
     def stamp(self, node: fx.Node, stamp: Stamp) -> None:
         """Put an expansion in the place of `node`."""
-        out, mode = self.out, self.mode
+        out, fakes = self.out, self.fakes
         out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
         values = [out.values[slot] for slot in node.all_input_nodes]
-        metas = [metadata(v) if type(v) is fx.Node else None for v in values] if mode is not None else []
+        metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = {key: item for key, item in node.meta.items() if key not in _OWN_META}
         for i, entry in enumerate(stamp.entries):
             if entry.op == "get_attr":
@@ -90,14 +92,14 @@ class _Walk:
             args, kwargs = entry.arguments(values)
             if entry.target is operator.getitem and type(args[0]) is tuple:
                 values.append(args[0][args[1]])
-                metas.append(metadata(values[-1]) if mode is not None else None)
+                metas.append(metadata(values[-1]) if fakes is not None else None)
                 continue
             name = node.name if i == stamp.result else self.append.free(f"{node.name}_{entry.suffix}")
             new = self.append.create(entry.op, entry.target, args, kwargs, name)
             if kept:
                 new.meta.update(kept)
-            if mode is not None:
-                value = None if entry.spec is None else make_value(entry.spec, mode, metas)
+            if fakes is not None:
+                value = None if entry.spec is None else make_value(entry.spec, fakes, metas)
                 metas.append(value)
                 if value is not None:
                     new.meta["val"] = value
@@ -115,8 +117,8 @@ class _Walk:
             self.out.constants[name] = tensor
             found = self.append.create("get_attr", name, (), {}, self.append.free(name))
             self.attributes[id(tensor)] = found
-            if self.mode is not None and spec is not None:
-                found.meta["val"] = make_value(spec, self.mode, [])
+            if self.fakes is not None and spec is not None:
+                found.meta["val"] = make_value(spec, self.fakes, [])
         return found
 
 

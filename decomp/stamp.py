@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from decomp.fakes import Fakes
 from decomp.recording import SYMBOLIC
 
 _META = torch.device("meta")
@@ -28,7 +28,7 @@ class TensorSpec:
     base: int | None
     """Index of the value whose storage this one shares."""
 
-    def make(self, mode: FakeTensorMode, bases: list[Any]) -> Any:
+    def make(self, fakes: Fakes, bases: list[Any]) -> Any:
         """A fake tensor; `bases` are the values so far."""
         base = bases[self.base] if self.base is not None else None
         if isinstance(base, torch.Tensor):
@@ -37,7 +37,7 @@ class TensorSpec:
             elem = empty.set_(base.untyped_storage(), offset, self.size, self.stride)
         else:
             elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
-        return FakeTensor(mode, elem, self.device)
+        return fakes.make(elem, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ def _source(value: Any, index: dict[fx.Node, int], constants: list[Any]) -> str:
     return f"c[{len(constants) - 1}]"
 
 
-def make_value(spec: Any, mode: FakeTensorMode, values: list[Any]) -> Any:
+def make_value(spec: Any, fakes: Fakes, values: list[Any]) -> Any:
     """The metadata of a new node from its spec."""
     if type(spec) is TensorSpec:
-        return spec.make(mode, values)
+        return spec.make(fakes, values)
     if isinstance(spec, tuple):
-        return tuple(make_value(item, mode, values) for item in spec)
+        return tuple(make_value(item, fakes, values) for item in spec)
     return spec if not isinstance(spec, SYMBOLIC) else spec

@@ -1,0 +1,74 @@
+"""Making fake tensors: the one place that knows what the constructor of `FakeTensor` does. The first of a mode and
+device is made by it, the others take its attributes, where that is known to come to the same."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
+
+_NEW, _INIT = FakeTensor.__new__, FakeTensor.__init__
+
+
+class Fakes:
+    """Makes the fake tensors of one mode."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self.mode = mode
+        self._attributes: dict[torch.device, dict[str, Any]] = {}
+        self._plain = _is_plain(mode)
+
+    def make(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A fake tensor on `device` with the shape, strides and storage of `meta`, a tensor on the meta device."""
+        attributes = self._attributes.get(device)
+        if attributes is not None:
+            return _like(meta, attributes)
+        made = FakeTensor(self.mode, meta, device)
+        if self._plain:
+            self._attributes[device] = dict(vars(made))
+        return made
+
+
+def _like(meta: torch.Tensor, attributes: dict[str, Any]) -> FakeTensor:
+    """What `FakeTensor(mode, meta, device)` does in torch 2.13, given the attributes of another one."""
+    made: FakeTensor = torch.Tensor._make_subclass(
+        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=attributes["_fake_device"]
+    )
+    if attributes["fake_mode"]._allow_unsafe_data_ptr_access:
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
+    else:
+        torch._C._set_throw_on_mutable_data_ptr(made)
+    made.__dict__.update(attributes)
+    return made
+
+
+def _is_plain(mode: FakeTensorMode) -> bool:
+    """Whether the constructor does no more for this mode than what `_like` does."""
+    return (
+        type(mode) is FakeTensorMode
+        and FakeTensor.__new__ is _NEW
+        and FakeTensor.__init__ is _INIT
+        and not FakeTensorConfig.debug
+        and not getattr(mode, "propagate_real_tensors", True)
+        and _internals_are_known()
+    )
+
+
+@functools.cache
+def _internals_are_known() -> bool:
+    """Whether `_like` makes the very tensor that the constructor makes."""
+    mode, device = FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
+    try:
+        metas = [torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta") for _ in range(3)]
+        first, stock = (FakeTensor(mode, meta, device) for meta in metas[:2])
+        return bool(_state(_like(metas[2], dict(vars(first)))) == _state(stock))
+    except (AttributeError, TypeError, KeyError, RuntimeError):
+        return False
+
+
+def _state(fake: FakeTensor) -> Any:
+    keys = str(torch._C._dispatch_keys(fake))
+    return (vars(fake), keys, type(fake), fake.shape, fake.stride(), fake.storage_offset(), fake.dtype, fake.device,
+            fake.requires_grad, fake.is_leaf, fake._version)
