@@ -142,15 +142,39 @@ def _kind_without_metadata(node: fx.Node) -> str:
         returns = node.target._schema.returns
         if returns and all("Tensor" not in str(r.type) for r in returns):
             return "host"
-    if getattr(node.target, "__module__", None) in ("_operator", "math", "builtins"):
-        operands = node.all_input_nodes
-        if node.target is operator.getitem:
-            base = kind_of(node.args[0])
-            return "host" if base == "host" else "unknown"
-        if operands and all(kind_of(operand) == "host" for operand in operands):
-            return "host"
-        return "unknown"
+    if _is_arithmetic(node):
+        return "host" if _works_on_host_values(node) else "unknown"
     return _results(of_function(node.target))
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__module__", None) in ("_operator", "math", "builtins")
+
+
+_FAR = 64
+
+
+def _works_on_host_values(node: fx.Node) -> bool:
+    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, and at most `_FAR`:
+    a long chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
+    seen, waiting = {node}, [node]
+    for current in waiting:
+        operands = current.all_input_nodes
+        if current.target is operator.getitem:
+            operands = [given for given in current.args[:1] if isinstance(given, fx.Node)]
+        elif not operands:
+            return False
+        for given in operands:
+            if given in seen:
+                continue
+            seen.add(given)
+            if _is_arithmetic(given) and given.target not in (getattr, len, int, float, bool) and metadata(given) is None:
+                waiting.append(given)
+            elif kind_of(given) != "host":
+                return False
+        if len(seen) > _FAR:
+            return False
+    return True
 
 
 def _results(spelling: Spelling) -> str:
