@@ -155,8 +155,8 @@ _FAR = 64
 
 
 def _works_on_host_values(node: fx.Node) -> bool:
-    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, and at most `_FAR`:
-    a long chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
+    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, and at most
+    `_FAR`: a long chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
     seen, waiting = {node}, [node]
     for current in waiting:
         operands = current.all_input_nodes
