@@ -12,10 +12,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import Bound
-from decomp.calls import metadata
+from decomp.calls import kind_of, metadata
 from decomp.effects import Effects, EffectTable
 from decomp.errors import MetadataMissing, RuleError
-from decomp.proxies import RuleTracer, run_on_proxies
+from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
 from decomp.signature import surely
@@ -66,19 +66,27 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
     if isinstance(target, torch._ops.OpOverload):
         if not target._can_decompose() or not target.has_kernel_for_dispatch_key(_COMPOSITE):
             return Declined("PyTorch has no composite kernel for it")
-        function = target.decompose
+        function = _on_fakes(target.decompose)
     elif node.op == "call_method":
         function = _method(str(target))
     else:
         function = target  # type: ignore[assignment]
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
     try:
-        return _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
+        recorded = _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
     except RuleError as error:
         return Declined(f"PyTorch's composite kernel {error.problem}")
+    if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
+        return Declined("PyTorch has no composite kernel for it")
+    return recorded
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def _on_fakes(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel asked for by proxies would be recorded as a call of the op; on what they stand for, it runs."""
+    return lambda *args, **kwargs: kernel(*fakes_of(args), **fakes_of(kwargs))
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -126,7 +134,10 @@ def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
     """What a rule sees for a node among the arguments: a proxy; or the number itself, where it is known."""
     value, mode = metadata(slot), tracer.tape.mode
     if mode is None or value is None:
-        return tracer.proxy(tracer.tape.placeholder(f"arg{index}", None))
+        node = tracer.tape.placeholder(f"arg{index}", None)
+        if kind_of(slot) == "host":
+            tracer.numbers.add(node)
+        return tracer.proxy(node)
     node = tracer.tape.placeholder(f"arg{index}", value if isinstance(value, SYMBOLIC) else fake_like(mode, value))
     if isinstance(value, (tuple, list)):
         return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import copy
 from dataclasses import dataclass, field
 from typing import Any
+import warnings
 
 import torch
 from torch import fx, nn
@@ -68,9 +69,12 @@ def capture(
 
 def _export(model: nn.Module, args: Sequence[Any], kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
     try:
-        return torch.export.export(
-            model, tuple(args), dict(kwargs) if kwargs else None, dynamic_shapes=dynamic_shapes, strict=False
-        )
+        with warnings.catch_warnings():
+            # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
+            warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
+            return torch.export.export(
+                model, tuple(args), dict(kwargs) if kwargs else None, dynamic_shapes=dynamic_shapes, strict=False
+            )
     except Exception as error:
         raise CaptureError(
             f"torch.export could not capture {type(model).__name__}: {_first_line(error)}\n"

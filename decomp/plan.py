@@ -258,6 +258,8 @@ class Planner:
             decisions: dict[fx.Node, Derived] = {}
             for node in expansion.graph.nodes:
                 decision = self._inner(node, op, index)
+                if isinstance(decision, Blocked) and decision.op == str(op):
+                    return decision.tried[-1][1] if decision.tried else decision.why()
                 if isinstance(decision, Blocked):
                     return (
                         f"emits {decision.why()}"

@@ -25,6 +25,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def __init__(self, tape: Tape, rule: object, dialect: str) -> None:
         super().__init__(tape.graph)
         self.tape, self.rule, self.dialect = tape, rule, dialect
+        self.numbers: set[fx.Node] = set()
+        """Inputs that are sizes or other numbers, which a program without metadata does not know."""
         self.busy = False
         """Whether a call is running on fake tensors: what it calls in turn is not the rule's."""
 
@@ -51,7 +53,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             return self._as_written(kind, target, args, kwargs)
         if self.dialect == "torch":
             return self._as_written_with_metadata(kind, target, args, kwargs)
-        return self.wrap(_run(kind, target, *_fakes((args, kwargs))))
+        return self.wrap(_run(kind, target, *fakes_of((args, kwargs))))
 
     def _check(self, target: Any, kwargs: dict[str, Any]) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
@@ -64,14 +66,17 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def _as_written(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
-        return self.proxy(self.graph.create_node(kind, target, node_args, node_kwargs))
+        node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        if node.all_input_nodes and self.numbers.issuperset(node.all_input_nodes):
+            self.numbers.add(node)
+        return self.proxy(node)
 
     def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         self.busy = True
         try:
             assert self.tape.mode is not None
             with self.tape.mode:
-                out = _run(kind, target, *tree_map(self._faked, _fakes((args, kwargs))))
+                out = _run(kind, target, *tree_map(self._faked, fakes_of((args, kwargs))))
         finally:
             self.busy = False
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
@@ -206,6 +211,8 @@ class ValueProxy(fx.Proxy):
         self.tracer.fail("branches on data", "use torch.where, or branch on shapes and dtypes")
 
     def _no_number(self) -> NoReturn:
+        if self.node in self.tracer.numbers:
+            self.tracer.missing("a size as a number")
         self.tracer.fail("reads data as a Python number", "a rule is recorded once for all data: compute with tensors")
 
     __int__ = __float__ = __index__ = __complex__ = _no_number  # type: ignore[assignment]
@@ -291,17 +298,17 @@ def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return target(*args, **kwargs)
 
 
-def _fakes(value: Any) -> Any:
+def fakes_of(value: Any) -> Any:
     """`value` with proxies replaced by what they stand for."""
     if isinstance(value, fx.Proxy):
         return value.node.meta["val"]
     if isinstance(value, (list, tuple)):
-        items = [_fakes(item) for item in value]
+        items = [fakes_of(item) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, dict):
-        return {key: _fakes(item) for key, item in value.items()}
+        return {key: fakes_of(item) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(_fakes(value.start), _fakes(value.stop), _fakes(value.step))
+        return slice(fakes_of(value.start), fakes_of(value.stop), fakes_of(value.step))
     return value
 
 
