@@ -50,6 +50,7 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
         Contender("Graph.create_node(name=)", floor(graph_of(lowered), named=True)),
         Contender("lower, warm", lower(warm, False)),
         Contender("lower, warm, verified", lower(warm, True)),
+        Contender("lower, warm, code generated", lambda: with_code(lower(warm, False)())),
         Contender("lower, cold", lambda: lower(programs.rules(), False)()),
         Contender("lower, cold, verified", lambda: lower(programs.rules(), True)()),
         Contender("decompose, warm", lambda: decomp.decompose(program, warm, verify=False)),
@@ -64,9 +65,9 @@ def exported_contenders(program: ExportedProgram, limit: int) -> list[Contender]
     """PyTorch's own ways with exported programs."""
     return [
         Contender("fx.Transformer", transformed(program.graph_module), limit=20_000),
-        Contender("make_fx on fakes", on_fakes(program), limit, 3),
-        Contender("run_decompositions", lambda: program.run_decompositions(programs.table()), limit, 3),
-        Contender("run_decompositions, default table", program.run_decompositions, limit, 3),
+        Contender("make_fx on fakes", on_fakes(program), limit, 2),
+        Contender("run_decompositions", lambda: program.run_decompositions(programs.table()), limit, 2),
+        Contender("run_decompositions, default table", program.run_decompositions, limit, 2),
     ]
 
 
@@ -88,6 +89,13 @@ def floor(graph: fx.Graph, named: bool = False) -> Run:
         return new
 
     return run
+
+
+def with_code(result: Any) -> Any:
+    """The lowered program with the Python code that it otherwise gets when it is first run."""
+    module = result.graph_module if isinstance(result, ExportedProgram) else result
+    assert module.code
+    return result
 
 
 def copied(graph: fx.Graph) -> fx.Graph:

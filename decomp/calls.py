@@ -152,11 +152,12 @@ def _is_arithmetic(node: fx.Node) -> bool:
 
 
 _FAR = 64
+_SCALARS = (getattr, len, int, float, bool)
 
 
 def _works_on_host_values(node: fx.Node) -> bool:
-    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, and at most
-    `_FAR`: a long chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
+    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, `_FAR` at most: a long
+    chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
     seen, waiting = {node}, [node]
     for current in waiting:
         operands = current.all_input_nodes
@@ -168,7 +169,7 @@ def _works_on_host_values(node: fx.Node) -> bool:
             if given in seen:
                 continue
             seen.add(given)
-            if _is_arithmetic(given) and given.target not in (getattr, len, int, float, bool) and metadata(given) is None:
+            if _is_arithmetic(given) and given.target not in _SCALARS and metadata(given) is None:
                 waiting.append(given)
             elif kind_of(given) != "host":
                 return False
