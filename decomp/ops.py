@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.library import CustomOpDef
 
 from decomp import _spellings as spellings
 from decomp.errors import UnknownOp, spelled
@@ -81,6 +82,8 @@ def of_function(function: Any) -> Spelling:
     if isinstance(function, torch._ops.OpOverload):
         packet = function._overloadpacket
         return _of_packet(packet.__module__.rsplit(".", 1)[-1], packet.__name__, function._overloadname)
+    if isinstance(function, CustomOpDef):
+        return of_function(function._opoverload)
     if isinstance(function, torch._ops.OpOverloadPacket):
         return _of_packet(function.__module__.rsplit(".", 1)[-1], function.__name__, None)
     if isinstance(function, torch._ops.HigherOrderOperator):

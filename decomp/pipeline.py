@@ -161,11 +161,15 @@ class Pipeline:
     def _rule_for_inplace(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method"):
             return False
+        if node.op == "call_function" and node.kwargs.get("out") is not None:
+            return bool(self.rules.of(of_function(node.target).op))
         try:
             call = bound_call(node)
         except TypeError:
             return False
-        return call is not None and bool(self.rules.of(call.op)) and (call.inplace or call.op.short == "batch_norm")
+        if call is None or not self.rules.of(call.op):
+            return False
+        return call.inplace or call.op.short == "batch_norm"
 
     def _plan_body(self, node: fx.Node, unit: _Unit) -> None:
         """A body of a higher-order op is lowered once, whoever calls it."""
