@@ -19,7 +19,7 @@ from decomp.effects import MARKS, of_callable
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
-from decomp.ops import of_function, of_module_class
+from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
 from decomp.retrace import Retraced, retrace
@@ -354,7 +354,10 @@ def _sure(target: Target, node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS)
+        if node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS):
+            return True
+        spelling = of_function(node.target) if node.op == "call_function" else of_method(str(node.target))
+        return target.surely_legal(spelling.op, spelling.overload)
     spelling = of_function(node.target)
     return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
 
