@@ -112,12 +112,21 @@ class Planner:
         if isinstance(target, torch._ops.HigherOrderOperator):
             return True
         if not isinstance(target, torch._ops.OpOverload):
-            return node.op == "call_function" and not of_callable(target).kinds.isdisjoint(MARKS)
+            return node.op == "call_function" and self._surely_kept_function(target)
         if is_free(target):
             return True
         spelling = of_function(target)
         if self.everywhere:
             return not self.rules.of(spelling.op)
+        return self.target.surely_legal(spelling.op, spelling.overload)
+
+    def _surely_kept_function(self, function: Any) -> bool:
+        """The same for a function of the torch dialect. The rules of `decompose` may want any call of it."""
+        if not of_callable(function).kinds.isdisjoint(MARKS):
+            return True
+        spelling = of_function(function)
+        if self.everywhere or spelling.op.packet is None or spelling.inplace:
+            return False
         return self.target.surely_legal(spelling.op, spelling.overload)
 
     def _decided(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:

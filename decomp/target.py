@@ -83,7 +83,10 @@ class Target:
         return broken
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
-        """Whether every call of this overload is legal, whatever its arguments."""
+        """Whether every call of this overload (of any, if None) is legal, whatever its arguments."""
+        if overload is None:
+            own = [alternatives for (known, _), alternatives in self._entries.items() if known == op]
+            return (op, None) in self._entries and all(() in alternatives for alternatives in own)
         found = self._entries.get((op, overload), self._entries.get((op, None)))
         return found is not None and () in found
 
