@@ -1,4 +1,4 @@
-"""Random programs: whatever is written, decomposing and lowering it gives the same values, and the proof holds in full."""
+"""Random programs: whatever is written, decomposing and lowering it gives the same values, and the proof holds."""
 
 import operator
 
