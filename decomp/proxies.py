@@ -4,6 +4,7 @@ dimensions, and calls what it likes. What it may not do is an error that says so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import contextlib
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from decomp.errors import MetadataMissing, RuleError
+from decomp.ops import of_method
 from decomp.recording import SYMBOLIC, Tape, recording
 from decomp.signature import is_symbolic, surely
 
@@ -53,7 +55,17 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             return self._as_written(kind, target, args, kwargs)
         if self.dialect == "torch":
             return self._as_written_with_metadata(kind, target, args, kwargs)
-        return self.wrap(_run(kind, target, *fakes_of((args, kwargs))))
+        with self._running():
+            return self.wrap(_run(kind, target, *fakes_of((args, kwargs))))
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """While a call runs on fake tensors, what it calls in turn is not the rule's."""
+        outer, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = outer
 
     def _check(self, target: Any, kwargs: dict[str, Any]) -> None:
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
@@ -61,6 +73,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             self.fail(f"writes into a tensor ({name})", "return a new tensor instead")
         if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
             self.fail(f"mutates a tensor ({name})", f"call {name[:-1]} and use what it returns")
+        if name.startswith("__i") and of_method(name).inplace:
+            self.fail(f"mutates a tensor ({name})", "write `x = x + y`, which makes a new tensor")
         if name in ("item", "tolist", "numpy"):
             self.fail(f"reads data ({name})", "a rule is recorded once for all data: compute with tensors")
 
@@ -72,13 +86,9 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         return self.proxy(node)
 
     def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
-        self.busy = True
-        try:
-            assert self.tape.mode is not None
-            with self.tape.mode:
-                out = _run(kind, target, *tree_map(self._faked, fakes_of((args, kwargs))))
-        finally:
-            self.busy = False
+        assert self.tape.mode is not None
+        with self._running(), self.tape.mode:
+            out = _run(kind, target, *tree_map(self._faked, fakes_of((args, kwargs))))
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
             return out
         node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
@@ -258,7 +268,8 @@ class _Method:
 
 
 class Written(torch.overrides.TorchFunctionMode):
-    """In the torch dialect, records what a rule calls without any proxy among the arguments: factories."""
+    """Refuses what a rule may not switch; in the torch dialect it also records what a rule calls without any proxy
+    among the arguments: factories."""
 
     def __init__(self, tracer: RuleTracer) -> None:
         super().__init__()
@@ -266,8 +277,10 @@ class Written(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch._C._set_grad_enabled:
+        if func is torch._C._set_grad_enabled and not self.tracer.busy:
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+        if self.tracer.dialect == "aten" and self.tracer.knows:
+            return func(*args, **kwargs)
         if self.tracer.busy or func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
             return func(*args, **kwargs)
         return self.tracer.create_proxy("call_function", func, args, kwargs)
@@ -316,7 +329,7 @@ def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[
     """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
     with torch.no_grad():
         if tracer.knows and tracer.dialect == "aten":
-            with recording(tracer.tape, tracer.refuse):
+            with recording(tracer.tape, tracer.refuse), Written(tracer):
                 result = function(*args, **kwargs)
         else:
             with Written(tracer):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from decomp.expansion import Expansion
     from decomp.plan import Derived
 
-_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain"))
+_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain", "is_wrapped"))
 
 
 @dataclass

@@ -104,10 +104,7 @@ def test_one_result_where_the_op_has_two(form):
     assert caught.value.remedy == "return a tuple in the op's order"
 
 
-SILENT = pytest.mark.xfail(strict=True, reason="in the aten dialect a rule's no_grad is dropped without a word")
-
-
-@pytest.mark.parametrize("form", [pytest.param(ATEN, marks=SILENT), TORCH, KNOWING[1]])
+@pytest.mark.parametrize("form", [ATEN, TORCH, KNOWING[1]])
 def test_switching_gradients_off(form):
     text = message(uses_no_grad, form)
     assert text == expected(uses_no_grad, "switches gradients on or off", "use .detach() on what has no gradient", form)
