@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.measuring import Result
 
+MARKERS = "os^D"
+"""One for each kind of program."""
+
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """One panel without metadata and one with, log axes, a line a contender and program."""
-    figure = Figure(figsize=(12, 5), layout="constrained")
+    """One panel without metadata and one with, log axes: a colour a contender, a marker a kind of program."""
+    figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, title, exported in ((panels[0], "without metadata", False), (panels[1], "exported", True)):
-        chosen = [r for r in results if r.program.startswith("exported") == exported]
-        for program, contender in dict.fromkeys((r.program, r.contender) for r in chosen):
-            line = [r for r in chosen if (r.program, r.contender) == (program, contender)]
-            label = f"{contender} ({program})"
-            axes.plot([r.nodes for r in line], [r.microseconds for r in line], marker="o", markersize=3, label=label)
-        axes.set(title=title, xscale="log", yscale="log", xlabel="nodes emitted", ylabel="µs a node")
+    contenders = list(dict.fromkeys(result.contender for result in results))
+    colours = {name: f"C{i}" if i < 10 else f"{0.15 * (i - 9):.2f}" for i, name in enumerate(contenders)}
+    for axes, title, exported in ((panels[0], "without metadata", False), (panels[1], "exported, with metadata", True)):
+        _panel(axes, [r for r in results if r.program.startswith("exported") == exported], colours)
+        axes.set(title=title, xscale="log", yscale="log", xlabel="nodes emitted")
         axes.grid(True, which="both", alpha=0.2)
-        if chosen:
-            axes.legend(fontsize=5)
+    panels[0].set_ylabel("time per emitted node (µs)")
+    labels = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
+    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=4, fontsize=9)
     figure.savefig(path, dpi=120)
+
+
+def _panel(axes: Axes, results: Sequence[Result], colours: dict[str, str]) -> None:
+    programs = list(dict.fromkeys(result.program for result in results))
+    for program, contender in dict.fromkeys((r.program, r.contender) for r in results):
+        line = sorted((r.nodes, r.microseconds) for r in results if (r.program, r.contender) == (program, contender))
+        marker = MARKERS[programs.index(program) % len(MARKERS)]
+        axes.plot(*zip(*line), marker=marker, markersize=4, color=colours[contender], label=contender)
+    shapes = [f"{'●■▲◆'[i % 4]} {program}" for i, program in enumerate(programs)]
+    axes.text(0.02, 0.98, "\n".join(shapes), transform=axes.transAxes, va="top", fontsize=9)
