@@ -129,8 +129,6 @@ INPLACE: dict[str, str] = {
 }
 """In-place ops whose functional sibling is not their name less the underscore."""
 
-FUNCTIONAL_ONLY: frozenset[str] = frozenset()
-
 FUNCTIONS: dict[Any, str] = {
     F.unfold: "im2col",
     F.fold: "col2im",

@@ -266,13 +266,7 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
     value: Any = root
     for part in name.split("."):
         value = getattr(value, part)
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter) and _is_buffer(root, name):
-        return value if isinstance(value, nn.Buffer) else value
     return value
-
-
-def _is_buffer(root: nn.Module, name: str) -> bool:
-    return any(found == name for found, _ in root.named_buffers(remove_duplicate=False))
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:

@@ -20,9 +20,6 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> tuple[fx.Graph,
     new = fx.Graph(tracer_cls=graph._tracer_cls)
     values: dict[fx.Node, object] = {}
     origin: dict[fx.Node, fx.Node] = {}
-    reserved = {node.name for node in graph.nodes}
-    for name in reserved:
-        new._graph_namespace._used_names.discard(name)
     for node in graph.nodes:
         body = wanted(root.get_submodule(str(node.target)), node) if node.op == "call_module" else None
         if body is None:

@@ -91,9 +91,7 @@ def lower(
 
     Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
     """
-    _require_target(to)
-    chosen = as_rules(rules) if rules is not None else library()
-    target = _keeping(to, keep)
+    chosen, target = _chosen(to, rules, keep)
     return _lowered(
         model,
         chosen,
@@ -145,9 +143,7 @@ def plan(
     dynamic_shapes: Any = None,
 ) -> Plan:
     """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
-    _require_target(to)
-    chosen = as_rules(rules) if rules is not None else library()
-    target = _keeping(to, keep)
+    chosen, target = _chosen(to, rules, keep)
     work = Pipeline(chosen, target)
     with _collector_paused():
         program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
@@ -164,9 +160,11 @@ def library() -> Rules:
     return decomp_rules.RULES
 
 
-def _require_target(target: Any) -> None:
-    if not isinstance(target, Target):
-        raise TypeError(f"to= must be a decomp.Target, not {type(target).__name__}; decomp_rules.targets has some")
+def _chosen(to: Any, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
+    """The rules and the target of a call, the library's rules being the default."""
+    if not isinstance(to, Target):
+        raise TypeError(f"to= must be a decomp.Target, not {type(to).__name__}; decomp_rules.targets has some")
+    return as_rules(rules) if rules is not None else library(), _keeping(to, keep)
 
 
 @functools.lru_cache(maxsize=256)

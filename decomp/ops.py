@@ -235,7 +235,7 @@ def _of_packet(namespace: str, name: str, overload: str | None) -> Spelling:
         overload = _overload_by_types(namespace, name, overload)
         name = spellings.ALIASES[name]
     functional = spellings.INPLACE.get(name) or (name[:-1] if name.endswith("_") and name[-2:] != "__" else None)
-    if functional and (_has_packet(namespace, functional) or functional in spellings.FUNCTIONAL_ONLY):
+    if functional and _has_packet(namespace, functional):
         return Spelling(Op(f"{namespace}.{functional}"), overload, inplace=True)
     return Spelling(Op(f"{namespace}.{name}"), overload)
 

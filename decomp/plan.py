@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
-from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, describe, source_line, spelled
+from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
@@ -376,6 +376,3 @@ class Plan:
 
 def _first_line(nodes: list[fx.Node]) -> str | None:
     return next((line for node in nodes if (line := source_line(node))), None)
-
-
-__all__ = ["Blocked", "Decision", "Derived", "KEEP", "Keep", "Plan", "Planner", "describe"]

@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from decomp.fakes import Fakes
-from decomp.recording import SYMBOLIC
 
 _META = torch.device("meta")
 
@@ -153,4 +152,4 @@ def make_value(spec: Any, fakes: Fakes, values: list[Any]) -> Any:
         return spec.make(fakes, values)
     if isinstance(spec, tuple):
         return tuple(make_value(item, fakes, values) for item in spec)
-    return spec if not isinstance(spec, SYMBOLIC) else spec
+    return spec
