@@ -12,6 +12,7 @@ from decomp.errors import (
     TargetError as TargetError,
     UnknownOp as UnknownOp,
 )
+from decomp.limitation import Limitation as Limitation
 from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
 from decomp.ops import Op as Op, op as op
 from decomp.plan import Plan as Plan

@@ -95,7 +95,7 @@ class Blocker:
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
         out += [f"    tried {rule}: {reason}" for rule, reason in self.tried]
-        if not self.tried:
+        if not self.tried and not self.limitation:
             out.append("    no rule is registered for it")
         return out
 

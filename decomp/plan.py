@@ -42,21 +42,38 @@ class Derived:
     """Alternatives that were asked before, with the reason of each."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Blocked:
     """No alternative reaches the target."""
 
     op: str
     tried: Tried = ()
     condition: str | None = None
+    limitation: str | None = None
+    """Why it cannot be done in principle, where that is declared: for the op itself, or for one that it leads to."""
 
     def why(self) -> str:
         """The reason in one clause."""
         if self.condition:
             return f"{self.op} is legal only if {self.condition}"
+        if self.limitation and not self.tried:
+            return f"{self.op}: {self.limitation}"
         if not self.tried:
             return f"no rule for {self.op}"
         return f"{self.op}: {self.tried[-1][1]}"
+
+    def after(self, what: str, reason: str, limitation: str | None = None) -> Blocked:
+        """The same after one more thing was tried."""
+        tried = (*self.tried, (what, reason))
+        return Blocked(self.op, tried, self.condition, self.limitation or limitation)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why an expansion does not reach the target."""
+
+    reason: str
+    limitation: str | None = None
 
 
 Decision = Keep | Derived | Blocked
@@ -165,7 +182,7 @@ class Planner:
         if self.everywhere:
             return KEEP
         name = spelled(node.target)
-        derived = self._composite(node, key, slots, memory, ()) if self.rules.composites else None
+        derived = self._composite(node, key, slots, memory, Blocked(name)) if self.rules.composites else None
         return derived if isinstance(derived, Derived) else Blocked(name, ((name, reason),))
 
     def _everywhere(self, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
@@ -196,6 +213,7 @@ class Planner:
     ) -> Decision:
         """The first alternative, in order of registration, whose expansion reaches the target whole."""
         tried: list[tuple[str, str]] = []
+        limitation = self.rules.limitation(call, self.target)
         alternatives = self.rules.of(call.op)
         for i in range(start, len(alternatives)):
             rule = alternatives[i]
@@ -206,33 +224,26 @@ class Planner:
             reached = self._reached(expansion, key, call.op, i)
             if isinstance(reached, Stamp):
                 return Derived(rule, reached, tuple(tried))
-            tried.append((str(rule), reached))
+            tried.append((str(rule), reached.reason))
+            limitation = limitation or reached.limitation
+        blocked = Blocked(str(call.op), tuple(tried), why or None, limitation)
         if self.rules.composites and not self.everywhere:
-            return self._composite(node, key, slots, memory, tuple(tried), call.op, why)
-        return Blocked(str(call.op), tuple(tried), why or None)
+            return self._composite(node, key, slots, memory, blocked)
+        return blocked
 
     def _composite(
-        self,
-        node: fx.Node,
-        key: Key,
-        slots: list[fx.Node],
-        memory: Memory,
-        tried: Tried,
-        op: Op | None = None,
-        why: str = "",
-    ) -> Decision:
-        op = op or Op(spelled(node.target))
-        mode = self._mode(slots, memory)
-        expansion = expand_composite(node, slots, mode)
+        self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, blocked: Blocked
+    ) -> Derived | Blocked:
+        """PyTorch's own composite kernel, for a call that no rule takes to the target."""
+        expansion = expand_composite(node, slots, self._mode(slots, memory))
         if isinstance(expansion, Declined):
-            if "pass args=" in expansion.reason:
-                tried = (*tried, ("PyTorch's composite kernel", expansion.reason))
-            return Blocked(str(op), tried, why or None)
+            missing = "pass args=" in expansion.reason
+            return blocked.after("PyTorch's composite kernel", expansion.reason) if missing else blocked
         self.runs += 1
-        reached = self._reached(expansion, key, op, _COMPOSITE)
+        reached = self._reached(expansion, key, Op(blocked.op), _COMPOSITE)
         if isinstance(reached, Stamp):
-            return Derived(expansion.rule, reached, tried)
-        return Blocked(str(op), (*tried, ("PyTorch's composite kernel", reached)), why or None)
+            return Derived(expansion.rule, reached, blocked.tried)
+        return blocked.after("PyTorch's composite kernel", reached.reason, reached.limitation)
 
     def _mode(self, slots: list[fx.Node], memory: Memory) -> FakeTensorMode | None:
         """The fake mode to run in: the program's own where sizes are symbolic; none where metadata is missing."""
@@ -258,23 +269,17 @@ class Planner:
         """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""
         return "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
 
-    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int) -> Stamp | str:
+    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int) -> Stamp | Obstacle:
         """The expansion lowered in turn, flat; or why it does not reach the target."""
         if len(self._path) > 60:
-            return "leads into a recursion deeper than 60 rules"
+            return Obstacle("leads into a recursion deeper than 60 rules")
         self._path.append((key, op, index))
         try:
             decisions: dict[fx.Node, Derived] = {}
             for node in expansion.graph.nodes:
                 decision = self._inner(node, op, index)
-                if isinstance(decision, Blocked) and decision.op == str(op):
-                    return decision.tried[-1][1] if decision.tried else decision.why()
                 if isinstance(decision, Blocked):
-                    return (
-                        f"emits {decision.why()}"
-                        if not decision.tried
-                        else f"emits {decision.op}, which {decision.why()}"
-                    )
+                    return _obstacle(decision, op)
                 if isinstance(decision, Derived):
                     decisions[node] = decision
             with without_guards(self.mode):
@@ -308,6 +313,15 @@ class Planner:
         self._floor = min(self._floor, depth)
         circle = " → ".join([*(str(op) for _, op, _ in self._path[depth:]), str(call.op)])
         return Blocked(str(call.op), ((str(call.op), f"leads back to itself: {circle}"),))
+
+
+def _obstacle(blocked: Blocked, op: Op) -> Obstacle:
+    """What stands in the way of an expansion of `op` that needs a blocked call."""
+    if blocked.op == str(op):
+        return Obstacle(blocked.tried[-1][1] if blocked.tried else blocked.why(), blocked.limitation)
+    if not blocked.tried:
+        return Obstacle(f"emits {blocked.why()}", blocked.limitation)
+    return Obstacle(f"emits {blocked.op}, which {blocked.why()}", blocked.limitation)
 
 
 def _op_of(node: fx.Node) -> Op | None:
@@ -348,10 +362,10 @@ class Plan:
         """What blocks, one entry an op and reason, with every node."""
         groups: dict[Any, list[fx.Node]] = {}
         for node, decision in self.blocked.items():
-            groups.setdefault((decision.op, decision.tried, decision.condition), []).append(node)
+            groups.setdefault(decision, []).append(node)
         return tuple(
-            Blocker(op, tuple(n.name for n in nodes), _first_line(nodes), tried, condition)
-            for (op, tried, condition), nodes in groups.items()
+            Blocker(b.op, tuple(n.name for n in nodes), _first_line(nodes), b.tried, b.condition, b.limitation)
+            for b, nodes in groups.items()
         )
 
     @property
@@ -368,7 +382,8 @@ class Plan:
         for node, derived in self.derived.items():
             name = str(_op_of(node) or spelled(node.target))
             counts[name, str(derived.rule)] = counts.get((name, str(derived.rule)), 0) + 1
-        lines += [f"  {count:5d} × {op} by {rule}" for (op, rule), count in sorted(counts.items(), key=lambda i: -i[1])]
+        common_first = sorted(counts.items(), key=lambda item: -item[1])
+        lines += [f"  {count:5d} × {op} by {rule}" for (op, rule), count in common_first]
         for blocker in self.blockers:
             lines += [f"  {line}" for line in blocker.lines()]
         return "\n".join(lines)

@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 import torch
 
 from decomp import _spellings as spellings
+from decomp.calls import Call
 from decomp.errors import RuleError, located, spelled
+from decomp.limitation import Limitation, first
 from decomp.ops import Op, op as op_of
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,10 +78,14 @@ class Rules:
     ```
     """
 
-    def __init__(self, rules: Mapping[Any, Any] | Iterable[Rule] = (), *, composites: bool = False) -> None:
-        """`rules`: a dict from op (any spelling) to function or list of functions, or `Rule`s. With `composites`, an op
-        that no rule serves is lowered by PyTorch's own composite kernel, if it has one, recorded op by op."""
+    def __init__(
+        self, rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (), *, composites: bool = False
+    ) -> None:
+        """`rules`: a dict from op (any spelling) to function or list of functions, or `Rule`s and `Limitation`s. With
+        `composites`, an op that no rule serves is lowered by PyTorch's own composite kernel, if it has one, recorded op
+        by op."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
+        self._limitations: dict[Op, tuple[Limitation, ...]] = {}
         self.composites = composites
         self.memory: dict[Any, Any] = {}
         """What planning with these rules has found out, by target; forgotten when a rule is added."""
@@ -87,8 +94,8 @@ class Rules:
                 for function in functions if isinstance(functions, (list, tuple)) else (functions,):
                     self.register(spelling)(function)
         else:
-            for rule in rules:
-                self._add(rule)
+            for entry in rules:
+                self._limit(entry) if isinstance(entry, Limitation) else self._add(entry)
 
     def register(self, *spellings_: Any, name: str | None = None) -> Callable[[F], F]:
         """Register the decorated function for an op, by any spelling, or for several. Raises `UnknownOp`."""
@@ -108,6 +115,37 @@ class Rules:
             return function
 
         return registered
+
+    def limit(
+        self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
+    ) -> None:
+        """Declare that calls of an op cannot be decomposed: all, or those that `when(call)` is true of. With `needs`,
+        only for targets that lack one of these ops. Raises `UnknownOp`.
+
+        ```python
+        rules.limit(torch.nonzero, reason="the shape of the result depends on data")
+        ```
+        """
+        for spelling in spellings_:
+            self._limit(Limitation(op_of(spelling), reason, tuple(str(op_of(op)) for op in needs), when))
+
+    @property
+    def limitations(self) -> tuple[Limitation, ...]:
+        """All that is declared to be out of reach."""
+        return tuple(limitation for declared in self._limitations.values() for limitation in declared)
+
+    def limitation(self, call: Call, target: Target) -> str | None:
+        """Why `call` cannot be taken to `target` by any rule, where that is declared."""
+        return first(self._limitations.get(call.op, ()), call, target)
+
+    @property
+    def entries(self) -> tuple[Rule | Limitation, ...]:
+        """All rules and all limitations."""
+        return (*self, *self.limitations)
+
+    def _limit(self, limitation: Limitation) -> None:
+        self._limitations[limitation.op] = (*self._limitations.get(limitation.op, ()), limitation)
+        self.memory.clear()
 
     def _add(self, rule: Rule) -> None:
         self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
@@ -143,7 +181,7 @@ class Rules:
     def __or__(self, other: Rules | Mapping[Any, Any]) -> Rules:
         """Both; where both know an op, the rules of the left side are asked first."""
         right = other if isinstance(other, Rules) else Rules(other)
-        return Rules([*self, *right], composites=self.composites or right.composites)
+        return Rules([*self.entries, *right.entries], composites=self.composites or right.composites)
 
     def __ror__(self, other: Mapping[Any, Any]) -> Rules:
         return Rules(other) | self
@@ -152,9 +190,10 @@ class Rules:
         """These rules without those of `other`: rules of a collection, or all rules for the ops of a set."""
         if isinstance(other, Rules):
             gone = {rule.function for rule in other}
-            return Rules([rule for rule in self if rule.function not in gone], composites=self.composites)
+            kept = [rule for rule in self if rule.function not in gone]
+            return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
-        return Rules([rule for rule in self if rule.op not in without], composites=self.composites)
+        return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
 
 
 def as_rules(rules: Any) -> Rules:
@@ -198,8 +237,11 @@ def _check_arity(rule: Rule) -> None:
         return
     if not any(_can_serve(rule, params) for _, params in overloads(rule.op)):
         takes, has = ", ".join(p.name for p in rule.parameters), ", ".join(names(rule.op))
-        raise RuleError(rule, f"takes ({takes}), which matches no call of {rule.op} ({has})",
-                        "name the parameters as the op does, and give defaults to those that not every call has")
+        raise RuleError(
+            rule,
+            f"takes ({takes}), which matches no call of {rule.op} ({has})",
+            "name the parameters as the op does, and give defaults to those that not every call has",
+        )
 
 
 def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:

@@ -24,7 +24,7 @@ FAMILIES = (
 @functools.cache
 def rules() -> Rules:
     """The rules of all families; with PyTorch's own composite kernels behind them for ops that have no rule."""
-    return Rules([rule for family in FAMILIES for rule in _family(family)], composites=True)
+    return Rules([entry for family in FAMILIES for entry in _family(family).entries], composites=True)
 
 
 def _family(name: str) -> Rules:

@@ -68,7 +68,6 @@ def test_not_lowered_lists_every_blocker_and_the_remedies():
         "  aten.sort at sort, sort_1, sort_2 and 1 more",
         "      model.py:12: x.sort()",
         "      cannot be decomposed: depends on data",
-        "      no rule is registered for it",
         "  ",
         "  aten.convolution at conv",
         "      the target knows it only if groups is 1",
