@@ -217,6 +217,10 @@ class Planner:
         alternatives = self.rules.of(call.op)
         for i in range(start, len(alternatives)):
             rule = alternatives[i]
+            lacking = next((op for op in rule.needs if not self.target.knows(op)), None)
+            if lacking is not None:
+                tried.append((str(rule), f"is for targets that know {lacking}"))
+                continue
             expansion = self._expansion(rule, call, node, key, slots, memory)
             if isinstance(expansion, Declined):
                 tried.append((str(rule), expansion.reason))

@@ -46,6 +46,8 @@ class Rule:
     with an order of its own."""
     texts: bool = False
     """Whether it takes `reduction` as text, as the Python functions of torch do."""
+    needs: tuple[Op, ...] = ()
+    """Ops that a target must know for this way to be worth trying."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,11 +99,14 @@ class Rules:
             for entry in rules:
                 self._limit(entry) if isinstance(entry, Limitation) else self._add(entry)
 
-    def register(self, *spellings_: Any, name: str | None = None) -> Callable[[F], F]:
-        """Register the decorated function for an op, by any spelling, or for several. Raises `UnknownOp`."""
+    def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
+        """Register the decorated function for an op, by any spelling, or for several. With `needs`, it is asked only
+        for targets that know all these ops: a way that is good there, and poor where they would be derived in turn.
+        Raises `UnknownOp`."""
         if not spellings_:
             raise TypeError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
+        needed = tuple(map(op_of, needs))
 
         def registered(function: F) -> F:
             if not callable(function):
@@ -109,7 +114,7 @@ class Rules:
             for spelling, op in found:
                 order = _python_order(spelling, op)
                 title = name or getattr(function, "__name__", None) or spelled(function)
-                rule = Rule(op, function, title, order, texts=order is not None)
+                rule = Rule(op, function, title, order, texts=order is not None, needs=needed)
                 _check_arity(rule)
                 self._add(rule)
             return function

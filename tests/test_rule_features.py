@@ -459,3 +459,12 @@ def test_the_same_tensor_twice_is_another_signature_than_two_tensors(form):
 
     result = decomposed(called, {torch.mul: lambda x, other: x - other * 2.0}, (x(),), form)
     assert same(outcome(result, x()), (x() - x() * 2, x() - (x() + 1) * 2))
+
+
+@pytest.mark.parametrize(("known", "expected"), [(("sin", "abs"), "sin"), (("abs",), "abs")])
+def test_a_rule_that_needs_an_op_is_asked_only_for_targets_that_know_it(known, expected):
+    rules = decomp.Rules()
+    rules.register(F.relu, needs=("sin",))(lambda x: torch.sin(x))
+    rules.register(F.relu)(lambda x: torch.abs(x))
+    lowered = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", known), rules=rules, args=(x(),)).result
+    assert expected in lowered.code
