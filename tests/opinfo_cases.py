@@ -1,0 +1,230 @@
+"""Cases from PyTorch's own operator and module tests: each entry in each dtype and each capture that it has, with seeded
+samples and samples of special values. What they are judged by is in `opinfo_verdict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import itertools
+from typing import Any
+import warnings
+
+import torch
+from torch import fx, nn
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import module_db
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUfuncInfo
+from torch.utils import _pytree as pytree
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.complex64)
+SEED = 0
+FLOATS = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 3.0, -3.0, 1e-40, -1e-40, 3e38,
+          -3e38, 1e-30, 90.0, -90.0, 1e4, 2.5)
+INTS = (0, 1, -1, 2, 7, -7, 2**31, 2**53 + 1, 2**63 - 1, -(2**63))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module to lower, the tensors to call it with, and what to do with its outputs before they are compared."""
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    exported: bool = False
+    """Whether it is exported first; otherwise it is lowered as it is."""
+    settle: Callable[[Any], Any] = lambda out: out
+    special: bool = False
+    """Whether the inputs hold special values: then gradients are not compared."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One entry in one dtype and one capture."""
+
+    entry: str
+    dtype: torch.dtype
+    capture: str
+    info: Any
+
+    def __str__(self) -> str:
+        return f"{self.entry}-{str(self.dtype).removeprefix('torch.')}-{self.capture}"
+
+    def programs(self, count: int) -> Iterator[Program]:
+        """Up to `count` ordinary samples spread over all, and one of special values where that makes sense."""
+        if isinstance(self.info, OpInfo):
+            yield from _op_programs(self, count)
+        else:
+            yield from _module_programs(self, count)
+
+    @property
+    def random(self) -> bool:
+        """Whether results are random (or uninitialised), so that only shape and dtype can be compared."""
+        return self.entry in RANDOM or "dropout" in self.entry and self.capture != "evaluated"
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients are compared."""
+        floats = self.dtype in (torch.float32, torch.complex64)
+        return floats and not self.random and getattr(self.info, "supports_autograd", True)
+
+
+RANDOM = frozenset(
+    "bernoulli cauchy empty empty_like empty_permuted empty_strided exponential geometric log_normal multinomial"
+    " new_empty new_empty_strided normal normal.in_place normal.number_mean rand_like randint randint_like randn"
+    " randn_like uniform nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d"
+    " nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train nn.functional.rrelu nn.RReLU"
+    " nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.FractionalMaxPool2d"
+    " nn.FractionalMaxPool3d svd_lowrank pca_lowrank randperm nn.functional.gumbel_softmax".split()
+)
+
+
+def entry_name(info: Any) -> str:
+    """`max.reduction_with_dim` for an operator test, `nn.Linear` for a module test."""
+    if isinstance(info, OpInfo):
+        return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
+    return f"nn.{info.module_cls.__name__}"
+
+
+def cases(dtypes: tuple[torch.dtype, ...] = DTYPES) -> list[Case]:
+    """All cases, entries in the order of PyTorch's tables."""
+    found = []
+    for info in op_db:
+        supported = info.supported_dtypes("cpu")
+        for dtype in dtypes:
+            if dtype in supported:
+                found += [Case(entry_name(info), dtype, capture, info) for capture in _captures(info, dtype)]
+    for info in module_db:
+        for dtype in dtypes:
+            if dtype in info.dtypes:
+                found += [Case(entry_name(info), dtype, mode, info) for mode in ("training", "evaluated")]
+    return found
+
+
+def _captures(info: OpInfo, dtype: torch.dtype) -> list[str]:
+    if dtype is not torch.float32:
+        return ["exported"]
+    variants = {
+        "function": _is_torch_function(info.op) and info.op,
+        "method": info.method_variant,
+        "operator": info.operator_variant,
+        "inplace": info.inplace_variant,
+    }
+    return ["exported", *(name for name, variant in variants.items() if variant)]
+
+
+def _is_torch_function(function: Any) -> bool:
+    return getattr(function, "__name__", "<lambda>") not in ("<lambda>", "wrapper", "op")
+
+
+class Called(nn.Module):
+    """A module that calls a function with tensors in their places among constants."""
+
+    def __init__(self, function: Callable[..., Any], spec: pytree.TreeSpec, leaves: list[Any]) -> None:
+        super().__init__()
+        self.function, self.spec, self.leaves = function, spec, leaves
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        args, kwargs = self.spec.unflatten(_filled(self.leaves, tensors))
+        return self.function(*args, **kwargs)
+
+
+_PLACE = object()
+
+
+def _filled(leaves: list[Any], values: Any) -> list[Any]:
+    supply = iter(values)
+    return [next(supply) if leaf is _PLACE else leaf for leaf in leaves]
+
+
+def _op_programs(case: Case, count: int) -> Iterator[Program]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(SEED)
+        samples = list(itertools.islice(case.info.sample_inputs("cpu", case.dtype), 400))
+    wanted = count if case.capture == "exported" else 1
+    for sample in _spread(samples, wanted):
+        yield _program(case, (sample.input, *sample.args), sample.kwargs, sample.output_process_fn_grad)
+    if case.capture == "exported":
+        yield from _special_programs(case, samples)
+
+
+def _spread(samples: list[Any], count: int) -> list[Any]:
+    """The first, the last, and evenly between."""
+    if len(samples) <= count:
+        return samples
+    step = (len(samples) - 1) / max(count - 1, 1)
+    return [samples[round(i * step)] for i in range(count)]
+
+
+def _special_programs(case: Case, samples: list[Any]) -> Iterator[Program]:
+    """Special values in the place of the first sample that has room for them."""
+    if case.entry.startswith(("linalg", "fft", "nn.functional.embedding")) or case.dtype is torch.complex64:
+        return
+    values = torch.tensor(INTS if case.dtype is torch.int64 else FLOATS, dtype=case.dtype)
+    for sample in samples:
+        args = (sample.input, *sample.args)
+        tensors = [leaf for leaf in args if isinstance(leaf, torch.Tensor) and leaf.dtype == case.dtype]
+        if isinstance(case.info, UnaryUfuncInfo):
+            yield _program(case, (values, *sample.args), sample.kwargs, sample.output_process_fn_grad, True)
+            return
+        if isinstance(case.info, BinaryUfuncInfo) and len(tensors) == 2:
+            yield _program(case, (values[:, None], values[None, :]), sample.kwargs, sample.output_process_fn_grad, True)
+            return
+        if case.dtype.is_floating_point and tensors and tensors[0].numel() >= 4 and sample.input is tensors[0]:
+            planted = sample.input.clone()
+            flat = planted.reshape(-1).clone()
+            flat[0], flat[flat.numel() // 2], flat[-1] = float("nan"), float("inf"), float("-inf")
+            planted = flat.reshape(planted.shape)
+            yield _program(case, (planted, *sample.args), sample.kwargs, sample.output_process_fn_grad, True)
+            return
+
+
+def _program(case: Case, args: Any, kwargs: Any, settle: Any, special: bool = False) -> Program:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    if case.capture == "exported":
+        return Program(Called(case.info.op, spec, places), tensors, True, settle, special)
+    return Program(_graph(case, spec, places, len(tensors)), tensors, False, settle, special)
+
+
+def _graph(case: Case, spec: pytree.TreeSpec, places: list[Any], count: int) -> fx.GraphModule:
+    """A graph of a single call, as symbolic tracing would leave it."""
+    graph = fx.Graph()
+    inputs = [graph.placeholder(f"x{i}") for i in range(count)]
+    args, kwargs = spec.unflatten(_filled(places, inputs))
+    info = case.info
+    if case.capture == "method":
+        out = graph.call_method(info.method_variant.__name__, tuple(args), kwargs)
+    elif case.capture == "inplace":
+        own = graph.call_method("clone", (args[0],))
+        function = info.inplace_variant
+        if getattr(function, "__module__", "") == "_operator":
+            out = graph.call_function(function, (own, *args[1:]), kwargs)
+        else:
+            out = graph.call_method(function.__name__, (own, *args[1:]), kwargs)
+    else:
+        function = info.op if case.capture == "function" else info.operator_variant
+        out = graph.call_function(function, tuple(args), kwargs)
+    graph.output(out)
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def _module_programs(case: Case, count: int) -> Iterator[Program]:
+    training = case.capture == "training"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(SEED)
+        found = case.info.module_inputs_func(
+            case.info, device="cpu", dtype=case.dtype, requires_grad=False, training=training
+        )
+        samples = [sample for sample in found if sample.forward_input is not None]
+    for sample in _spread(samples, count):
+        made, given = sample.constructor_input, sample.forward_input
+        torch.manual_seed(SEED)
+        module = case.info.module_cls(*made.args, **made.kwargs).to(case.dtype).train(training)
+        leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
+        tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        yield Program(Called(module, spec, places), tensors, True)
+
+
