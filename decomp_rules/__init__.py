@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     RULES: Rules
 
 FAMILIES = (
-    "activation activation_backward elementwise trigonometry special arithmetic comparison casts creation shape"
-    " slicing diagonals indexing scattering sorting reduction softmax normalization linear attention"
-    " loss loss_backward convolution pooling adaptive_pooling padding resampling grid recurrent random spectral"
+    "activation activation_backward exponential logarithm power quotient rounding trigonometry"
+    " error_function special arithmetic comparison casts creation shape slicing diagonals indexing"
+    " scattering sorting reduction softmax normalization linear attention loss loss_backward convolution"
+    " pooling adaptive_pooling padding resampling grid recurrent random spectral"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

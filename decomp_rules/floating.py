@@ -20,6 +20,10 @@ from torch.fx import Proxy
 from decomp import decline
 from decomp_rules.operands import HALVES, cast, promoted
 
+LOG2_E = 1 / math.log(2)
+# 50 digits of it are exact enough for both dtypes.
+LN_2 = Fraction("0.69314718055994530941723212145817656807550013436026")
+
 # The bits of half a significand, the factor that splits one there, and the integer that masks its lower half.
 _HALF = {torch.float32: 12, torch.float64: 26}
 _SPLITTER = {torch.float32: 2.0**12 + 1, torch.float64: 2.0**27 + 1}
@@ -45,6 +49,22 @@ def float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
         return cast(result, outer) if is_tensor(result) else result
 
     return in_working_dtype
+
+
+def float_dtype(*operands: Any) -> torch.dtype:
+    """The dtype of a true function of these tensors and numbers: what they promote to, integers to the default."""
+    dtype = promoted_in_any_order(*operands)
+    return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
+
+
+def promoted_in_any_order(*operands: Any) -> torch.dtype:
+    """What tensors and numbers in any order promote to."""
+    return promoted(*sorted(operands, key=is_tensor, reverse=True))
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 for half types."""
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def is_tensor(value: Any) -> bool:

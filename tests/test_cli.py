@@ -125,7 +125,7 @@ def test_explain_says_that_an_op_is_legal_or_blocked(adder):
     assert "legal  aten.exp2.default(float32[4, 4])" in run("explain", "exp2", "--to", "tinygrad").output
     blocked = run("explain", "exp2", "--to", adder).output
     assert "blocked  aten.exp2.default(float32[4, 4])" in blocked
-    assert "└── tried exp2 (elementwise.py:" in blocked
+    assert "└── tried exp2 (exponential.py:" in blocked
 
 
 def test_explain_without_a_target_shows_the_rules_alone():

@@ -1,0 +1,81 @@
+"""Exponentials: eˣ, 2ˣ and eˣ − 1.
+
+The argument is first brought into a range where the textbook identity is harmless, exactly (Cody and Waite, *Software
+Manual for the Elementary Functions*, 1980). Coefficients are minimax fits made with 50 digits (Lawson weights on
+Chebyshev nodes). Errors are in ULP against float64, over all float32, on a CPU whose exp2 is within 0.81.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+import math
+
+import torch
+from torch import Tensor
+
+from decomp import Rules
+from decomp_rules.floating import LN_2, LOG2_E, float_math, polynomial
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+# For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has
+# so few bits that times an exponent it is exact, and the coefficients of (eʳ − 1 − r) / r² for −0.35 ≤ r ≤ 0.695.
+_EXPONENTS = {torch.float32: (-150.0, 127.0), torch.float64: (-1075.0, 1023.0)}
+_LN_2_PARTS = {
+    torch.float32: (0.693145751953125, 1.428606820309417232e-6),
+    torch.float64: (6.93147180369123816490e-01, 1.90821492927058770002e-10),
+}
+_EXPM1 = {
+    torch.float32: (
+        0.49999999929806722, 0.166666654597147586, 0.041666711279213279, 0.00833359278199616548,
+        0.00138808768992139694, 0.000197435931839947064, 0.0000290374718397426373,
+    ),
+    torch.float64: (
+        0.5, 0.166666666666666667, 0.0416666666666667135, 0.00833333333333329062, 0.0013888888888871295,
+        0.000198412698415590009, 0.0000248015873278159929, 2.75573185861238235e-6, 2.75573047319277585e-7,
+        2.5052664450074933e-8, 2.08762114649203823e-9, 1.59008692840634276e-10, 1.35352493329202544e-11,
+    ),
+}  # fmt: skip
+
+
+@register(aten.exp)
+@float_math
+def exp(x: Tensor) -> Tensor:
+    """eˣ = 2ⁿ·2^(r·log₂e), where n is the integer next to x·log₂e and r = x − n·ln 2 keeps all digits. ≤ 1.4 ULP."""
+    n, r = _halving(x, *_EXPONENTS[x.dtype])
+    return torch.exp2(n) * torch.exp2(r * LOG2_E)
+
+
+@register(aten.exp2)
+@float_math
+def exp2(x: Tensor) -> Tensor:
+    """2ˣ = e^(x·ln 2), for targets without exp2; what the product rounds away enters as e^δ ≈ 1 + δ. ≤ 2 ULP."""
+    high = 0.693359375  # ln 2 to 9 bits: times the upper half of x it is exact
+    product = x * float(LN_2)
+    whole = torch.trunc(x.detach())
+    lost = (whole * high - product.detach()) + (x.detach() - whole) * high + x.detach() * float(LN_2 - Fraction(high))
+    lost = torch.where(torch.abs(lost) < 1, lost, 0.0)
+    result = torch.exp(product)
+    return result + torch.where(result < math.inf, result * lost, 0.0)
+
+
+@register(aten.expm1)
+@float_math
+def expm1(x: Tensor) -> Tensor:
+    """eˣ − 1 = 2ⁿ·(eʳ − 1) + (2ⁿ − 1), with a polynomial for eʳ − 1; signs are turned so that −0 stays. ≤ 1.6 ULP."""
+    x = torch.clamp(x, min=-40.0)
+    n, r = _halving(x, -60.0, _EXPONENTS[x.dtype][1])
+    power = torch.exp2(n)
+    negative = -r - r * r * polynomial(r, _EXPM1[x.dtype])
+    return -(power * negative - (power - 1))
+
+
+def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
+    """The integer n next to x / ln 2, within bounds and detached, and r = x − n·ln 2, good to the last bit."""
+    high, low = _LN_2_PARTS[x.dtype]
+    n = torch.clamp(x.detach() * LOG2_E, lowest, highest)
+    n = torch.trunc(n + (0.5 - lowest)) + lowest
+    return n, (x - n * high) - n * low

@@ -1,0 +1,108 @@
+"""Logarithms, of sums of exponentials too, and their products.
+
+Each is log₂ times a constant in two parts, or carries what was rounded away along. Errors are in ULP against float64,
+over all float32, on a CPU whose log2 is within 0.65.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, is_tensor, times_exact, working_dtype
+from decomp_rules.operands import cast, constant
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+LOG2_E_EXACT = 1 / LN_2
+LOG10_2 = Fraction("0.30102999566398119521373889472449302676818988146211")
+
+
+@register(aten.log)
+@float_math
+def log(x: Tensor) -> Tensor:
+    """ln x = log₂x · ln 2. ≤ 1.5 ULP."""
+    return torch.log2(x) * float(LN_2)
+
+
+@register(aten.log2)
+@float_math
+def log2(x: Tensor) -> Tensor:
+    """log₂x = ln x · log₂e, the constant in two parts, for targets with ln alone. ≤ 1.7 ULP."""
+    return times_exact(torch.log(x), LOG2_E_EXACT)
+
+
+@register(aten.log10)
+@float_math
+def log10(x: Tensor) -> Tensor:
+    """log₁₀x = log₂x · log₁₀2, the constant in two parts. ≤ 1.4 ULP."""
+    return times_exact(torch.log2(x), LOG10_2)
+
+
+@register(aten.log1p)
+@float_math
+def log1p(x: Tensor) -> Tensor:
+    """ln u + c/u, where u is 1 + x rounded and c what the rounding took; signs are turned so that −0 stays. ≤ 2 ULP."""
+    u = 1 + x
+    sum_ = u.detach()
+    # Below −3/4 nothing is rounded away; above 2²⁴ it no longer matters, and ∞ − ∞ must not come in.
+    lost = torch.where(sum_ < 2.0**60, x.detach() - (sum_ - 1), 0.0) * torch.reciprocal(torch.clamp(sum_, min=0.25))
+    return -(-torch.log(u) - lost)
+
+
+@register(aten.logaddexp)
+@float_math
+def logaddexp(x: Tensor, other: Tensor) -> Tensor:
+    """ln(eˣ + eʸ) = max(x, y) + log1p(e^−|x−y|); of equal infinities, that infinity. ≤ 2 ULP."""
+    larger, gap = _larger_and_gap(x, other)
+    return larger + torch.log1p(torch.exp(gap))
+
+
+@register(aten.logaddexp2)
+@float_math
+def logaddexp2(x: Tensor, other: Tensor) -> Tensor:
+    """log₂(2ˣ + 2ʸ) = max(x, y) + log1p(2^−|x−y|)·log₂e. ≤ 3 ULP."""
+    larger, gap = _larger_and_gap(x, other)
+    return larger + torch.log1p(torch.exp2(gap)) * LOG2_E
+
+
+def _larger_and_gap(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    swap = x < y
+    larger, smaller = torch.where(swap, y, x), torch.where(swap, x, y)
+    gap = smaller - larger
+    return larger, torch.where(torch.logical_and(x == y, gap != gap), 0.0, gap)
+
+
+@register(aten.xlogy)
+def xlogy(x: Any, other: Any) -> Tensor:
+    """x·ln y, 0 where x is 0 unless y is NaN."""
+    return _x_times(x, other, torch.log, 0.0)
+
+
+@register(aten.special_xlog1py)
+def xlog1py(x: Any, other: Any) -> Tensor:
+    """x·ln(1 + y), 0 where x is 0 unless y is NaN."""
+    return _x_times(x, other, torch.log1p, -1.0)
+
+
+def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
+    outer = float_dtype(x, y)
+    if outer.is_complex:
+        return decline("only real numbers")
+    like = x if is_tensor(x) else y
+    x, y = (
+        cast(value, working_dtype(outer)) if is_tensor(value) else constant(like, value, working_dtype(outer))
+        for value in (x, y)
+    )
+    # Where x is 0 and the logarithm no number, ln 1 stands in for it: neither 0·∞ nor its gradient comes up.
+    infinite = torch.logical_or(y <= pole, y == math.inf)
+    stand_in = torch.where(torch.logical_and(x == 0, infinite), 1.0 + pole, y)
+    return cast(x * function(stand_in), outer)
