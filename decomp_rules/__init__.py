@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FAMILIES = (
     "activation activation_backward exponential logarithm power quotient rounding trigonometry"
     " error_function special arithmetic comparison casts creation shape slicing diagonals indexing"
-    " scattering sorting reduction softmax normalization linear attention loss loss_backward convolution"
+    " scattering sorting reduction softmax normalization linear attention loss loss_backward ctc convolution"
     " pooling adaptive_pooling padding resampling grid recurrent random spectral"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
