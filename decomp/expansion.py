@@ -19,6 +19,7 @@ from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
 from decomp.signature import surely
+from decomp.torch_tables import Refused, traced
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +110,15 @@ def _record(
     args, kwargs = _substituted(args, values), _substituted(kwargs, values)
     try:
         with _no_new_guards(mode):
+            if isinstance(rule, Rule) and rule.overload is not None:
+                function, args, kwargs = traced(rule.function, fakes_of(args), fakes_of(kwargs), mode)
             result = run_on_proxies(function, tracer, args, kwargs)
             if isinstance(result, Declined):
                 return result
             result = _checked(tracer, result, metadata(node))
             tape.graph.output(tape.arguments(result))
+    except Refused as refused:
+        return Declined(str(refused))
     except MetadataMissing as missing:
         return Declined(missing.problem + "; pass args=")
     except RuleError:

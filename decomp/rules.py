@@ -48,6 +48,8 @@ class Rule:
     """Whether it takes `reduction` as text, as the Python functions of torch do."""
     needs: tuple[Op, ...] = ()
     """Ops that a target must know for this way to be worth trying."""
+    overload: torch._ops.OpOverload | None = None
+    """The key of the table that it comes from, if it does: it serves this overload alone, and is traced."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class Rule:
 
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
         """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
+        if self.overload is not None:
+            return _as_written(bound) if _means(self.overload, bound) else Declined(f"is for {self.overload}")
         if self.parameters is None:
             return _as_written(bound)
         return _by_name(self, bound)
@@ -98,6 +102,20 @@ class Rules:
         else:
             for entry in rules:
                 self._limit(entry) if isinstance(entry, Limitation) else self._add(entry)
+
+    @classmethod
+    def from_torch(cls, table: Mapping[Any, Callable[..., Any]]) -> Rules:
+        """A decomposition table as PyTorch and its vendors write them, `{torch.ops.aten.addcdiv.default: function}`, as
+        rules: each entry is traced once a signature, and serves its own overload. Raises `UnknownOp`.
+
+        ```python
+        theirs = Rules.from_torch(torch._decomp.core_aten_decompositions())
+        decomp.lower(model, to=chip, rules=my_rules | theirs, args=(x,))
+        ```
+        """
+        from decomp.torch_tables import rules_of
+
+        return cls(rules_of(table))
 
     def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
         """Register the decorated function for an op, by any spelling, or for several. With `needs`, it is asked only
@@ -199,6 +217,10 @@ class Rules:
             return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
+
+
+def _means(overload: torch._ops.OpOverload, bound: Bound) -> bool:
+    return overload.overloadpacket is bound.op.packet and overload._overloadname == (bound.overload or "default")
 
 
 def as_rules(rules: Any) -> Rules:
