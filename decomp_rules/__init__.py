@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "activation activation_backward exponential logarithm power quotient rounding trigonometry"
-    " error_function special arithmetic comparison casts creation shape slicing diagonals indexing"
-    " scattering sorting reduction softmax normalization linear attention loss loss_backward ctc convolution"
-    " pooling adaptive_pooling padding resampling grid recurrent random spectral"
+    " error_function special order_statistics arithmetic comparison casts creation shape slicing diagonals indexing"
+    " scattering sorting reduction softmax normalization linear triangular lu attention loss loss_backward ctc embedding"
+    " convolution pooling adaptive_pooling padding resampling grid recurrent random spectral"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

@@ -1,0 +1,249 @@
+"""LU factorization with partial pivoting, and what follows from it: determinants, solutions, inverses.
+
+Elimination is by columns, one rank-one update of the whole matrix a step. The pivot is the first entry of largest
+magnitude, |Re| + |Im| if complex, as in LAPACK, so the pivots are its pivots. Where a pivot is zero nothing is divided;
+a singular matrix gives the infinities and NaN of dividing by zero where the op raises, `info` tells which pivot it was.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.matrices import (
+    adjoint,
+    column,
+    columns,
+    diagonal_of,
+    entry,
+    exchanged,
+    identity,
+    leading,
+    lower,
+    row,
+    rows,
+    swapped,
+    too_large,
+    transposed,
+    upper,
+)
+from decomp_rules.operands import constant
+from decomp_rules.triangular import solved
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+LIMIT = 128
+"""Largest side that is unrolled: about thirty operations for each column."""
+
+
+@register(aten.linalg_lu_factor_ex)
+def linalg_lu_factor_ex(A: Tensor, pivot: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """L below the diagonal and U on and above it, the pivots, and which pivot is zero."""
+    reason = _refusal(A, pivot)
+    if reason:
+        return decline(reason)
+    factors, pivots = factored(A)
+    return factors, pivots, first_zero(factors)
+
+
+@register(aten._lu_with_info)
+def _lu_with_info(x: Tensor, pivot: bool = True, check_errors: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """The same; a zero pivot is no error here either."""
+    return linalg_lu_factor_ex(x, pivot)
+
+
+@register(aten.linalg_lu)
+def linalg_lu(A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """P, L and U with A = P L U."""
+    reason = _refusal(A, pivot)
+    if reason:
+        return decline(reason)
+    factors, pivots = factored(A)
+    return permutation(factors, pivots), *_triangles(factors)
+
+
+@register(aten.lu_unpack)
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P, L and U from a packed factorization; empty tensors for those that are not wanted."""
+    reason = too_large(LIMIT, *LU_data.shape[-2:])
+    if reason:
+        return decline(reason)
+    nothing = torch.full((0,), 0, dtype=LU_data.dtype, device=LU_data.device)
+    first, second = _triangles(LU_data) if unpack_data else (nothing, nothing)
+    return permutation(LU_data, LU_pivots) if unpack_pivots else nothing, first, second
+
+
+@register(aten._linalg_det)
+def _linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """± the product of the pivots. At a singular matrix the gradient is the adjugate, which it is of the exact
+    determinant; the op's own is 0 there unless second derivatives are asked for."""
+    reason = _refusal(A)
+    if reason:
+        return decline(reason)
+    factors, pivots = factored(_as_kernels_do(A))
+    diagonal = diagonal_of(factors)
+    sign = _parity(pivots).to(A.dtype)
+    zero = torch.eq(diagonal, constant(diagonal, 0))
+    tiny = torch.where(zero, constant(diagonal, torch.finfo(A.dtype).eps), constant(diagonal, 0))
+    near = torch.prod(diagonal + tiny, -1)
+    value = torch.prod(diagonal, -1)
+    return (near + (value - near).detach()) * sign, factors, pivots
+
+
+@register(aten._linalg_slogdet)
+def _linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """± the product of the pivots' signs, and the sum of the logarithms of their magnitudes."""
+    reason = _refusal(A)
+    if reason:
+        return decline(reason)
+    factors, pivots = factored(_as_kernels_do(A))
+    diagonal = diagonal_of(factors)
+    sign = torch.prod(torch.sgn(diagonal), -1) * _parity(pivots).to(A.dtype)
+    return sign, torch.sum(torch.log(torch.abs(diagonal)), [-1]), factors, pivots
+
+
+@register(aten._linalg_solve_ex)
+def _linalg_solve_ex(
+    A: Tensor, B: Tensor, left: bool = True, check_errors: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A⁻¹ B or B A⁻¹, B a matrix or a vector, with the factorization; which pivot is zero instead of an error."""
+    reason = _refusal(A)
+    if reason:
+        return decline(reason)
+    a = _as_kernels_do(A)
+    factors, pivots = factored(a)
+    vector = is_vector(A, B)
+    b = B.unsqueeze(-1) if vector else B
+    x = from_lu(factors, pivots, b, left, a is not A)
+    return x.squeeze(-1) if vector else x, factors, pivots, first_zero(factors)
+
+
+@register(aten.linalg_inv_ex)
+def linalg_inv_ex(A: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """A⁻¹ as the solution for the unit matrix, and which pivot is zero."""
+    reason = _refusal(A)
+    if reason:
+        return decline(reason)
+    factors, pivots = factored(A)
+    unit = identity(A, A.shape[-1])
+    return from_lu(factors, pivots, unit, True, False), first_zero(factors)
+
+
+@register(aten.linalg_lu_solve)
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, left: bool = True, adjoint: bool = False) -> Tensor:
+    """A⁻¹ B, B A⁻¹, or the same of Aᴴ, from the factorization of A."""
+    reason = too_large(LIMIT, LU.shape[-1])
+    if reason:
+        return decline(reason)
+    return from_lu(LU, pivots, B, left, adjoint)
+
+
+def _refusal(a: Tensor, pivot: bool = True) -> str | None:
+    if not pivot:
+        return "without pivoting there is no kernel on the CPU to agree with"
+    return too_large(LIMIT, *a.shape[-2:])
+
+
+def _as_kernels_do(a: Tensor) -> Tensor:
+    """Aᵀ where the kernels factor that instead, to save a copy, and say so in their outputs."""
+    return transposed(a) if a.is_contiguous() and not a.is_complex() else a
+
+
+def is_vector(a: Tensor, b: Tensor) -> bool:
+    """Whether `solve` takes b for a vector, or a batch of them."""
+    return b.dim() == 1 or (b.dim() == a.dim() - 1 and tuple(b.shape) == tuple(a.shape[:-1]))
+
+
+def factored(a: Tensor) -> tuple[Tensor, Tensor]:
+    """L and U packed in one matrix, and the pivots, int32 and counted from one."""
+    m, n = a.shape[-2:]
+    steps = min(m, n)
+    places = []
+    for j in range(steps if m else 0):
+        a, place = _eliminated(a, j)
+        places.append(place)
+    if not places:
+        return a.clone(), torch.full((*a.shape[:-2], 0), 0, dtype=torch.int32, device=a.device)
+    return a.clone() if m == 1 else a, (torch.cat(places, -1) + 1).to(torch.int32)
+
+
+def _eliminated(a: Tensor, j: int) -> tuple[Tensor, Tensor]:
+    """a with its pivot for column j in row j, that column cleared below it by adding multiples of row j to the others,
+    and those multiples in its place; and the row where the pivot was, int64, (*, 1)."""
+    m, n = a.shape[-2:]
+    if j == m - 1:
+        return a, torch.full((*a.shape[:-2], 1), j, dtype=torch.int64, device=a.device)
+    number, zero = rows(a, m), constant(a, 0)
+    place = _largest(column(a, j), number, j)
+    other = torch.ne(number, place)
+    pivots = torch.sum(torch.where(other, zero, a), [-2], keepdim=True)
+    a = swapped(a, j, other, number, pivots)
+    pivot = column(pivots, j)
+    tiny = constant(a, torch.finfo(a.dtype).eps)
+    factor = column(a, j) * torch.reciprocal(pivot + torch.where(torch.eq(pivot, zero), tiny, zero))
+    behind = torch.lt(-columns(a, n), -j)
+    cleared = torch.where(behind, a - factor * pivots, factor)
+    touched = torch.lt(-torch.minimum(number, columns(a, n) + 1), -j)
+    return torch.where(touched, cleared, a), place.squeeze(-1)
+
+
+def _largest(x: Tensor, number: Tensor, j: int) -> Tensor:
+    """The first row from j on where a column is largest; j if there is a NaN."""
+    placed = torch.lt(number, j)
+    x = x.detach()
+    size = torch.abs(torch.real(x)) + torch.abs(torch.imag(x)) if x.is_complex() else torch.abs(x)
+    size = torch.where(placed, constant(size, -1), size)
+    less = torch.lt(size, torch.amax(size, [-2], True))
+    none = constant(number, -number.shape[0])
+    return -torch.amax(torch.where(less, none, torch.where(placed, none, -number)), [-2], True)
+
+
+def from_lu(factors: Tensor, pivots: Tensor, b: Tensor, left: bool, adjointed: bool) -> Tensor:
+    """The solution of a system whose factorization is known: A = P L U, Aᴴ = Uᴴ Lᴴ Pᵀ."""
+    if not left:
+        return adjoint(from_lu(factors, pivots, adjoint(b), True, not adjointed))
+    if not adjointed:
+        return solved(factors, solved(factors, exchanged(b, pivots), True, unit=True), False)
+    flipped = adjoint(factors)
+    return exchanged(solved(flipped, solved(flipped, b, True), False, unit=True), pivots, inverse=True)
+
+
+def first_zero(factors: Tensor) -> Tensor:
+    """The number of the first pivot that is zero, counted from one, or 0; int32."""
+    diagonal = diagonal_of(factors)
+    count = diagonal.shape[-1]
+    if not count:
+        return torch.full(diagonal.shape[:-1], 0, dtype=torch.int32, device=factors.device)
+    number = torch.arange(count, 0, -1, dtype=torch.int64, device=factors.device)
+    left = torch.amax(torch.where(torch.eq(diagonal, constant(diagonal, 0)), number, constant(number, 0)), [-1])
+    return torch.where(torch.eq(left, 0), left, count + 1 - left).to(torch.int32)
+
+
+def permutation(factors: Tensor, pivots: Tensor) -> Tensor:
+    """P, the unit matrix with its rows exchanged back."""
+    rank = factors.dim() - 2
+    unit = identity(factors, factors.shape[-2]).expand(*factors.shape[:rank], factors.shape[-2], factors.shape[-2])
+    return exchanged(unit, pivots, inverse=True) if pivots.shape[-1] else unit.clone()
+
+
+def _triangles(factors: Tensor) -> tuple[Tensor, Tensor]:
+    """L with its unit diagonal, (*, m, k), and U, (*, k, n)."""
+    m, n = factors.shape[-2:]
+    side = min(m, n)
+    first = lower(leading(factors, n=side), -1)
+    diagonal = torch.eq(rows(factors, m), columns(factors, side))
+    return torch.where(diagonal, constant(factors, 1), first), upper(leading(factors, m=side))
+
+
+def _parity(pivots: Tensor) -> Tensor:
+    """1 for an even number of exchanges of rows, −1 for an odd one; int64."""
+    number = torch.arange(1, pivots.shape[-1] + 1, dtype=torch.int64, device=pivots.device)
+    moved = torch.ne(pivots, number).to(torch.int64)
+    return torch.prod(1 - 2 * moved, -1)
+
+
