@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     RULES: Rules
 
 FAMILIES = (
-    "activation activation_backward exponential logarithm power quotient rounding trigonometry"
-    " error_function special order_statistics arithmetic comparison casts creation shape slicing diagonals indexing"
-    " scattering sorting reduction softmax normalization linear triangular lu attention loss loss_backward ctc embedding"
-    " convolution pooling adaptive_pooling padding resampling grid recurrent random spectral"
+    "activation activation_backward exponential logarithm power quotient rounding trigonometry error_function"
+    " special bessel modified_bessel order_statistics arithmetic comparison casts creation shape slicing diagonals"
+    " indexing scattering sorting reduction softmax normalization linear triangular lu attention loss"
+    " loss_backward ctc embedding convolution pooling adaptive_pooling padding resampling grid recurrent random"
+    " spectral"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 
