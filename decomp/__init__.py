@@ -13,6 +13,7 @@ from decomp.errors import (
     UnknownOp as UnknownOp,
 )
 from decomp.limitation import Limitation as Limitation
+from decomp.linting import Finding as Finding, lint as lint
 from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
 from decomp.ops import Op as Op, op as op
 from decomp.plan import Plan as Plan

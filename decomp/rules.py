@@ -312,7 +312,7 @@ def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspe
     """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
     assert rule.parameters is not None
     known = {*names(rule.op), *order}
-    own = {p.name: _known_as(p.name, known) for p in rule.parameters}
+    own = {p.name: known_as(p.name, known) for p in rule.parameters}
     claimed = set(own.values())
     matched: list[tuple[str | None, inspect.Parameter]] = []
     for i, parameter in enumerate(rule.parameters):
@@ -332,10 +332,11 @@ def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
     return parameter.default is parameter.empty or not overloads(rule.op) or name in tensors
 
 
-def _known_as(name: str, known: set[str]) -> str | None:
+def known_as(name: str, known: set[str]) -> str | None:
+    """The schema's name for a parameter of a rule: its own, or what Python calls otherwise (`from_` is `from`)."""
     if name in known:
         return name
-    other = spellings.KEYWORDS.get(name) if name != "x" else None
+    other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
     return other if other in known else None
 
 

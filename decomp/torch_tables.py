@@ -1,6 +1,6 @@
-"""Rules from decomposition tables as `torch._decomp` has them: functions by overload. Such a function is no rule: it asks
-whether its arguments are tensors, mutates what it has made, and leaves ops below autograd. It is therefore traced once a
-signature, with mutation removed, and the trace is what is recorded."""
+"""Rules from decomposition tables as `torch._decomp` has them: functions by overload. Such a function is no rule: it
+asks whether its arguments are tensors, mutates what it has made, and leaves ops below autograd. It is therefore traced
+once a signature, with mutation removed, and the trace is what is recorded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Cases from PyTorch's own operator and module tests: each entry in each dtype and each capture that it has, with seeded
-samples and samples of special values. What they are judged by is in `opinfo_verdict`."""
+"""Cases from PyTorch's own operator and module tests: each entry in each dtype and each capture that it has, with
+seeded samples and samples of special values. What they are judged by is in `opinfo_verdict`."""
 
 from __future__ import annotations
 
@@ -226,5 +226,3 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         yield Program(Called(module, spec, places), tensors, True)
-
-

@@ -1,5 +1,6 @@
-"""The verdict on a case: lowered wholly, and right in dtype, shape, value, special values and gradient, or what is wrong.
-The reference is the op in double precision; the op itself, in its own precision, says how far from it one may be."""
+"""The verdict on a case: lowered wholly, and right in dtype, shape, value, special values and gradient, or what is
+wrong. The reference is the op in double precision; the op itself, in its own precision, says how far from it one may
+be."""
 
 from __future__ import annotations
 

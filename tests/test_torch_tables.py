@@ -1,4 +1,5 @@
-"""Rules from decomposition tables as PyTorch and its vendors write them: functions by overload, traced once a signature."""
+"""Rules from decomposition tables as PyTorch and its vendors write them: functions by overload, traced once a
+signature."""
 
 import pytest
 import torch
