@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "activation activation_backward exponential logarithm power quotient rounding trigonometry error_function"
-    " special bessel modified_bessel order_statistics arithmetic comparison casts creation shape slicing diagonals"
+    " special bessel modified_bessel order_statistics selection numbering arithmetic comparison bits casts creation shape slicing diagonals"
     " indexing scattering sorting reduction softmax normalization linear triangular lu attention loss"
     " loss_backward ctc embedding convolution pooling adaptive_pooling padding resampling grid recurrent random"
     " spectral"

@@ -179,12 +179,6 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
     return (value.unsqueeze(dim), index.unsqueeze(dim)) if keepdim else (value, index)
 
 
-@register(aten.median)
-def median(x: Tensor) -> Tensor:
-    """The median of all elements."""
-    return torch.median(x.reshape(-1), 0)[0] if x.dim() != 1 else median_dim(x, 0)[0]
-
-
 @register(aten.cumsum)
 def cumsum(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Running sums by doubling: add what is 1, 2, 4, … places before. Half types in float32."""
