@@ -1,27 +1,67 @@
-"""Comparisons, logic, bits and selection: everything whose inputs or results are true and false.
+"""Comparisons, logic and selection: everything whose inputs or results are true and false.
 
-The floor is lt, ne, the bitwise operations and where. A comparison with NaN is false, except for ne.
+The floor is lt, with ne, the bitwise operations and where if the target has them. A comparison with NaN is false,
+except for ne.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, constant, is_scalar, promoted
+from decomp_rules.operands import HALVES, cast, constant, is_scalar, number_below, plain, promoted, rounded
 
 aten = torch.ops.aten
 RULES = Rules()
 register = RULES.register
 
 
-@register(aten.eq)
-def eq(x: Tensor, other: Any) -> Tensor:
+@register(aten.eq, needs=("ne",))
+def eq_unless_different(x: Tensor, other: Any) -> Tensor:
     """not (x ≠ other)."""
     return torch.ne(torch.ne(x, other), True)
+
+
+@register(aten.eq)
+def eq_infinity(x: Tensor, other: Any) -> Tensor:
+    """Beyond the largest number."""
+    if not (plain(other) and math.isinf(other) and x.is_floating_point()):
+        return decline("not a float with an infinity")
+    largest = torch.finfo(x.dtype).max
+    return torch.gt(x, largest) if other > 0 else torch.lt(x, -largest)
+
+
+@register(aten.eq)
+def eq(x: Tensor, other: Any) -> Tensor:
+    """Neither x < other nor other < x, and neither is NaN."""
+    if plain(other) and math.isfinite(other):
+        return torch.logical_not(_differs(x, other))
+    x, other = _pair(x, other)
+    if x.is_complex():
+        return decline("complex numbers have no order")
+    return torch.lt(_apart(x, other), _ordered(x, other))
+
+
+@register(aten.ne, needs=("eq",))
+def ne_unless_equal(x: Tensor, other: Any) -> Tensor:
+    """not (x = other)."""
+    return torch.logical_not(torch.eq(x, other))
+
+
+@register(aten.ne)
+def ne(x: Tensor, other: Any) -> Tensor:
+    """x < other or other < x, or one is NaN; of a finite number, x − other is not 0, as no difference underflows."""
+    if plain(other) and math.isfinite(other):
+        return _differs(x, other)
+    x, other = _pair(x, other)
+    if x.is_complex():
+        return decline("complex numbers have no order")
+    apart = _apart(x, other)
+    return apart | torch.logical_not(_ordered(x, other)) if x.is_floating_point() else apart
 
 
 @register(aten.gt)
@@ -31,27 +71,84 @@ def gt(x: Tensor, other: Any) -> Tensor:
 
 
 @register(aten.ge)
+def ge_number(x: Tensor, other: Any) -> Tensor:
+    """x > the float below the number."""
+    dtype = promoted(x, other)
+    bound = number_below(other, dtype) if plain(other) and dtype.is_floating_point else None
+    if bound is None:
+        return decline("no number, or one whose neighbour is no normal float")
+    return torch.lt(constant(x, bound, dtype), x)
+
+
+@register(aten.ge)
 def ge(x: Tensor, other: Any) -> Tensor:
-    """not (x < other), and neither is NaN."""
-    if not promoted(x, other).is_floating_point:
-        return torch.logical_not(torch.lt(x, other))
-    if is_scalar(other) and other == other:
-        return torch.logical_not(torch.lt(x, other) | torch.ne(x, x))
-    other = _operand(x, other)
-    return torch.lt(other, x) | torch.eq(other, x)
+    """other ≤ x."""
+    return torch.le(_operand(x, other), x)
+
+
+@register(aten.le)
+def le_number(x: Tensor, other: Any) -> Tensor:
+    """x < the float above the number."""
+    dtype = promoted(x, other)
+    bound = number_below(-other, dtype) if plain(other) and dtype.is_floating_point else None
+    if bound is None:
+        return decline("no number, or one whose neighbour is no normal float")
+    return torch.lt(x, -bound)
+
+
+@register(aten.le)
+def le_whole(x: Tensor, other: Any) -> Tensor:
+    """Of integers, not (other < x)."""
+    if promoted(x, other).is_floating_point:
+        return decline("only integers")
+    return torch.logical_not(torch.lt(_operand(x, other), x))
+
+
+@register(aten.le, needs=("ne",))
+@register(aten.le, needs=("eq",))
+def le_or_equal(x: Tensor, other: Any) -> Tensor:
+    """x < other or x = other."""
+    return torch.lt(x, other) | torch.eq(x, other)
 
 
 @register(aten.le)
 def le(x: Tensor, other: Any) -> Tensor:
-    """x < other or x = other; of integers, not (other < x)."""
-    if not promoted(x, other).is_floating_point:
-        return torch.logical_not(torch.lt(_operand(x, other), x))
-    return torch.lt(x, other) | torch.eq(x, other)
+    """Not (other < x), and neither is NaN."""
+    if plain(other) and other == 0:
+        return torch.lt(x, other) | torch.eq(x, other)
+    x, other = _pair(x, other)
+    return torch.lt(torch.lt(other, x), _ordered(x, other))
 
 
 def _operand(x: Tensor, other: Any) -> Tensor:
     """`other` as a tensor: a number becomes a 0-d one of the dtype in which PyTorch compares it with x."""
     return constant(x, other, promoted(x, other)) if is_scalar(other) else other
+
+
+def _pair(x: Tensor, other: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors of the dtype in which PyTorch compares them."""
+    dtype = promoted(x, other)
+    return cast(x, dtype), constant(x, other, dtype) if is_scalar(other) else cast(other, dtype)
+
+
+def _apart(x: Tensor, other: Tensor) -> Tensor:
+    return torch.lt(x, other) | torch.lt(other, x)
+
+
+def _ordered(x: Tensor, other: Tensor) -> Tensor:
+    """Whether neither is NaN: −(x² + y²) < 1, as squares have no sign that could make ∞ − ∞."""
+    if not x.is_floating_point():
+        return constant(x, True, torch.bool)
+    return torch.lt((x * x + other * other) * -1, 1)
+
+
+def _differs(x: Tensor, number: Any) -> Tensor:
+    """Whether x is NaN or another number: the truth of x − number, where that is in the dtype of x."""
+    dtype = promoted(x, number)
+    if dtype in HALVES and rounded(number, dtype) != number:
+        return _apart(x, constant(x, number)) | torch.isnan(x)
+    x = cast(x, dtype)
+    return truth(x if number == 0 else x + -number)
 
 
 @register(aten.isclose)
@@ -68,36 +165,43 @@ def isclose(x: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, 
     return close | (torch.isfinite(error) & torch.le(error, allowed))
 
 
+@register(aten.logical_not, needs=("ne",))
+def logical_not_by_difference(x: Tensor) -> Tensor:
+    """x = 0."""
+    return torch.ne(truth(x), True)
+
+
 @register(aten.logical_not)
 def logical_not(x: Tensor) -> Tensor:
-    """x = 0."""
-    return torch.ne(_truth(x), True)
+    """truth of x < true."""
+    return torch.lt(truth(x), True)
 
 
 @register(aten.logical_and)
 def logical_and(x: Tensor, other: Tensor) -> Tensor:
     """(x ≠ 0) & (other ≠ 0)."""
-    return torch.bitwise_and(_truth(x), _truth(other))
+    return torch.bitwise_and(truth(x), truth(other))
 
 
 @register(aten.logical_or)
 def logical_or(x: Tensor, other: Tensor) -> Tensor:
     """(x ≠ 0) | (other ≠ 0)."""
-    return torch.bitwise_or(_truth(x), _truth(other))
+    return torch.bitwise_or(truth(x), truth(other))
 
 
 @register(aten.logical_xor)
 def logical_xor(x: Tensor, other: Tensor) -> Tensor:
     """(x ≠ 0) ^ (other ≠ 0)."""
-    return torch.bitwise_xor(_truth(x), _truth(other))
+    return torch.bitwise_xor(truth(x), truth(other))
 
 
-def _truth(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.bool else torch.ne(x, 0)
+def truth(x: Tensor) -> Tensor:
+    """x ≠ 0, which is what a cast to bool means; NaN is true."""
+    return cast(x, torch.bool)
 
 
-@register(aten.bitwise_not)
-def bitwise_not(x: Tensor) -> Tensor:
+@register(aten.bitwise_not, needs=("bitwise_xor",))
+def bitwise_not_by_xor(x: Tensor) -> Tensor:
     """x ^ −1, x ^ true of booleans."""
     return torch.bitwise_xor(x, True if x.dtype == torch.bool else -1)
 
@@ -120,31 +224,20 @@ def dunder_xor(x: Tensor, other: Any) -> Tensor:
     return torch.bitwise_xor(x, other)
 
 
-@register(aten.bitwise_left_shift)
-def bitwise_left_shift(x: Tensor, other: Any) -> Tensor:
-    """x · 2ᵒᵗʰᵉʳ, modulo the width of the integer."""
-    dtype = promoted(x, other)
-    return torch.mul(cast(x, dtype), _power_of_two(_operand(x, other), dtype))
-
-
-@register(aten.bitwise_right_shift)
-def bitwise_right_shift(x: Tensor, other: Any) -> Tensor:
-    """⌊x / 2ᵒᵗʰᵉʳ⌋, done in two steps for 2ᵒᵗʰᵉʳ to fit the integer."""
-    dtype = promoted(x, other)
-    count = torch.clamp(cast(_operand(x, other), dtype), max=8 * dtype.itemsize)
-    half = torch.div(count, 2, rounding_mode="floor")
-    shifted = torch.div(cast(x, dtype), _power_of_two(half, dtype), rounding_mode="floor")
-    return torch.div(shifted, _power_of_two(count - half, dtype), rounding_mode="floor")
-
-
-def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.pow(constant(exponent, 2, dtype), cast(exponent, dtype))
+@register(aten.isnan, needs=("ne",))
+def isnan_unequal(x: Tensor) -> Tensor:
+    """x ≠ x."""
+    return torch.ne(x, x)
 
 
 @register(aten.isnan)
 def isnan(x: Tensor) -> Tensor:
-    """x ≠ x."""
-    return torch.ne(x, x)
+    """Not −x² < 1, which every number satisfies."""
+    if x.is_complex():
+        return decline("only real inputs")
+    if not x.is_floating_point():
+        return torch.zeros_like(x, dtype=torch.bool)
+    return torch.logical_not(torch.lt(x * x * -1, 1))
 
 
 @register(aten.isinf)
@@ -183,7 +276,7 @@ def where(condition: Tensor, x: Any, other: Any) -> Tensor:
     dtype = promoted(x, other) if not (is_scalar(x) and is_scalar(other)) else torch.result_type(x, other)
     x = constant(condition, x, dtype) if is_scalar(x) else x
     other = constant(condition, other, dtype) if is_scalar(other) else other
-    return torch.where(_truth(condition), x, other)
+    return torch.where(truth(condition), x, other)
 
 
 @register(aten.masked_fill)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+import math
 from numbers import Number
 from typing import Any
 
@@ -19,6 +20,11 @@ HALVES = (torch.bfloat16, torch.float16)
 def is_scalar(value: Any) -> bool:
     """Whether `value` is a Python number (a SymInt counts) and no tensor."""
     return isinstance(value, (Number, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def plain(value: Any) -> bool:
+    """Whether `value` is a real Python number, known while the rule runs."""
+    return isinstance(value, (bool, int, float))
 
 
 def constant(like: Tensor, value: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -64,6 +70,35 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 def wide(x: Tensor) -> Tensor:
     """`x` in float32 where it is of a half type: what PyTorch's CPU kernels compute in before they round once."""
     return x.to(torch.float32) if x.dtype in HALVES else x
+
+
+def rounded(number: float, dtype: torch.dtype) -> float:
+    """A Python number as a tensor of a floating `dtype` holds it: the nearest there, the even one of two."""
+    if dtype == torch.float64 or not math.isfinite(number):
+        return float(number)
+    quantum = _quantum(number, dtype)
+    nearest = round(float(number) / quantum) * quantum
+    return math.copysign(nearest if abs(nearest) <= torch.finfo(dtype).max else math.inf, number)
+
+
+def number_below(number: float, dtype: torch.dtype) -> float | None:
+    """The next value of a floating `dtype` below `number` as it is held there; None if there is none that is normal."""
+    number = rounded(number, dtype)
+    limits = torch.finfo(dtype)
+    if number == math.inf:
+        return limits.max
+    if not limits.smallest_normal < abs(number) <= limits.max:
+        return None
+    step = _quantum(number, dtype)
+    narrower = number > 0 and math.frexp(number)[0] == 0.5  # below a power of two the values lie closer
+    below = number - (step / 2 if narrower else step)
+    return below if -limits.max <= below else -math.inf
+
+
+def _quantum(number: float, dtype: torch.dtype) -> float:
+    """The distance of the values of `dtype` at `number`."""
+    limits = torch.finfo(dtype)
+    return math.ldexp(limits.eps, max(math.frexp(number)[1] - 1, math.frexp(limits.smallest_normal)[1] - 1))
 
 
 def wrap(dim: int, rank: int) -> int:

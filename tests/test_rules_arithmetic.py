@@ -4,10 +4,10 @@ import pytest
 from rule_agreement import agrees, lowered_agrees
 import torch
 
-from decomp_rules import arithmetic, comparison
+from decomp_rules import arithmetic, bits, comparison
 
 aten = torch.ops.aten
-RULES = arithmetic.RULES | comparison.RULES
+RULES = arithmetic.RULES | comparison.RULES | bits.RULES
 INF, NAN = float("inf"), float("nan")
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, INF, -INF, NAN, 1e-40, 3e38])
 PAIRS = torch.cartesian_prod(SPECIAL, SPECIAL)
