@@ -3,7 +3,7 @@ owns its attributes, its dialect, and the fake mode of its metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,13 @@ import warnings
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
@@ -20,6 +26,9 @@ from decomp.appending import copied
 from decomp.calls import metadata
 from decomp.errors import CaptureError
 from decomp.rebuild_exported import rebuild_exported
+
+Infer = Callable[[fx.Node], Any]
+"""What a call gives, on the metadata of its arguments; None if nobody knows."""
 
 
 @dataclass
@@ -48,16 +57,22 @@ def capture(
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
     inline: Any = None,
+    infer: Infer | None = None,
 ) -> Program:
-    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph.
-    Raises `CaptureError`."""
+    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph, and
+    `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         return _exported(model, "exported")
     if isinstance(model, fx.GraphModule):
-        return _graph(model, args, kwargs, inline)
+        return _graph(model, args, kwargs, inline, infer)
     if isinstance(model, nn.Module):
         if args is not None or kwargs:
-            return _exported(_export(model, args or (), kwargs, dynamic_shapes), "captured")
+            try:
+                return _exported(_export(model, args or (), kwargs, dynamic_shapes), "captured")
+            except CaptureError as refused:
+                if dynamic_shapes is not None:
+                    raise
+                return _traced_instead(model, args or (), kwargs or {}, tracer_class, inline, infer, refused)
         return _traced(model, tracer_class, inline)
     if callable(model):
         raise CaptureError(
@@ -100,11 +115,22 @@ def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Pro
     return _prepared(graph, tracer.root, "module", inline)
 
 
-def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any) -> Program:
+def _traced_instead(
+    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, inline: Any, infer: Any, refused: CaptureError
+) -> Program:
+    """The module by symbolic tracing, where export refuses it: it runs into ops that PyTorch cannot run on fake tensors,
+    and tracing may leave them inside a function that has a rule. What fails here too is told as export told it."""
+    try:
+        return _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
+    except CaptureError:
+        raise refused from refused.__cause__
+
+
+def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any, infer: Infer | None) -> Program:
     _lint(model.graph)
     program = _prepared(model.graph, model, "graph", inline)
     if program.mode is None and (args is not None or kwargs):
-        program = _with_metadata(program, args or (), kwargs or {})
+        program = _with_metadata(program, args or (), kwargs or {}, infer)
     return program
 
 
@@ -131,14 +157,16 @@ def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
     return None
 
 
-def _with_metadata(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+def _with_metadata(
+    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], infer: Infer | None
+) -> Program:
     """The program with metadata from example inputs; the graph that came in is left alone."""
     graph, origin = _copied(program.graph)
     module = fx.GraphModule(program.root, graph)
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     values = _flat_inputs(graph, args, kwargs, len(inputs))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    interpreter = _Propagation(module, mode)
+    interpreter = _Propagation(module, mode, infer)
     try:
         interpreter.run(*[mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values])
     except Exception as error:
@@ -167,19 +195,28 @@ def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
     return new, {node.name: node for node in graph.nodes}
 
 
+_UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What PyTorch raises for an op that it cannot run on fake tensors."""
+
+
 class _Propagation(fx.Interpreter):
     """Runs a graph on fake tensors and notes what each node gives."""
 
-    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
         super().__init__(module, garbage_collect_values=False)
-        self.mode = mode
+        self.mode, self.infer = mode, infer
 
     def run(self, *args: Any, **_: Any) -> Any:
         with self.mode, torch.no_grad():
             return super().run(*args, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        try:
+            result = super().run_node(n)
+        except _UNKNOWN:
+            result = self.infer(n) if self.infer is not None else None
+            if result is None:
+                raise
         if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
             result = self.mode.from_tensor(result, static_shapes=True)
         n.meta["val"] = result

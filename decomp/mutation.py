@@ -36,6 +36,7 @@ from decomp.functional import (
     keep_saved_values,
 )
 from decomp.inplace import cast, functional_call, method_name, out_call, sibling
+from decomp.running_statistics import functional_form
 from decomp.sharing import Sharing
 from decomp.storage import Alias, Memory, Tensor
 from decomp.views import piece_of, refuse_unknown_layout, view_of
@@ -256,27 +257,20 @@ class _Walk:
         return new
 
     def _batch_norm(self, node: fx.Node) -> None:
-        """In training: the kernel that returns the running statistics besides its result."""
+        """In training: the functional form, and the running statistics that it returns."""
         call = bound_call(node)
         assert call is not None
-        if call.op.short not in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit"):
+        requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
+        form = functional_form(self.emit, node, call, fx.node.map_arg(call.arguments, self.value_of))
+        if form is None:
             raise refusal(node, f"{call.op.short} updates its running statistics, and it has no functional form",
                           "use batch_norm, or track_running_stats=False")
-        given = call.arguments
-        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-        requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
-        args = fx.node.map_arg(tuple(given.get(name) for name in names), self.value_of)
-        target = aten._native_batch_norm_legit_functional.default
-        kernel = self.emit.node("call_function", target, (*args[:5], True, *args[6:]), {}, at=node)
-        if call.op.short == "batch_norm":
-            result = self.emit.like(node, "call_function", operator.getitem, (kernel, 0), {})
-            self._fresh(node, result, requires)
+        if form.several:
+            self.copies[node] = form.whole
         else:
-            self.copies[node] = kernel
-        for name, index in (("running_mean", 3), ("running_var", 4)):
-            source = given[name]
-            new = self.emit.node("call_function", operator.getitem, (kernel, index), {}, at=node, label=source.name)
-            self.memory.write(self.tensors[source].alias, new, False, node)
+            self._fresh(node, form.whole, requires)
+        for name, new in (("running_mean", form.mean), ("running_var", form.var)):
+            self.memory.write(self.tensors[call.arguments[name]].alias, new, False, node)
 
     def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
         """`out=`: the results are computed, and then put where they were to be written."""

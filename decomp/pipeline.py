@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from decomp import autocast, frontends
-from decomp.calls import bound_call, is_free, is_host, is_projection
+from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
@@ -23,7 +23,7 @@ from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
 from decomp.retrace import Retraced, retrace
-from decomp.rules import Rules
+from decomp.rules import Declined, Rules
 from decomp.target import Everything, Target
 from decomp.verify import Correspondence, Proof, check
 
@@ -90,8 +90,32 @@ class Pipeline:
 
     def captured(self, model: Any, args: Any, kwargs: Any, tracer_class: type[fx.Tracer], dynamic: Any) -> Program:
         return frontends.capture(
-            model, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic, inline=self._body_of_module
+            model,
+            args,
+            kwargs,
+            tracer_class=tracer_class,
+            dynamic_shapes=dynamic,
+            inline=self._body_of_module,
+            infer=self._by_rule,
         )
+
+    def _by_rule(self, node: fx.Node) -> Any:
+        """What a call gives according to the first rule that serves it, run on the metadata of its arguments."""
+        try:
+            call = bound_call(node)
+        except TypeError:
+            return None
+        if call is None:
+            return None
+        for rule in self.rules.of(call.op):
+            accepted = rule.accept(call)
+            if isinstance(accepted, Declined):
+                continue
+            args, kwargs = fx.node.map_arg(accepted, metadata)
+            result = rule.function(*args, **kwargs)
+            if not isinstance(result, Declined):
+                return result
+        return None
 
     def _body_of_module(self, module: nn.Module, call: fx.Node) -> fx.Graph | None:
         """The forward of a leaf module, where what it computes has to be lowered."""

@@ -46,11 +46,15 @@ def test_refusal_of_an_untracked_write():
         "'output', and a functional program has no way to change the value and keep the gradient")
 
 
-def test_refusal_of_instance_norm():
-    assert refused(nn.InstanceNorm2d(3, track_running_stats=True), torch.randn(2, 3, 4, 4)) == [
-        "cannot make the program functional: instance_norm updates its running statistics, and it has no functional "
-        "form",
-        "  at node 'instance_norm' (call_function aten.instance_norm.default)",
+def test_refusal_of_a_normalization_without_a_functional_form():
+    graph = fx.Graph()
+    x, mean, var = map(graph.placeholder, ("x", "mean", "var"))
+    norm = graph.call_function(torch.ops.aten.miopen_batch_norm.default, (x, x, x, mean, var, True, 0.1, 1e-5))
+    graph.output(norm)
+    assert refused(fx.GraphModule(nn.Module(), graph)) == [
+        "cannot make the program functional: miopen_batch_norm updates its running statistics, and it has no "
+        "functional form",
+        "  at node 'miopen_batch_norm_default' (call_function aten.miopen_batch_norm.default)",
         "  to do: use batch_norm, or track_running_stats=False",
     ]
 
