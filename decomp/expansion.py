@@ -87,7 +87,13 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 def _on_fakes(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel asked for by proxies would be recorded as a call of the op; on what they stand for, it runs."""
-    return lambda *args, **kwargs: kernel(*fakes_of(args), **fakes_of(kwargs))
+
+    def on_fakes(*args: Any, **kwargs: Any) -> Any:
+        # Under a function mode, torch 2.13 hands the kernel back to the mode as a call of the op.
+        with torch._C.DisableTorchFunction():
+            return kernel(*fakes_of(args), **fakes_of(kwargs))
+
+    return on_fakes
 
 
 def _method(name: str) -> Callable[..., Any]:
