@@ -30,6 +30,27 @@ def sort_default(x: Tensor, dim: int = -1, descending: bool = False, stable: boo
     return values, indices
 
 
+@register(aten.sort, needs=("scatter",))
+def sort_scattered(
+    x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False
+) -> tuple[Tensor, Tensor]:
+    """Each element, and its place, written at its rank."""
+    if x.dim() == 0:
+        return x.clone(), constant(x, 0, torch.int64)
+    dim = wrap(dim, x.dim())
+    ranks, places = _ranks(x, dim, descending), ramp(x, x.shape[dim], dim, x.dim())
+    zeros = torch.full(x.shape, 0, dtype=torch.int64, device=x.device)
+    values = torch.scatter(torch.zeros_like(x), dim, ranks, x)
+    return values, torch.scatter(zeros, dim, ranks, places.expand(x.shape))
+
+
+@register(aten.topk, needs=("scatter",))
+def topk_sorted(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """The first k of all in order."""
+    values, indices = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return (values.narrow(dim, 0, k), indices.narrow(dim, 0, k)) if x.dim() else (values, indices)
+
+
 @register(aten.sort)
 def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> tuple[Tensor, Tensor]:
     """Each element at its rank."""
@@ -72,26 +93,20 @@ def kthvalue(x: Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[T
 
 
 def _ranks(x: Tensor, dim: int, descending: bool) -> Tensor:
-    """How many elements along `dim` come before each."""
-    each, other = x.unsqueeze(dim + 1), x.unsqueeze(dim)
-    before = _less(each, other) if descending else _less(other, each)
+    """How many elements along `dim` come before each: of those to its left all that it does not come before."""
+    first, second = x.unsqueeze(dim + 1), x.unsqueeze(dim)
+    before = _less(second, first) if descending else _less(first, second)
     number = ramp(x, x.shape[dim], dim, x.dim() + 1)
     left = torch.lt(number.movedim(dim, dim + 1), number)
-    equal = _equal(each, other)
-    return torch.sum(before | (equal & left), dim=[dim + 1], dtype=torch.int64)
+    leading = left & torch.logical_not(before)
+    trailing = torch.logical_not(left) & before.transpose(dim, dim + 1)
+    return torch.sum(leading | trailing, dim=[dim + 1], dtype=torch.int64)
 
 
 def _less(a: Tensor, b: Tensor) -> Tensor:
     """a < b, NaN being the greatest."""
-    if not a.is_floating_point():
-        return torch.lt(a, b)
-    return torch.lt(a, b) | (torch.ne(b, b) & torch.eq(a, a))
-
-
-def _equal(a: Tensor, b: Tensor) -> Tensor:
-    if not a.is_floating_point():
-        return torch.eq(a, b)
-    return torch.eq(a, b) | (torch.ne(a, a) & torch.ne(b, b))
+    less = torch.lt(a, b)
+    return less | torch.lt(torch.isnan(a), torch.isnan(b)) if a.is_floating_point() else less
 
 
 def _placed(x: Tensor, dim: int, ranks: Tensor, count: Any) -> tuple[Tensor, Tensor]:
