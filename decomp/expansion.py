@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass, field
+import operator
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ def _record(
             result = run_on_proxies(function, tracer, args, kwargs)
             if isinstance(result, Declined):
                 return result
-            result = _checked(tracer, result, metadata(node))
+            result = _checked(tracer, result, metadata(node), _read(node))
             tape.graph.output(tape.arguments(result))
     except Refused as refused:
         return Declined(str(refused))
@@ -191,8 +192,16 @@ def _no_new_guards(mode: FakeTensorMode | None) -> Any:
         raise
 
 
-def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
-    """The result of a rule, held against the metadata of the op's own; strides are made the op's own."""
+def _read(node: fx.Node) -> set[Any] | None:
+    """Which of several results are read; None if the whole is handed on."""
+    indices = [user.args[1] for user in node.users if user.target is operator.getitem]
+    known = len(indices) == len(node.users) and all(isinstance(index, int) for index in indices)
+    return set(indices) if known else None
+
+
+def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | None = None) -> Any:
+    """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several results
+    only those that are `read` matter: what PyTorch says of the others need not be true (`_embedding_bag`, torch 2.13)."""
     if expected is None or tracer.tape.mode is None:
         return _plausible(tracer, result)
     if isinstance(expected, (tuple, list)):
@@ -200,7 +209,8 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any) -> Any:
         if not isinstance(result, (tuple, list)) or len(result) != len(expected):
             got = len(result) if isinstance(result, (tuple, list)) else "one value"
             tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
-        return tuple(_checked(tracer, r, e) for r, e in zip(result, expected))
+        matters = [read is None or i in read for i in range(len(expected))]
+        return tuple(_checked(tracer, r, e) if m else r for r, e, m in zip(result, expected, matters))
     if not isinstance(expected, torch.Tensor):
         return result
     if not isinstance(result, fx.Node):

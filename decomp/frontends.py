@@ -24,7 +24,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from decomp import inlining
 from decomp.appending import copied
 from decomp.calls import metadata
-from decomp.errors import CaptureError
+from decomp.errors import CaptureError, NotLowered
 from decomp.rebuild_exported import rebuild_exported
 
 Infer = Callable[[fx.Node], Any]
@@ -169,6 +169,8 @@ def _with_metadata(
     interpreter = _Propagation(module, mode, infer)
     try:
         interpreter.run(*[mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values])
+    except NotLowered:
+        raise
     except Exception as error:
         raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}") from error
     before = program.origin

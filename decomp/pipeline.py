@@ -16,6 +16,7 @@ from torch import fx, nn
 from decomp import autocast, frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
+from decomp.errors import Blocker, NotLowered
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
@@ -100,9 +101,10 @@ class Pipeline:
         )
 
     def _by_rule(self, node: fx.Node) -> Any:
-        """What a call gives according to the first rule that serves it, run on the metadata of its arguments."""
+        """What a call gives according to the first rule that serves it, run on the metadata of its arguments. Raises
+        `NotLowered` if it is declared that none can."""
         try:
-            call = bound_call(node)
+            call: Any = bound_call(node)
         except TypeError:
             return None
         if call is None:
@@ -115,6 +117,9 @@ class Pipeline:
             result = rule.function(*args, **kwargs)
             if not isinstance(result, Declined):
                 return result
+        limitation = self.rules.limitation(call, self.target)
+        if limitation is not None:
+            raise NotLowered(self.target.name, [Blocker(str(call.op), (node.name,), None, (), None, limitation)])
         return None
 
     def _body_of_module(self, module: nn.Module, call: fx.Node) -> fx.Graph | None:

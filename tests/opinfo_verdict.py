@@ -34,6 +34,10 @@ class Disagreement(AssertionError):
     """The lowered program gives something else than the op."""
 
 
+class NotCaptured(Exception):
+    """PyTorch cannot export the op: there is no graph to lower."""
+
+
 class TooSlow(Exception):
     """A case took longer than anybody would wait."""
 
@@ -84,6 +88,8 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
         blockers = "; ".join(f"{b.op}: {b.limitation or b.condition or (b.tried[-1][1] if b.tried else 'no rule')}"
                              for b in error.blockers)
         return Verdict(DECLARED if all(reasons) else BLOCKED, blockers)
+    except NotCaptured as error:
+        return Verdict(DECLARED, str(error))
     except Disagreement as error:
         return Verdict(WRONG, f"{error}{' (special values)' if program.special else ''}")
     except Exception as error:
@@ -94,7 +100,12 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
 def _lowered(program: Program, target: decomp.Target) -> Any:
     if not program.exported:
         return decomp.lower(program.module, to=target, args=program.inputs).result
-    exported = torch.export.export(program.module, program.inputs, strict=False)
+    try:
+        exported = torch.export.export(program.module, program.inputs, strict=False)
+    except TooSlow:
+        raise
+    except Exception as error:
+        raise NotCaptured(f"torch.export refuses it: {type(error).__name__}: {_brief(error)}") from error
     return decomp.lower(exported, to=target).result.module()
 
 

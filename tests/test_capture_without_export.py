@@ -43,3 +43,11 @@ def test_what_no_rule_serves_is_told_as_export_tells_it():
 def test_without_a_rule_the_call_stays_unknown():
     with pytest.raises(decomp.CaptureError):
         decomp.lower(nn.CTCLoss(), to=targets.core_aten, args=CTC, rules=Rules())
+
+
+def test_what_is_declared_to_be_out_of_reach_is_told_so():
+    rules = Rules()
+    rules.limit(torch.equal, reason="its result is a Python bool read from data")
+    traced = torch.fx.symbolic_trace(lambda x, y: torch.equal(x, y))
+    with pytest.raises(decomp.NotLowered, match="cannot be decomposed: its result is a Python bool read from data"):
+        decomp.lower(traced, to=targets.core_aten, args=(LOGITS, LOGITS), rules=rules)

@@ -6,8 +6,8 @@ from torch._decomp import decomposition_table
 from torch.nn import functional as F
 
 import decomp
-import decomp_rules
 from decomp import Rules, lint
+import decomp_rules
 
 aten = torch.ops.aten
 

@@ -8,8 +8,8 @@ from torch._decomp import core_aten_decompositions
 from torch.nn import functional as F
 
 import decomp
-import decomp_rules
 from decomp import Rules, Target
+import decomp_rules
 from decomp_rules import targets
 
 aten = torch.ops.aten
