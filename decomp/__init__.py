@@ -20,5 +20,6 @@ from decomp.plan import Plan as Plan
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report
 from decomp.rules import Declined as Declined, Rule as Rule, Rules as Rules, decline as decline
+from decomp.samples import Sample as Sample
 from decomp.target import Target as Target
 from decomp.verify import VerificationError as VerificationError, verify as verify

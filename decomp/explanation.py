@@ -14,6 +14,7 @@ from decomp.errors import spelled
 from decomp.lowering import plan
 from decomp.plan import Blocked, Decision, Derived
 from decomp.rules import Rules
+from decomp.samples import Sample
 from decomp.target import Target
 
 
@@ -38,23 +39,19 @@ class Route:
     """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
 
 
-def routes(samples: Iterable[Any], target: Target, rules: Rules) -> list[Route]:
-    """The route of each sample call (an overload with `args` and `kwargs`), in order."""
-    return [_route(sample.overload, tuple(sample.args), dict(sample.kwargs), target, rules) for sample in samples]
+def routes(samples: Iterable[Sample], target: Target, rules: Rules) -> list[Route]:
+    """The route of each sample call, in order."""
+    return [_route(sample, target, rules) for sample in samples]
 
 
-def _route(
-    overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], target: Target, rules: Rules
-) -> Route:
-    module, tensors = _program(overload, args, kwargs)
+def _route(sample: Sample, target: Target, rules: Rules) -> Route:
+    module, tensors = program_of(sample)
     the_plan = plan(module, to=target, args=tensors, rules=rules)
-    decision = next(decision for node, decision in the_plan.entries if node.target is overload)
-    return Route(_written(overload, args, kwargs), *_judged(decision))
+    decision = next(decision for node, decision in the_plan.entries if node.target is sample.overload)
+    return Route(str(sample), *_judged(decision))
 
 
-def _program(
-    overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
     """A program that makes this one call, and its inputs."""
     graph, tensors = fx.Graph(), []
 
@@ -64,8 +61,8 @@ def _program(
         tensors.append(value)
         return graph.placeholder(f"x{len(tensors) - 1}")
 
-    placed_args, placed_kwargs = pytree.tree_map(placed, (args, kwargs))
-    graph.output(graph.call_function(overload, placed_args, placed_kwargs))
+    args, kwargs = pytree.tree_map(placed, (tuple(sample.args), dict(sample.kwargs)))
+    graph.output(graph.call_function(sample.overload, args, kwargs))
     return fx.GraphModule(torch.nn.Module(), graph), tuple(tensors)
 
 
@@ -92,16 +89,3 @@ def _derivation(decision: Derived) -> Step:
         name = spelled(entry.target)
         step.calls[name] = step.calls.get(name, 0) + 1
     return root
-
-
-def _written(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    written = [_brief(arg) for arg in args] + [f"{name}={_brief(value)}" for name, value in kwargs.items()]
-    return f"{overload}({', '.join(written)})"
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_brief, value))}]"
-    return repr(value)

@@ -4,12 +4,13 @@ demonstration, certificates and benchmarks all draw on this one table."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from decomp import Sample
 
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 """A module and the positional arguments to call it with."""
@@ -190,19 +191,6 @@ MODELS: Mapping[str, Callable[[], Example]] = {
 """Every sample model by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One call of an op: an overload, and what to call it with."""
-
-    overload: torch._ops.OpOverload
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def run(self) -> Any:
-        """What the op gives."""
-        return self.overload(*self.args, **self.kwargs)
-
-
 def calls_of(op: torch._ops.OpOverloadPacket) -> tuple[Sample, ...]:
     """Sample calls of an op: those of `CALLS`, else one guessed from the schema for each overload that then runs."""
     given = CALLS.get(op._qualified_op_name.partition("::")[2])
@@ -211,7 +199,7 @@ def calls_of(op: torch._ops.OpOverloadPacket) -> tuple[Sample, ...]:
         if given is not None:
             return given()
         guesses = [_guessed(getattr(op, name)) for name in op.overloads() if "out" not in name]
-        return tuple(guess for guess in guesses if guess is not None and _runs(guess))
+        return tuple(guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
 
 
 aten = torch.ops.aten

@@ -1,0 +1,229 @@
+"""Measuring one rule: each sample call in each dtype, computed as written and as lowered to each target, held against
+the exact results and against PyTorch's own. What comes out is the rule's certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from decomp import points
+from decomp.certificate import Certificate
+from decomp.comparison import Comparison
+from decomp.courses import Course, first_line
+from decomp.differentiation import gradients, second_gradients
+from decomp.distributions import disagreement
+from decomp.numerics import Exact
+from decomp.promotion import LOWERED, promotion_trials, verdict
+from decomp.reference import Reference, mp_function, mpmath_is_installed
+from decomp.results import flat, same_strides
+from decomp.rules import Rule, Rules
+from decomp.samples import Sample, samples_of
+from decomp.sources import content_hash, numbers_in
+from decomp.target import Target
+from decomp.trials import FAILURES, Function, Inputs, Trial, transposed, trial, widened
+from decomp.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LOWERED_DTYPES = {torch.float32: 8, torch.bfloat16: 2}
+"""Targets are measured in these, on so many of the samples: what the rules on the way do, they do in every dtype."""
+MP_POINTS = 400
+"""How many points mpmath computes for float64."""
+MOST_SAMPLES = 12
+"""Sample calls beyond so many are left out."""
+
+Bound = Sequence[tuple[Course, Function]]
+Derivative = Callable[[Function, Sequence[torch.Tensor], bool], "list[torch.Tensor] | None"]
+
+
+def measured(
+    rule: Rule,
+    targets: Sequence[Target] = (),
+    samples: Iterable[object] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    seed: int = 0,
+    rules: Rules | None = None,
+) -> Certificate:
+    """The certificate of one rule: as written, and lowered to each target. Raises `ValueError` without samples."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        work = _Measurement(rule, samples_of(rule, samples)[:MOST_SAMPLES], tuple(dtypes or DTYPES), seed)
+        first = asked_first(rule, rules) if targets else Rules()
+        courses = [Course(AsWritten(rule)), *(Course(Lowered(rule, target, first)) for target in targets)]
+        work.run(courses)
+    return Certificate(
+        rule=identity(rule),
+        hash=content_hash([rule]),
+        torch=torch.__version__.partition("+")[0],
+        seed=seed,
+        domain="; ".join([f"{len(work.samples)} sample calls", *work.domain]),
+        reference=work.references,
+        ways=tuple(course.way() for course in courses),
+    )
+
+
+@dataclass
+class _Measurement:
+    """The state of one measurement."""
+
+    rule: Rule
+    samples: tuple[Sample, ...]
+    dtypes: tuple[torch.dtype, ...]
+    seed: int
+    references: dict[str, str] = field(default_factory=dict)
+    domain: dict[str, None] = field(default_factory=dict)
+    """What was measured on, in words."""
+
+    def run(self, courses: Sequence[Course]) -> None:
+        """Measure everything."""
+        numbers = numbers_in(self.rule)
+        for i, sample in enumerate(self.samples):
+            if torch.Tag.nondeterministic_seeded in sample.tags:
+                self._random(sample, courses)
+                continue
+            for dtype in self.dtypes:
+                what = trial(sample, dtype, numbers, self.seed)
+                if what is not None:
+                    self._in_one_dtype(what, self._concerned(dtype, courses, i))
+                if not any(t.is_floating_point() for t in sample.tensors):
+                    break  # the same call in every dtype
+            self._in_other_dtypes(sample, courses)
+            self._laid_out_otherwise(sample, courses)
+            found = under_symbolic_sizes(self.rule, sample)
+            if found is not None and not found.startswith("declines: the call"):
+                courses[0].note("dynamic shapes", found)
+
+    def _concerned(self, dtype: torch.dtype, courses: Sequence[Course], index: int) -> Sequence[Course]:
+        if dtype is torch.float64 and not mpmath_is_installed():
+            self.references["float64"] = "not measured, for mpmath is not installed"
+            return ()
+        return courses if index < LOWERED_DTYPES.get(dtype, 0) else courses[:1]
+
+    def _in_one_dtype(self, what: Trial, courses: Sequence[Course]) -> None:
+        bound = [(course, function) for course in courses if (function := course.bound(what)) is not None]
+        for inputs in what.inputs if bound else ():
+            if what.dtype is torch.float64 and what.pointwise:
+                inputs = _thinned(inputs)
+            self.domain[_described(what, inputs)] = None
+            self._values(what, inputs, bound)
+            if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
+                self._derivatives("gradients", gradients, what, inputs, bound)
+                self._derivatives("second", second_gradients, what, _moderate(what, inputs), bound)
+
+    def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
+        own = flat(what.own(inputs.tensors))
+        comparison = self._comparison(what, inputs, own)
+        for course, function in bound:
+            found = course.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
+            if found is not None and what.sample.exact != "shape":
+                comparison.count("values", course, found)
+
+    def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
+        """The exact results of a call, and how they were come by."""
+        name = str(what.dtype).removeprefix("torch.")
+        function = mp_function(what.sample) if what.pointwise and len(own) == 1 else None
+        exact = [Exact(t) for t in widened(own)]
+        here = what.sample.with_tensors(inputs.tensors)
+        if what.dtype is torch.float64 and function is not None and what.sample.exact == "float64":
+            self.references[name] = f"mpmath with 140 bits, at {MP_POINTS} points"
+            reference = Reference(here, function, Exact(exact[0].high.clone(), torch.zeros_like(exact[0].high)))
+            reference.refined(range(own[0].numel()))
+            return Comparison(what, inputs, own, [reference.exact])
+        if what.dtype is torch.float64 or what.sample.exact != "float64":
+            self.references.setdefault(name, "the op's own kernel")
+            return Comparison(what, inputs, own, exact, against_own=True)
+        try:
+            exact = [Exact(t) for t in flat(what.wide(widened(inputs.tensors)))]
+        except FAILURES:
+            self.references.setdefault(name, "the op's own kernel, for it takes no float64")
+            return Comparison(what, inputs, own, exact, against_own=True)
+        self.references[name] = "the op in float64" + (", its worst points by mpmath" if function else "")
+        return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]) if function else None)
+
+    def _derivatives(self, kind: str, derivative: Derivative, what: Trial, inputs: Inputs, bound: Bound) -> None:
+        """Measure gradients against the op's own in float64, kinks and all."""
+        try:
+            own = derivative(what.own, inputs.tensors, what.pointwise)
+            exact = derivative(what.wide, widened(inputs.tensors), what.pointwise)
+        except FAILURES:
+            return  # the op itself has none
+        if own is None or exact is None:
+            return
+        exact = exact if what.sample.exact == "float64" else list(widened(own))
+        comparison = Comparison(what, inputs, own, [Exact(t) for t in exact], loose=True)
+        for course, function in bound:
+            found = course.results(
+                what, lambda: derivative(function, inputs.tensors, what.pointwise), own, f"{kind}, {inputs.label}"
+            )
+            if found is not None:
+                comparison.count(kind, course, found)
+
+    def _random(self, sample: Sample, courses: Sequence[Course]) -> None:
+        what = Trial(sample, torch.float32, False, ())
+        self.domain["random draws"] = None
+        for course in courses:
+            function = course.bound(what)
+            if function is not None:
+                try:
+                    course.note("random", disagreement(function, what.own, sample.tensors, self.seed))
+                except Exception as error:  # whatever a rule raises is a finding
+                    course.note("random", first_line(error))
+
+    def _in_other_dtypes(self, sample: Sample, courses: Sequence[Course]) -> None:
+        for name, what in promotion_trials(sample, self.seed):
+            for course in courses if name in LOWERED else courses[:1]:
+                function = course.attempt(what)
+                if function == "legal" or isinstance(function, str) and not course.as_written:
+                    continue
+                said = function if isinstance(function, str) else verdict(what, function)
+                # Alternatives serve different calls: a decline counts only if no sample of the dtype is served.
+                if course.dtypes.get(name, "declines").startswith("declines") or not said.startswith(("equal", "decl")):
+                    course.dtypes[name] = said
+
+    def _laid_out_otherwise(self, sample: Sample, courses: Sequence[Course]) -> None:
+        """Whether results lie in memory as the op's own do, for arguments that do not lie in order; as written, and on
+        the first target that is reached, for the framework sees to it on all."""
+        turned = transposed(sample)
+        what = Trial(turned, torch.float32, False, ())
+        try:
+            own = flat(what.own(turned.tensors))
+        except FAILURES:
+            return
+        reached = [course for course in courses[1:] if course.served]
+        for course in [courses[0], *reached[:1]]:
+            function = course.attempt(what)
+            if not isinstance(function, str):
+                found = course.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
+                if found is not None:
+                    course.note("strides", "equal" if same_strides(found, own) else f"differ for {sample}, transposed")
+
+
+def _thinned(inputs: Inputs) -> Inputs:
+    """The first points, which are special values, and evenly many of the others."""
+    many = points.COUNT // MP_POINTS
+
+    def thin(t: torch.Tensor) -> torch.Tensor:
+        return torch.cat([t[:40], t[40::many]]) if t.numel() == points.COUNT else t
+
+    return replace(inputs, tensors=tuple(map(thin, inputs.tensors)))
+
+
+def _moderate(what: Trial, inputs: Inputs) -> Inputs:
+    """Points where second derivatives mean something; the others become one."""
+    if not what.pointwise:
+        return inputs
+    floats = [t for t in inputs.tensors if t.is_floating_point() and t.numel() > 1]
+    keep = torch.stack([points.moderate(t) for t in floats]).all(0)
+    new = [torch.where(keep, t, 1.0) if t.is_floating_point() and t.numel() > 1 else t for t in inputs.tensors]
+    return replace(inputs, tensors=tuple(new))
+
+
+def _described(what: Trial, inputs: Inputs) -> str:
+    if not what.pointwise:
+        return inputs.label
+    count = sum(t.numel() == points.COUNT and t.is_floating_point() for t in what.inputs[0].tensors)
+    if torch.finfo(what.dtype).bits == 16 and count == 1:
+        return "all 65,536 values of 16 bits"
+    kind = {1: "points", 2: "pairs", 3: "triples"}.get(count, "tuples")
+    return f"{points.COUNT:,} {kind} over the whole domain"

@@ -1,0 +1,94 @@
+"""Distance in units of the last place, and what is no distance: NaN, infinity and the sign of zero are values of their
+own. An error is that of the unrounded exact value, so that a correctly rounded result has at most half a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NEAR_OVERFLOW = 16.0
+"""So many ULP from the largest number, infinity is an error like any other; farther away it is another value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Exact values as the unevaluated sum of two float64: what float64 alone cannot hold is in `low`."""
+
+    high: torch.Tensor
+    low: torch.Tensor | None = None
+
+    def rounded(self, dtype: torch.dtype) -> torch.Tensor:
+        """The nearest values of `dtype`."""
+        # float64 -> 16 bits goes through float32 in torch 2.13, which rounds twice only where float32 holds a tie.
+        return self.high.to(dtype)
+
+
+def spacing(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The distance between neighbouring numbers of `dtype` where `x` (float64) lies, as float64. Below the smallest
+    normal number it is that of the subnormal range; beyond the largest, that of the last binade."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(x.double().abs().clamp(info.tiny, info.max))
+    return torch.ldexp(torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1)
+
+
+def ulp_error(found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tensor | None = None) -> torch.Tensor:
+    """|found − exact| in units of the last place of the exact value, float64, shape of `found`; or in given units.
+
+    An infinity stands for the number after the largest. NaN where one of the two is NaN (0 where both are), and where
+    they are infinities of different sign.
+    """
+    exact = exact if isinstance(exact, Exact) else Exact(exact.double())
+    largest = torch.finfo(found.dtype).max
+    unit = spacing(exact.high, found.dtype) if unit is None else unit
+    beyond = exact.rounded(found.dtype).isinf()
+    ours, theirs = found.double(), exact.high
+    steps = (found.isinf().double() * ours.sign() - beyond.double() * theirs.sign()).nan_to_num(0.0)
+    theirs = torch.where(beyond, theirs.sign() * largest, theirs)
+    difference = ours.clamp(-largest, largest) - theirs
+    if exact.low is not None:
+        difference = difference - torch.where(beyond, 0.0, exact.low)
+    last = spacing(torch.full_like(theirs, largest), found.dtype)
+    error = (difference + steps * last).abs() / unit
+    error = torch.where(found.isinf() & beyond & (ours.sign() != theirs.sign()), float("nan"), error)
+    return torch.where(found.isnan() & exact.high.isnan(), 0.0, error)
+
+
+def kinds(x: torch.Tensor) -> torch.Tensor:
+    """What each value is: 0 a finite number, 1 NaN, 2 and 3 the infinities, 4 and 5 the zeros (the negative one last).
+    Of complex numbers, both parts are told."""
+    if x.is_complex():
+        parts = torch.view_as_real(x.resolve_conj())
+        return 8 * kinds(parts[..., 0]) + kinds(parts[..., 1])
+    if not x.is_floating_point():
+        return torch.zeros(x.shape, dtype=torch.int8)
+    negative = torch.signbit(x).to(torch.int8)
+    kind = x.isnan().to(torch.int8)
+    kind = torch.where(x.isinf(), 2 + negative, kind)
+    return torch.where(x == 0, 4 + negative, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How a result deviates from the exact one, value by value."""
+
+    error: torch.Tensor
+    """In ULP, float64; NaN where the values are no finite numbers, or one of them is not."""
+    special: torch.Tensor
+    """Bool: where the result is another kind of value than the exact one: NaN, an infinity, a zero of other sign."""
+
+
+def deviation(
+    found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tensor | None = None, *, signed_zero: bool = True
+) -> Deviation:
+    """Compare a float result with the exact values, of the same shape."""
+    exact = exact if isinstance(exact, Exact) else Exact(exact.double())
+    error = ulp_error(found, exact, unit)
+    wanted = exact.rounded(found.dtype)
+    ours, theirs = kinds(found), kinds(wanted)
+    small = (error <= NEAR_OVERFLOW) & exact.high.isfinite()
+    special = (ours != theirs) & ((ours == 1) | (theirs == 1))
+    special |= ((ours == 2) | (ours == 3) | (theirs == 2) | (theirs == 3)) & (ours != theirs) & ~small
+    # A value that rounds to zero but is none has a sign that only tells where it came from.
+    special |= (ours >= 4) & (exact.high == 0) & (ours != theirs) & (theirs >= 4) & signed_zero
+    return Deviation(torch.where(special | found.isnan(), float("nan"), error), special)

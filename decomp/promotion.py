@@ -1,0 +1,102 @@
+"""The dtypes that are not floats, and mixtures of dtypes: the same call with integers, bools, complex numbers, or with
+tensors of unlike dtypes, must give PyTorch's dtype and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from decomp import points
+from decomp.numerics import kinds
+from decomp.results import MismatchedResults, Refused, flat, held_against
+from decomp.samples import Sample
+from decomp.trials import Function, Trial, takes
+
+OTHERS = (torch.int64, torch.complex64, torch.int32, torch.uint8, torch.bool)
+LOWERED = ("int64", "complex64")
+"""Targets are measured in these."""
+TOLERANCE = 2.0**-17
+"""Relative to each value: results in float are measured in ULP elsewhere."""
+
+
+def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
+    """The call in other dtypes, each with its name: "int64", "complex64", "float32 with float64". Only those that the
+    op takes; nothing for an op without float tensors."""
+    floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
+    if not floats:
+        return
+    pointwise = torch.Tag.pointwise in sample.tags
+    for dtype in OTHERS:
+        tensors = _spread(sample, floats, dtype, seed) if pointwise else None
+        if tensors is None or not takes(sample.with_tensors(tensors)):
+            tensors = _cast(sample, floats, dtype)
+        if takes(changed := sample.with_tensors(tensors)):
+            yield _name(dtype), Trial(changed, dtype, pointwise, ())
+    if len(floats) > 1:
+        for name, dtype in (("float32 with float64", torch.float64), ("float32 with int64", torch.int64)):
+            if takes(changed := sample.with_tensors(_cast(sample, floats[1:], dtype))):
+                yield name, Trial(changed, dtype, pointwise, ())
+
+
+def verdict(what: Trial, function: Function) -> str:
+    """ "equal", or how the results of `function` differ from the op's own."""
+    try:
+        own = flat(what.own(what.sample.tensors))
+        found = flat(function(what.sample.tensors))
+        held_against(found, own)
+    except Refused as refused:
+        return f"declines: {refused}"
+    except MismatchedResults as mismatch:
+        return str(mismatch)
+    except Exception as error:  # whatever a rule raises is a finding
+        return f"fails: {str(error).strip().partition(chr(10))[0]}"
+    for mine, theirs in zip(found, own):
+        wrong = _differs(mine, theirs).flatten().nonzero().flatten()
+        if len(wrong):
+            at = int(wrong[0])
+            inputs = ", ".join(str(t.flatten()[at].item()) for t in what.sample.tensors if t.numel() > at)
+            values = f"{mine.flatten()[at].item()} instead of {theirs.flatten()[at].item()}"
+            return f"{len(wrong)} of {mine.numel()} differ: {values} at {inputs if what.pointwise else what.sample}"
+    return "equal"
+
+
+def _differs(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    if not (mine.is_floating_point() or mine.is_complex()):
+        return mine != theirs
+    small = (theirs.abs() == 0) | (theirs.abs() < 1e-30)
+    scale = 0.0 if small.all() else float(theirs.abs()[theirs.isfinite()].median()) if theirs.isfinite().any() else 0.0
+    tolerance = 8 * torch.finfo(mine.dtype).eps if mine.dtype is not torch.float32 else TOLERANCE
+    allowed = tolerance * (theirs.abs() + scale)
+    far = (mine - theirs).abs() > allowed
+    return torch.where(theirs.isfinite() & mine.isfinite(), far, kinds(mine) != kinds(theirs))
+
+
+def _spread(sample: Sample, floats: list[int], dtype: torch.dtype, seed: int) -> list[torch.Tensor] | None:
+    tensors = sample.tensors
+    if any(t.dim() == 0 for t in tensors) or len(floats) < len(tensors):
+        return None
+    if dtype.is_complex:
+        parts = points.grid(2 * len(floats), torch.float32, (), seed)
+        moderate = [part.clamp(-30, 30).nan_to_num(0.5) for part in parts]
+        return [torch.complex(*moderate[2 * i : 2 * i + 2]) for i in range(len(floats))]
+    return list(points.whole_numbers(len(floats), dtype, seed))
+
+
+def _cast(sample: Sample, which: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
+    """The sample's own numbers in another dtype, where integers keep more than one value apart."""
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    tensors = sample.tensors
+    return [
+        _whole(t, dtype) if i in which and whole else t.to(dtype) if i in which else t for i, t in enumerate(tensors)
+    ]
+
+
+def _whole(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype is torch.bool:
+        return t > 0
+    return (t * 3).round().abs().to(dtype) if not dtype.is_signed else (t * 3).round().to(dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

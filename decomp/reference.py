@@ -1,0 +1,105 @@
+"""What results are held against: the op itself in float64, its worst points computed anew by mpmath where a function of
+mpmath is known for the op; mpmath alone where float64 is what is measured. Never float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+import importlib.util
+import time
+from typing import Any
+
+import torch
+
+from decomp.numerics import Exact
+from decomp.ops import of_function
+from decomp.samples import Sample
+
+MpFunction = Callable[..., Any]
+"""From the arguments of a call, tensors replaced by mpmath numbers, to the exact value; None where it has no word."""
+
+PRECISION = 140
+"""Bits that mpmath computes with."""
+PATIENCE = 5.0
+"""Seconds that mpmath may take for one set of points."""
+
+
+def mpmath_is_installed() -> bool:
+    """Whether float64 can be measured."""
+    return importlib.util.find_spec("mpmath") is not None
+
+
+def mp_function(sample: Sample) -> MpFunction | None:
+    """The function of mpmath for the sample's op, from the library's table."""
+    if not mpmath_is_installed():
+        return None
+    from decomp_rules import exact
+
+    found: MpFunction | None = exact.function(of_function(sample.overload).op.name)
+    return found
+
+
+@dataclass
+class Reference:
+    """Exact results of one pointwise call, made more exact where a comparison finds its worst points."""
+
+    sample: Sample
+    function: MpFunction | None
+    exact: Exact
+    spent: float = 0.0
+    known: set[int] | None = None
+
+    def refined(self, worst: Iterable[int]) -> bool:
+        """Compute these points anew. Returns whether one of them changed so much that it matters."""
+        self.known = self.known or set()
+        new = [i for i in worst if i not in self.known]
+        self.known.update(new)
+        changed = False
+        for i in new:
+            value = self.at(i)
+            if value is None:
+                continue
+            high, low = value
+            before = float(self.exact.high[i])
+            changed |= abs(high - before) > abs(before) * 2.0**-40
+            self.exact.high[i] = high
+            if self.exact.low is not None:
+                self.exact.low[i] = low
+        return changed
+
+    def at(self, index: int) -> tuple[float, float] | None:
+        """The exact value at a point as the sum of two float64; None where mpmath has no word."""
+        if self.function is None or self.spent > PATIENCE:
+            return None
+        import mpmath
+
+        began = time.perf_counter()
+        try:
+            with mpmath.workprec(PRECISION):
+                value = self.function(*_arguments(self.sample, index, mpmath.mpf))
+                return None if value is None else _split(value, mpmath)
+        except (ArithmeticError, ValueError, TypeError, NotImplementedError, mpmath.libmp.NoConvergence):
+            return None
+        finally:
+            self.spent += time.perf_counter() - began
+
+
+def _arguments(sample: Sample, index: int, number: Callable[[float], Any]) -> list[Any]:
+    """The positional arguments of a call at one point, and its keyword arguments after them."""
+
+    def at(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        value = leaf.flatten()[index if leaf.dim() else 0].item()
+        return number(value) if isinstance(value, float) else value
+
+    point = sample.replaced(at)
+    return [*point.args, *point.kwargs.values()]
+
+
+def _split(value: Any, mpmath: Any) -> tuple[float, float] | None:
+    if isinstance(value, mpmath.mpc):
+        return None
+    high = float(value)
+    # mpmath has no negative zero, and leaves infinities to the op's own kernel.
+    return (high, float(value - mpmath.mpf(high))) if high and abs(high) < float("inf") else None

@@ -1,0 +1,171 @@
+"""The tally of one measurement: results come in, call by call, next to the exact ones and to PyTorch's own, and figures
+come out. What is wrong altogether is counted apart from what is inexact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from decomp.certificate import Figures, Mismatch
+from decomp.numerics import Exact, deviation, kinds, spacing
+
+EXAMPLES = 3
+"""How many mismatches a certificate names."""
+LOOSE = 0.01
+"""Gradients, and results of planted special values, are wrong if they are off by so much, relatively."""
+
+Naming = Callable[[int], str]
+"""From the index of a result to the input that gave it."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """One result of a call, in three ways."""
+
+    found: torch.Tensor
+    exact: Exact
+    own: torch.Tensor
+    pointwise: bool
+    """Whether errors are in ULP of each element, or of the largest."""
+    naming: Naming
+    loose: bool = False
+    """Whether the sign of zero is free, but what is far off is wrong: of gradients, and of planted special values."""
+    counted: bool = True
+    """Whether errors count, or only what is wrong altogether."""
+
+
+@dataclass
+class Tally:
+    """Errors so far."""
+
+    against_own: bool = False
+    """Whether the op's own result is the exact one, so that it has no error itself."""
+    points: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+    worst: str = ""
+    own_points: int = 0
+    own_total: float = 0.0
+    own_largest: float = 0.0
+    mismatches: int = 0
+    examples: list[Mismatch] = field(default_factory=list)
+
+    def add(self, results: Results) -> None:
+        """Count one result."""
+        if results.found.numel() == 0:
+            return
+        if results.found.is_complex():
+            results = _of_parts(results)
+        if results.found.is_floating_point():
+            self._floats(results)
+        else:
+            self._mismatched(results.found != results.own, results)
+
+    def figures(self) -> Figures:
+        """What was counted, rounded to what is worth comparing."""
+        return Figures(
+            points=self.points,
+            max=_rounded(self.largest),
+            mean=_rounded(self.total / max(self.points, 1)),
+            worst=self.worst,
+            own_max=None if self.against_own else _rounded(self.own_largest),
+            own_mean=None if self.against_own else _rounded(self.own_total / max(self.own_points, 1)),
+            mismatches=self.mismatches,
+            examples=tuple(self.examples),
+        )
+
+    def _floats(self, results: Results) -> None:
+        unit = None if results.pointwise else _unit_of_largest(results)
+        ours = deviation(results.found, results.exact, unit, signed_zero=not results.loose)
+        own = deviation(results.own, results.exact, unit, signed_zero=not results.loose)
+        # What the op itself makes of the point is never wrong: NaN where float64 would have had a number.
+        wrong = ours.special & ~_same_kind(results)
+        if results.loose:
+            wrong |= _far_off(results, unit)
+        self._mismatched(wrong, results)
+        good = ours.error.isfinite() & ~wrong
+        if not results.counted:
+            return
+        if bool(good.any()):
+            error = torch.where(good, ours.error, 0.0)
+            at = int(error.argmax())
+            if float(error[at]) > self.largest or not self.worst:
+                self.largest, self.worst = float(error[at]), results.naming(at)
+            self.points, self.total = self.points + int(good.sum()), self.total + float(error.sum())
+        fine = own.error.isfinite()
+        theirs = torch.where(fine, own.error, 0.0)
+        self.own_points, self.own_total = self.own_points + int(fine.sum()), self.own_total + float(theirs.sum())
+        self.own_largest = max(self.own_largest, float(theirs.max()))
+
+    def _mismatched(self, wrong: torch.Tensor, results: Results) -> None:
+        where = wrong.nonzero().flatten().tolist()
+        self.mismatches += len(where)
+        for index in where[:: max(1, len(where) // EXAMPLES)][: EXAMPLES - len(self.examples)]:
+            expected = results.exact.rounded(results.found.dtype) if results.found.is_floating_point() else results.own
+            found, wanted = (_number(t[index]) for t in (results.found, expected))
+            self.examples.append(Mismatch(results.naming(index), found, wanted))
+
+
+def worst_points(results: Results, count: int = 8) -> list[int]:
+    """Indices of the largest errors of the rule and of the op's own kernel."""
+    indices: set[int] = set()
+    for value in (results.found, results.own):
+        found = deviation(value, results.exact)
+        error = torch.where(found.special, float("inf"), found.error).nan_to_num(-1.0, posinf=1e300)
+        indices.update(error.topk(min(count, error.numel())).indices.tolist())
+    return sorted(indices)
+
+
+def _unit_of_largest(results: Results) -> torch.Tensor:
+    """One ULP of the largest finite element of a result, for all of them."""
+    size = torch.where(results.exact.high.isfinite(), results.exact.high.abs(), 0.0)
+    return spacing(size.max().expand(size.shape), results.found.dtype)
+
+
+def _same_kind(results: Results) -> torch.Tensor:
+    ours, own = kinds(results.found), kinds(results.own)
+    if results.loose:
+        ours, own = ours.clamp(max=4), own.clamp(max=4)
+    return ours == own
+
+
+def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
+    """Where two finite numbers have little to do with each other, though the op's own is close."""
+    info = torch.finfo(results.found.dtype)
+    exact = results.exact.high
+    difference = (results.found.double() - exact).abs()
+    own = (results.own.double() - exact).abs()
+    allowed = exact.abs() * max(LOOSE, 8 * info.eps) + 1024 * info.smallest_normal
+    if unit is not None:
+        allowed = allowed + 64 * unit
+    finite = results.found.isfinite() & results.own.isfinite() & exact.isfinite()
+    return finite & (difference > allowed) & (difference > 4 * own)
+
+
+def _of_parts(results: Results) -> Results:
+    """Complex results as twice as many real ones, in units of the largest: a part may cancel."""
+
+    def parts(t: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(t.resolve_conj().contiguous()).flatten()
+
+    naming = results.naming
+    exact = Exact(parts(results.exact.high))
+    return replace(
+        results,
+        found=parts(results.found),
+        exact=exact,
+        own=parts(results.own),
+        pointwise=False,
+        naming=lambda i: naming(i // 2),
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _number(value: torch.Tensor) -> str:
+    item = value.item()
+    return f"{item:.9g}" if isinstance(item, float) else str(item)

@@ -1,0 +1,212 @@
+"""Trials: a sample call in one dtype, with the inputs to try it on. A pointwise op is tried on points that cover its
+domain; any other on its sample as it is, ill-conditioned, with ties, and with special values planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+import functools
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from decomp import points
+from decomp.samples import Sample
+
+Function = Callable[[Sequence[torch.Tensor]], Any]
+"""A way to compute a sample's op on other tensors of the same shapes."""
+
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError, AssertionError)
+"""What PyTorch raises where an op does not take a dtype or a value."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors to try a call on."""
+
+    label: str
+    """"points", "as sampled", "shifted by 1,000", "NaN planted"."""
+    tensors: tuple[torch.Tensor, ...]
+    measured: bool = True
+    """Whether errors count; else only which results are NaN, infinite or zero."""
+    trained: bool = False
+    """Whether gradients are measured here too."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sample in one dtype."""
+
+    sample: Sample
+    dtype: torch.dtype
+    pointwise: bool
+    inputs: tuple[Inputs, ...]
+
+    @property
+    def own(self) -> Function:
+        """The op itself."""
+        return functools.partial(_run, self.sample)
+
+    @property
+    def wide(self) -> Function:
+        """The op itself in float64, on the same values."""
+        return functools.partial(_run, in_dtype(self.sample, torch.float64))
+
+
+def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
+    # Some ops write to their inputs: the running statistics of a batch norm.
+    return sample.with_tensors(t.clone() if not t.requires_grad else t for t in tensors).run()
+
+
+def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> Trial | None:
+    """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
+    converted = in_dtype(sample, dtype)
+    pointwise = torch.Tag.pointwise in sample.tags and torch.Tag.nondeterministic_seeded not in sample.tags
+    if pointwise:
+        spread = over_points(converted, numbers, seed)
+        if spread is not None and takes(spread):
+            return Trial(spread, dtype, True, (Inputs("points", tuple(spread.tensors), trained=True),))
+    if not takes(converted):
+        return None
+    return Trial(converted, dtype, False, tuple(_variants(converted, seed)))
+
+
+def takes(sample: Sample) -> bool:
+    """Whether the op runs on these arguments."""
+    try:
+        _run(sample, sample.tensors)
+    except FAILURES:
+        return False
+    return True
+
+
+def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
+    """The sample with its floating tensors, and the floating dtypes that it names, in another dtype."""
+    complex_dtype = torch.complex128 if dtype is torch.float64 else torch.complex64
+
+    def cast(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return leaf.to(dtype)
+        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
+            return leaf.to(complex_dtype)
+        if sample.exact == "own" and isinstance(leaf, torch.dtype):
+            return leaf
+        if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
+            return dtype
+        return complex_dtype if isinstance(leaf, torch.dtype) and leaf.is_complex else leaf
+
+    return sample.replaced(cast)
+
+
+def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The same values in float64 or complex128."""
+    wide = {True: torch.float64, False: torch.complex128}
+    return tuple(t.to(wide[t.is_floating_point()]) if t.is_floating_point() or t.is_complex() else t for t in tensors)
+
+
+def transposed(sample: Sample) -> Sample:
+    """The same call on tensors whose last two dimensions lie in memory the other way round."""
+    return sample.with_tensors(t.mT.contiguous().mT if t.dim() > 1 else t for t in sample.tensors)
+
+
+def over_points(sample: Sample, numbers: Sequence[float], seed: int) -> Sample | None:
+    """A pointwise call with its float tensors spread over points; None if it has none. Tensors of other dtypes are
+    repeated; tensors of no dimension beside larger ones stay."""
+    tensors = sample.tensors
+    spread = [i for i, t in enumerate(tensors) if t.dim() or not any(other.dim() for other in tensors)]
+    floats = [i for i in spread if tensors[i].is_floating_point()]
+    if not floats or len({tensors[i].dtype for i in floats}) > 1:
+        return None
+    columns = dict(zip(floats, points.grid(len(floats), tensors[floats[0]].dtype, tuple(numbers), seed)))
+    new = [columns[i] if i in columns else _repeated(t) if i in spread else t for i, t in enumerate(tensors)]
+    return sample.with_tensors(new)
+
+
+def _repeated(values: torch.Tensor) -> torch.Tensor:
+    if values.dtype is torch.bool:
+        return points.whole_numbers(1, torch.bool)[0]
+    flat = values.flatten() if values.numel() else values.new_zeros(1)
+    return flat.repeat(points.COUNT // len(flat) + 1)[: points.COUNT]
+
+
+def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
+    """The tensors of a call as they are, and changed in ways that the op still takes."""
+    tensors = tuple(sample.tensors)
+    yield Inputs("as sampled", tensors, trained=True)
+    finite = _all_finite(sample, tensors)
+    for label, change, measured, trained in _CHANGES:
+        random = torch.Generator().manual_seed(seed)
+        changed = tuple(change(t, random) if _changeable(t) else t for t in tensors)
+        same = all(a is b for a, b in zip(tensors, changed))
+        if not same and takes(sample.with_tensors(changed)):
+            if not measured or not finite or _all_finite(sample, changed):
+                yield Inputs(label, changed, measured, trained)
+
+
+def _changeable(t: torch.Tensor) -> bool:
+    return bool(t.is_floating_point()) and t.dim() > 0 and t.numel() > 1
+
+
+def _all_finite(sample: Sample, tensors: Sequence[torch.Tensor]) -> bool:
+    try:
+        results = pytree.tree_leaves(_run(sample, tensors))
+    except FAILURES:
+        return False
+    return all(bool(r.isfinite().all()) for r in results if isinstance(r, torch.Tensor) and r.is_floating_point())
+
+
+def _shifted(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t + (1000 if t.dtype is not torch.float16 else 30)
+
+
+def _cancelling(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    flat = t.flatten().clone()
+    half = len(flat) // 2
+    flat[half : 2 * half] = -flat[:half] * (1 + 2.0**-9)
+    return flat[torch.randperm(len(flat), generator=random)].reshape(t.shape)
+
+
+def _ranging(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    reach = 5 if t.dtype is torch.float16 else 15
+    return t * torch.exp2(torch.randint(-reach, reach + 1, t.shape, generator=random).double()).to(t.dtype)
+
+
+def _tied(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t.round()
+
+
+def _planting(*values: float) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    """A few elements replaced by these values."""
+
+    def planted(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        flat = t.flatten().clone()
+        where = torch.randperm(len(flat), generator=random)[: max(len(values), len(flat) // 6)]
+        new = torch.tensor(values, dtype=torch.float64).repeat(len(where) // len(values) + 1)[: len(where)]
+        flat[where] = new.to(t.dtype)
+        return flat.reshape(t.shape)
+
+    return planted
+
+
+def _huge(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t.sign() * (torch.finfo(t.dtype).max / 2)
+
+
+def _subnormal(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return (t.double() * (torch.finfo(t.dtype).smallest_normal / 4)).to(t.dtype)
+
+
+_NAN, _INF = float("nan"), float("inf")
+_CHANGES: tuple[tuple[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor], bool, bool], ...] = (
+    ("shifted by 1,000", _shifted, True, False),
+    ("cancelling", _cancelling, True, False),
+    ("over a wide range", _ranging, True, False),
+    ("with ties", _tied, True, True),
+    ("NaN planted", _planting(_NAN), False, False),
+    ("infinities planted", _planting(_INF, -_INF), False, False),
+    ("zeros planted", _planting(0.0, -0.0), True, False),
+    ("huge", _huge, False, False),
+    ("subnormal", _subnormal, False, False),
+)
+"""Label, change, whether errors are measured, whether gradients are."""
