@@ -27,8 +27,15 @@ Lengths = Tensor | Sequence[int]
 
 
 @register(aten.ctc_loss)
-def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0,
-             reduction: int = MEAN, zero_infinity: bool = False) -> Tensor:
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: int = MEAN,
+    zero_infinity: bool = False,
+) -> Tensor:
     """−log p(target), over the target's length before the mean is taken. As the op's, the gradient is that of log_probs
     which are normalised: exp(log p) − posterior. Where the loss is infinite the op's is NaN, and here it is not."""
     batched = log_probs.dim() == 3
@@ -47,8 +54,14 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_
 
 
 @register(aten._ctc_loss)
-def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0,
-              zero_infinity: bool = False) -> tuple[Tensor, Tensor]:
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[Tensor, Tensor]:
     """−log p(target), and log α of every step and place, −∞ where a sequence has ended."""
     if isinstance(target_lengths, Tensor) or not isinstance(target_lengths, (list, tuple)):
         return decline("the shape of log α depends on the lengths, which are data")
@@ -63,8 +76,15 @@ def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target
 
 @register(aten._ctc_loss_backward)
 def _ctc_loss_backward(
-    grad: Tensor, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths,
-    neg_log_likelihood: Tensor, log_alpha: Tensor, blank: int, zero_infinity: bool = False,
+    grad: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
+    blank: int,
+    zero_infinity: bool = False,
 ) -> Tensor:
     """g (exp(log p) − posterior) while a sequence runs, the posterior of a class being Σ α β / (p · p(target)) over the
     places that show it."""

@@ -21,30 +21,45 @@ SUM, MEAN, MAX = range(3)
 
 
 @register(aten.embedding)
-def embedding(weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False,
-              sparse: bool = False) -> Tensor:
-    """Rows of the table, whose gradient is divided by how often the batch has their index. (Where the gradient is plain,
-    the rule for that comes first.) A sparse gradient is a dense one here, with the same values."""
+def embedding(
+    weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """Rows of the table, whose gradient is divided by how often the batch has their index. (Where the gradient is
+    plain, the rule for that comes first.) A sparse gradient is a dense one here, with the same values."""
     rows = torch.embedding(weight, indices, padding_idx)
     return scaled_gradient(rows, shares(rows, indices).unsqueeze(-1)) if scale_grad_by_freq else rows
 
 
-@register(aten.embedding_bag)
-def embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = SUM,
-    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
-    padding_idx: int | None = None,
+@register(aten._embedding_bag_forward_only)
+def _embedding_bag_forward_only(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The kernel; a padding index may count from the end."""
-    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    return aten._embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
-                               include_last_offset, padding)
+    """`_embedding_bag`, whose sizes are as many as the offsets."""
+    out, bag, size, largest = _embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx
+    )
+    spare = offsets.shape[0] - size.shape[0]
+    return out, bag, torch.constant_pad_nd(size, [0, spare], 0) if spare else size, largest
 
 
-@register(aten._embedding_bag, aten._embedding_bag_forward_only)
+@register(aten._embedding_bag)
 def _embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = SUM,
-    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Σ w row over each bag, the mean or the maximum of its rows, 0 where it is empty; then what the backward op reads:
@@ -72,9 +87,18 @@ def _embedding_bag(
 
 @register(aten._embedding_bag_backward, aten._embedding_bag_dense_backward)
 def _embedding_bag_backward(
-    grad: Tensor, indices: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: Any,
-    scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, offsets: Tensor | None = None,
-    sparse: bool = False, padding_idx: int = -1,
+    grad: Tensor,
+    indices: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    offsets: Tensor | None = None,
+    sparse: bool = False,
+    padding_idx: int = -1,
 ) -> Tensor:
     """Each row's share of its bag's gradient: all of it, over the size of the bag for a mean, and where the row was
     largest for a maximum."""
@@ -83,8 +107,9 @@ def _embedding_bag_backward(
     out = torch.zeros([num_weights, grad.shape[1]], dtype=wide(grad).dtype, device=grad.device)
     if mode == MAX:
         filled = cast(bag_size > 0, torch.bool).unsqueeze(-1)
-        return cast(out.scatter_add(0, cast(maximum_indices, torch.int64), torch.where(filled, wide(grad), 0.0)),
-                    grad.dtype)
+        return cast(
+            out.scatter_add(0, cast(maximum_indices, torch.int64), torch.where(filled, wide(grad), 0.0)), grad.dtype
+        )
     bag = bag_of(indices, offsets) if offsets is not None else offset2bag
     share = torch.index_select(wide(grad), 0, bag)
     if mode == MEAN:
@@ -98,7 +123,12 @@ def _embedding_bag_backward(
 
 @register(aten._embedding_bag_per_sample_weights_backward)
 def _embedding_bag_per_sample_weights_backward(
-    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, mode: int,
+    grad: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    mode: int,
     padding_idx: int = -1,
 ) -> Tensor:
     """Σ over the features of row · gradient of its bag."""
@@ -122,8 +152,8 @@ def bag_of(indices: Tensor, starts: Tensor) -> Tensor:
 
 
 def largest_rows(rows: Tensor, member: Tensor, indices: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each bag by feature, and the index whose row it is: 0 of none. As in the kernel, which asks whether
-    a number exceeds the best before it, a NaN counts only where it is the first."""
+    """The largest of each bag by feature, and the index whose row it is: 0 of none. As in the kernel, which asks
+    whether a number exceeds the best before it, a NaN counts only where it is the first."""
     first = torch.cumsum(cast(member, torch.int64), 1) == 1
     valued = (member & first).unsqueeze(-1) | (member.unsqueeze(-1) & (rows == rows))
     found = torch.max(torch.where(valued, rows, float("-inf")), 1)
@@ -142,8 +172,13 @@ def shares(like: Tensor, indices: Tensor) -> Tensor:
 def quick(weight: Tensor, per_sample_weights: Tensor | None, padding_idx: int) -> bool:
     """Whether the CPU's kernel sums without noting the bag of each index."""
     dense = per_sample_weights is None or per_sample_weights.stride(0) == 1
-    return (weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float16) and weight.stride(1) == 1
-            and padding_idx < 0 and dense)
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.float16)
+        and weight.stride(1) == 1
+        and padding_idx < 0
+        and dense
+    )
 
 
 def saved(weight: Tensor, bag: Tensor, size: Tensor, largest: Tensor | None, offsets: Tensor) -> list[Tensor]:

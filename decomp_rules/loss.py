@@ -154,14 +154,15 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor
 def multi_margin_loss(x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None,
                       reduction: int = MEAN) -> Tensor:
     """Σ max(margin − xₜ + xⱼ, 0)ᵖ / C over the classes j ≠ t, times the weight of t."""
-    rows = wide(x).reshape(-1, x.shape[-1])
+    count = x.shape[-1] if x.dim() else 1
+    rows = wide(x).reshape(-1, count)
     index = target.reshape(-1, 1)
     gap = margin - torch.gather(rows, 1, index) + rows
-    missed = (gap > 0) & (torch.arange(x.shape[-1], device=x.device) != index)
+    missed = (gap > 0) & (torch.arange(count, device=x.device) != index)
     gap = torch.where(missed, gap, 0)
     gap = gap * gap if p == 2 else gap
     gap = gap if weight is None else gap * torch.index_select(wide(weight), 0, index.reshape(-1)).unsqueeze(1)
-    loss = torch.sum(gap, [1]) / x.shape[-1]
+    loss = torch.sum(gap, [1]) / count
     return reduced(loss.reshape(target.shape) if reduction == NONE else loss, reduction, x.dtype)
 
 
@@ -169,7 +170,7 @@ def multi_margin_loss(x: Tensor, target: Tensor, p: float = 1, margin: float = 1
 def multilabel_margin_loss_forward(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
     """Σ max(1 − xₜ + xⱼ, 0) / C over the targets t of a row, which end at the first −1, and the other classes j; and
     which classes are targets."""
-    count = x.shape[-1]
+    count = x.shape[-1] if x.dim() else 1
     rows, labels = wide(x).reshape(-1, count), target.reshape(-1, count)
     used = torch.cumsum((labels < 0).to(torch.int64), 1) == 0
     index = torch.where(used, labels, 0)

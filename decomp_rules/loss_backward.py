@@ -70,7 +70,7 @@ def nll_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, weight: Te
 def multi_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, p: float, margin: float,
                                weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
     """p max(margin − xₜ + xⱼ, 0)ᵖ⁻¹ w g / C at the classes j ≠ t, and minus their sum at t."""
-    count = x.shape[-1]
+    count = x.shape[-1] if x.dim() else 1
     rows, index = wide(x).reshape(-1, count), target.reshape(-1, 1)
     gap = margin - torch.gather(rows, 1, index) + rows
     at_target = torch.arange(count, device=x.device) == index
@@ -87,7 +87,7 @@ def multi_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, p
 def multilabel_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int,
                                     is_target: Tensor) -> Tensor:
     """g / C at each class j for every target t with 1 − xₜ + xⱼ > 0, and as much less at t."""
-    count = x.shape[-1]
+    count = x.shape[-1] if x.dim() else 1
     rows, labels = wide(x).reshape(-1, count), target.reshape(-1, count)
     used = torch.cumsum((labels < 0).to(torch.int64), 1) == 0
     index = torch.where(used, labels, 0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules import norms
 from decomp_rules.operands import cast, wide
-from decomp_rules.reduction import extent
+from decomp_rules.reduction import extent, known_empty
 
 RULES = Rules(norms.RULES)
 register = RULES.register
@@ -32,7 +32,7 @@ def native_layer_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor
                       eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b, the mean and 1 / √(var + ε). 2.8 ULP of the largest of a row, the kernel 2.9."""
     normal, mean, rstd = standardised(wide(x), trailing(x, normalized_shape), eps)
-    return cast(affine(normal, weight, bias), x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
+    return cast(affine(normal, weight, bias), x.dtype), cast(mean.detach(), x.dtype), cast(rstd.detach(), x.dtype)
 
 
 @register(aten.native_layer_norm_backward)
@@ -137,6 +137,8 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                running_var: Tensor | None, training: bool, momentum: float, eps: float) -> Tensor:
     """(x − mean) / √(var + ε) · w + b per channel, with the batch's statistics or given ones, by the kernel."""
+    if known_empty(x):
+        return cast(affine(x, *(None if p is None else torch.sum(p) for p in (weight, bias))).clone(), x.dtype)
     if training and running_mean is not None:
         return decline("running statistics are updated in place")
     return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
@@ -163,7 +165,19 @@ def _native_batch_norm_legit(x: Tensor, weight: Tensor | None, bias: Tensor | No
     channels = x.shape[1]
     normal, mean, rstd = standardised(wide(x), all_but_channel(x), eps)
     out = affine(normal, per_channel(weight, x), per_channel(bias, x))
-    return cast(out, x.dtype), cast(mean.reshape(channels), x.dtype), cast(rstd.reshape(channels), x.dtype)
+    mean, rstd = mean.detach().reshape(channels), rstd.detach().reshape(channels)
+    return cast(out, x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
+
+
+@register(aten._native_batch_norm_legit)
+def _native_batch_norm_legit_evaluated(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm with given statistics, by the kernel."""
+    if training:
+        return decline("running statistics are updated in place")
+    return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
 
 
 @register(aten._native_batch_norm_legit_no_training)
@@ -216,9 +230,12 @@ def native_batch_norm_backward(
 
 
 def standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1."""
+    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. What the rounded mean
+    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance."""
     mean = torch.mean(x, dims, keepdim=True)
     centred = x - mean
+    left = torch.mean(centred, dims, keepdim=True).detach()
+    mean, centred = mean + left, centred - left
     rstd = torch.rsqrt(torch.mean(centred * centred, dims, keepdim=True) + eps)
     return centred * rstd, mean, rstd
 

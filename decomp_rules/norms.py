@@ -94,6 +94,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Σ (x / max(‖x‖, ε)) (y / max(‖y‖, ε)); as in the op, the gradient ignores ε."""
     dtype = torch.result_type(x1, x2)
+    x1, x2 = torch.broadcast_tensors(x1, x2)
     first, second = floored_unit(wide(cast(x1, dtype)), dim, eps), floored_unit(wide(cast(x2, dtype)), dim, eps)
     return cast(torch.sum(first * second, [dim]), dtype)
 
@@ -199,8 +200,9 @@ def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor
     """The p-norm over `dims` of x, which is not negative unless p is 2."""
     if p == math.inf or p == -math.inf:
         return torch.amax(x, dims, keepdim) if p > 0 else torch.amin(x, dims, keepdim)
-    if p == 0:
-        return torch.sum((x != 0).to(x.dtype), dims, keepdim)
+    if p == 0:  # no entry is taken from x itself, but a gradient there is, of zeros
+        never = torch.full_like(x, False, dtype=torch.bool)
+        return torch.sum(torch.where(never, x, (x != 0).to(x.dtype)), dims, keepdim)
     if p == 1:
         return torch.sum(x, dims, keepdim)
     if p == 2:

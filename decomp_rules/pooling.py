@@ -17,6 +17,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 
+from .gradients import carrying
 from .operands import cast
 from .windows import cut, every, fit, ntuple, opmath, spread
 
@@ -208,9 +209,14 @@ def max_unpool3d(x: Tensor, indices: Tensor, output_size: Any, stride: Any, padd
 
 
 def _unpooled(x: Tensor, indices: Tensor, sizes: Sequence[Any]) -> Tensor:
+    """Overlapping windows name an element more than once: one of them is its value, each takes its gradient."""
     lead = list(x.shape[:-len(sizes)])
     zeros = torch.zeros([*lead, math.prod(sizes)], dtype=x.dtype, device=x.device)
-    return zeros.scatter(-1, indices.flatten(-len(sizes)), x.flatten(-len(sizes))).reshape([*lead, *sizes])
+    index, flat = indices.flatten(-len(sizes)), x.flatten(-len(sizes))
+    value = zeros.scatter(-1, index, flat.detach())
+    if x.is_floating_point():
+        value = carrying(value, zeros.scatter_add(-1, index, flat))
+    return value.reshape([*lead, *sizes])
 
 
 def _average_nd(dims: int) -> Callable[..., Tensor]:
