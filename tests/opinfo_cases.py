@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 import itertools
+import random
 from typing import Any
 import warnings
 
@@ -46,7 +47,12 @@ class Case:
     info: Any
 
     def __str__(self) -> str:
-        return f"{self.entry}-{str(self.dtype).removeprefix('torch.')}-{self.capture}"
+        return f"{self.entry}-{self.dtype_name}-{self.capture}"
+
+    @property
+    def dtype_name(self) -> str:
+        """`float32`."""
+        return str(self.dtype).removeprefix("torch.")
 
     def programs(self, count: int) -> Iterator[Program]:
         """Up to `count` ordinary samples spread over all, and one of special values where that makes sense."""
@@ -138,13 +144,18 @@ def _filled(leaves: list[Any], values: Any) -> list[Any]:
 def _op_programs(case: Case, count: int) -> Iterator[Program]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(SEED)
+        _seeded()
         samples = list(itertools.islice(case.info.sample_inputs("cpu", case.dtype), 400))
     wanted = count if case.capture == "exported" else 1
     for sample in _spread(samples, wanted):
         yield _program(case, (sample.input, *sample.args), sample.kwargs, sample.output_process_fn_grad)
     if case.capture == "exported":
         yield from _special_programs(case, samples)
+
+
+def _seeded() -> None:
+    torch.manual_seed(SEED)
+    random.seed(SEED)
 
 
 def _spread(samples: list[Any], count: int) -> list[Any]:
@@ -213,7 +224,7 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
     training = case.capture == "training"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(SEED)
+        _seeded()
         found = case.info.module_inputs_func(
             case.info, device="cpu", dtype=case.dtype, requires_grad=False, training=training
         )

@@ -1,36 +1,47 @@
 """The sweep by hand: `python -m tests.opinfo_sweep --target tinygrad --op 'nn.functional.*' --dtype float32`. It prints
-what is not clean and why, then a table by target; `--json FILE` keeps every verdict."""
+what is not clean and why, then a table by target. `--write` keeps the table of a whole run for the README."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+import dataclasses
 import json
 import logging
 import re
 import sys
-from typing import Any
 
 import torch
 
 from decomp_rules import targets
 from tests.opinfo_cases import DTYPES, Case, cases
-from tests.opinfo_verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG, Verdict, judge
+from tests.opinfo_table import Row, markdown, write
+from tests.opinfo_verdict import CLEAN, judge
 
-WORST = (CLEAN, DECLARED, BLOCKED, WRONG, FAILED)
+TARGETS = ("core_aten", "tinygrad", "luminal")
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str]) -> None:
     """Run what the arguments choose."""
     options = _options(argv)
     chosen = [case for case in cases() if _wanted(case, options)][:: options.stride]
-    jobs = [(case, name) for case in chosen for name in options.target]
-    rows = _judged(jobs, options)
-    _summary(rows, options.target)
+    jobs = [(str(case), name, options.samples) for name in options.target for case in chosen]
+    rows = []
+    with open(options.json or "/dev/null", "w") as log:
+        for count, row in enumerate(_judged(jobs, options.workers), 1):
+            rows.append(row)
+            print(json.dumps(dataclasses.asdict(row)), file=log, flush=True)
+            if row.status != CLEAN:
+                print(f"{row.status:8} {row.target:9} {row.entry}-{row.dtype}-{row.capture}: {row.why}", flush=True)
+            if count % 500 == 0:
+                print(f"... {count} of {len(jobs)}", file=sys.stderr, flush=True)
+    print(markdown(rows))
+    if options.write:
+        write(rows, " ".join(["python -m tests.opinfo_sweep", *argv]))
 
 
-def _options(argv: list[str] | None) -> argparse.Namespace:
+def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", action="append", help="a built-in target; may be repeated (default: three)")
     parser.add_argument("--op", default="", help="regular expression that the entry's name must match from its start")
@@ -38,70 +49,47 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--capture", default="", help="regular expression over the capture (exported, function, ...)")
     parser.add_argument("--samples", type=int, default=3, help="samples a case")
     parser.add_argument("--stride", type=int, default=1, help="only every n-th case")
-    parser.add_argument("--workers", type=int, default=0, help="processes (default: none, in this process)")
+    parser.add_argument("--workers", type=int, default=0, help="processes (default: none but this one)")
     parser.add_argument("--json", help="file for all verdicts, one a line")
+    parser.add_argument("--write", action="store_true", help="keep the table beside the benchmark results")
     options = parser.parse_args(argv)
-    options.target = options.target or ["core_aten", "tinygrad", "luminal"]
+    options.target = options.target or list(TARGETS)
     options.dtype = options.dtype or [str(dtype).removeprefix("torch.") for dtype in DTYPES]
     return options
 
 
-def _wanted(case: Case, options: Any) -> bool:
+def _wanted(case: Case, options: argparse.Namespace) -> bool:
     return (
         re.match(options.op, case.entry) is not None
         and re.match(options.capture, case.capture) is not None
-        and str(case.dtype).removeprefix("torch.") in options.dtype
+        and case.dtype_name in options.dtype
     )
 
 
-def _judged(jobs: list[tuple[Case, str]], options: Any) -> list[dict[str, str]]:
-    rows = []
-    log = open(options.json, "w") if options.json else None
-    for (case, target), verdict in zip(jobs, _verdicts(jobs, options)):
-        row = {"entry": case.entry, "dtype": str(case.dtype).removeprefix("torch."), "capture": case.capture,
-               "target": target, "status": verdict.status, "why": verdict.why}
-        rows.append(row)
-        if log:
-            print(json.dumps(row), file=log, flush=True)
-        if verdict.status != CLEAN:
-            print(f"{verdict.status:8} {target:9} {case}: {verdict.why}", flush=True)
-    return rows
+Job = tuple[str, str, int]
 
 
-def _verdicts(jobs: list[tuple[Case, str]], options: Any) -> Any:
-    arguments = [(str(case), target, options.samples) for case, target in jobs]
-    if not options.workers:
-        yield from map(_verdict, arguments)
+def _judged(jobs: list[Job], workers: int) -> Iterator[Row]:
+    if not workers:
+        yield from map(verdict, jobs)
         return
-    with ProcessPoolExecutor(options.workers) as pool:
-        yield from pool.map(_verdict, arguments, chunksize=8)
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(verdict, jobs, chunksize=8)
 
 
 _KNOWN: dict[str, Case] = {}
 
 
-def _verdict(job: tuple[str, str, int]) -> Verdict:
+def verdict(job: Job) -> Row:
+    """Judge the case of a name, in whatever process this is."""
     name, target, count = job
     if not _KNOWN:
         torch.set_num_threads(1)
         logging.disable(logging.ERROR)
         _KNOWN.update({str(case): case for case in cases()})
-    return judge(_KNOWN[name], getattr(targets, target), count)
-
-
-def _summary(rows: list[dict[str, str]], names: list[str]) -> None:
-    """How many entries are clean in every dtype and capture, by target, operators and modules apart."""
-    for name in names:
-        for kind, is_module in (("operators", False), ("modules", True)):
-            worst: dict[str, str] = {}
-            for row in rows:
-                entry = row["entry"]
-                if row["target"] == name and (re.match(r"nn\.[A-Z]", entry) is not None) == is_module:
-                    worst[entry] = max(worst.get(entry, CLEAN), row["status"], key=WORST.index)
-            if worst:
-                counts = Counter(worst.values())
-                shares = ", ".join(f"{counts[status]} {status}" for status in WORST if counts[status])
-                print(f"{name}: {counts[CLEAN]}/{len(worst)} {kind} clean ({counts[CLEAN] / len(worst):.1%}): {shares}")
+    case = _KNOWN[name]
+    found = judge(case, getattr(targets, target), count)
+    return Row(case.entry, case.dtype_name, case.capture, target, found.status, found.why)
 
 
 if __name__ == "__main__":
