@@ -1,8 +1,8 @@
 """Floating point arithmetic from plain ops: the dtype to compute in, exact splits, products with exact constants,
 polynomials.
 
-The rules for elementary functions stand on these. Everything that only repairs rounding is detached, so that the
-gradient is that of the exact formula; everything else is differentiable as it stands.
+The rules for elementary functions stand on these. What only repairs rounding is to be given detached, so that the
+gradient is that of the exact formula.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ LN_2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 # The bits of half a significand, the factor that splits one there, and the integer that masks its lower half.
 _HALF = {torch.float32: 12, torch.float64: 26}
 _SPLITTER = {torch.float32: 2.0**12 + 1, torch.float64: 2.0**27 + 1}
-_MASK = {torch.float32: (torch.int32, -0x1000), torch.float64: (torch.int64, -0x8000000)}
+# A power of two and what the square of a number times it exceeds where all that products of halves leave over is exact:
+# the number exceeds 2⁻⁷⁶, in float64 2⁻⁵⁵⁰.
+_SOUND = {torch.float32: (2.0**40, 2.0**-72), torch.float64: (2.0**330, 2.0**-440)}
 
 
 def float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,38 +84,58 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def upper_half(x: Tensor) -> Tensor:
-    """`x` rounded to half its digits, detached: the rest is exact, and so is a product of two halves. NaN where
-    2¹²·x overflows (float64: 2²⁷·x). G. W. Veltkamp; T. J. Dekker, Numer. Math. 18 (1971)."""
-    x = x.detach()
+    """`x` rounded to half its digits: the rest is exact, and so is a product of two halves. NaN where 2¹²·x overflows
+    (float64: 2²⁷·x). G. W. Veltkamp; T. J. Dekker, Numer. Math. 18 (1971)."""
     scaled = x * _SPLITTER[x.dtype]
-    return scaled - (scaled - x)
+    return scaled + (x - scaled)
 
 
-def masked_half(x: Tensor) -> Tensor:
-    """`x` with the lower half of its digits cut off, detached; for all floats, on targets that reinterpret bits."""
-    integer, mask = _MASK[x.dtype]
-    return torch.bitwise_and(x.detach().view(integer), mask).view(x.dtype)
+def split(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`x` in two halves of its digits; both NaN where `upper_half` is."""
+    high = upper_half(x)
+    return high, x - high
 
 
 def square_error(x: Tensor, square: Tensor) -> Tensor:
-    """x² − square, exactly, where `square` is the rounded x·x; detached."""
-    x, square = x.detach(), square.detach()
-    high = upper_half(x)
-    low = x - high
+    """x² − square, exactly, where `square` is the rounded x·x."""
+    high, low = split(x)
     return ((high * high - square) + (high + high) * low) + low * low
 
 
+def product_error(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor], product: Tensor) -> Tensor:
+    """x·y − product, exactly, where `product` is the rounded one and the factors are split."""
+    (x_high, x_low), (y_high, y_low) = x, y
+    return ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+
+
+def corrected(rough: Tensor, error: Tensor, source: Tensor) -> Tensor:
+    """rough + error, but `rough` where `source` is so small that the parts of the error were rounded, or where they
+    overflowed. A zero keeps its sign if error is not of the other one."""
+    scale, threshold = _SOUND[rough.dtype]
+    scaled = source * scale
+    # An error that is infinite or NaN makes the comparison false.
+    return rough + torch.where(error * 0 + threshold < scaled * scaled, error, -0.0)
+
+
+def valued(smooth: Tensor, value: Tensor) -> Tensor:
+    """`value`, which is detached, with the gradients of `smooth`, which is finite. What is subtracted is +0, which
+    changes nothing, not even the sign of a zero."""
+    return value - (smooth.detach() - smooth)
+
+
 def times_exact(x: Tensor, factor: Fraction) -> Tensor:
-    """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper halves multiply exactly, the rest is small."""
+    """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper halves multiply exactly, the rest is small.
+    At most 1 ULP where the result is next to 0 or next to overflow."""
     exponent = math.frexp(float(factor))[1]
     scale = Fraction(2) ** (_HALF[x.dtype] - exponent)
     high = Fraction(int(factor * scale)) / scale
+    product = x * float(factor)
     if high == factor:
-        return x * float(factor)
-    upper = upper_half(x)
-    product = upper * float(high) + ((x - upper) * float(high) + x * float(factor - high))
-    # Of an infinite x, and of the largest, the halves are NaN.
-    return torch.where(product != product, x * float(factor), product)
+        return product
+    point, rounded = x.detach(), product.detach()
+    upper, lower = split(point)
+    error = (upper * float(high) - rounded) + lower * float(high) + point * float(factor - high)
+    return corrected(product, error, rounded)
 
 
 def signed_like(x: Tensor, magnitude: Any) -> Tensor:

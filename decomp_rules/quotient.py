@@ -12,15 +12,17 @@ from torch import Tensor
 
 from decomp import Declined, Rules, decline
 from decomp_rules.floating import (
+    corrected,
     float_dtype,
     float_math,
     is_tensor,
-    masked_half,
     promoted_in_any_order,
+    split,
     times_exact,
+    upper_half,
     working_dtype,
 )
-from decomp_rules.operands import cast, constant
+from decomp_rules.operands import HALVES, cast, constant
 
 RULES = Rules()
 register = RULES.register
@@ -29,38 +31,50 @@ aten = torch.ops.aten
 
 @register(aten.div)
 def true_divide(x: Tensor, other: Any) -> Tensor:
-    """x / y by a number: x times 1/y in two parts, ≤ 0.51 ULP, so that exact quotients stay exact.
-    By a tensor: x·(1/y), both scaled where y is so large or small that 1/y has no float, ≤ 1.5 ULP."""
+    """x / y, ≤ 0.51 ULP and so exact where it can be, as x·(1/y) and what that product is off by; by a number, with the
+    number's inverse in two parts. ≤ 1.5 ULP where x or the result is within 2⁴⁰ of the smallest or largest float."""
     dtype = float_dtype(x, other)
     if dtype.is_complex:
         return decline("only real numbers")
     inner = working_dtype(dtype)
     numerator = cast(x, inner) if is_tensor(x) else constant(other, x, inner)
+    # What is rounded to a half type at the end is exact there without a correction.
+    exact = dtype not in HALVES
     if is_tensor(other):
-        return cast(_quotient(numerator, cast(other, inner)), dtype)
-    return cast(_quotient_by_number(numerator, other), dtype)
+        return cast(_quotient(numerator, cast(other, inner), exact), dtype)
+    return cast(_quotient_by_number(numerator, other, exact), dtype)
 
 
-def _quotient_by_number(x: Tensor, number: Any) -> Tensor:
+def _quotient_by_number(x: Tensor, number: Any, exact: bool) -> Tensor:
     if isinstance(number, (torch.SymInt, torch.SymFloat)):
-        return _quotient(x, constant(x, number))
+        return _quotient(x, constant(x, number), exact)
     divisor = _as_float32(number) if x.dtype == torch.float32 else float(number)
     if divisor == 0:
         return x * math.copysign(math.inf, divisor)
     if not math.isfinite(divisor):
         return x * (1 / divisor)
     if not 2.0**-120 < abs(divisor) < 2.0**120:
-        return _quotient(x, constant(x, divisor))
-    return times_exact(x, 1 / Fraction(divisor))
+        return _quotient(x, constant(x, divisor), exact)
+    return times_exact(x, 1 / Fraction(divisor)) if exact else x * (1 / divisor)
 
 
-def _quotient(x: Tensor, y: Tensor) -> Tensor:
+def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     # Where |y| is beyond 2^±(shift + 2), x times the scale overflows only if x/y does.
     shift = 60 if y.dtype == torch.float32 else 508
     size = y.detach() * y.detach()
     larger = torch.where(2.0 ** (2 * shift + 4) < size, constant(y, 2.0**-shift), 1.0)
     scale = torch.where(size < 2.0 ** (-2 * shift - 4), constant(y, 2.0**shift), larger)
-    return (x * scale) * torch.reciprocal(y * scale)
+    x, y = x * scale, y * scale
+    inverse = torch.reciprocal(y)
+    rough = x * inverse
+    if not exact:
+        return rough
+    numerator, first = x.detach(), rough.detach()
+    upper = upper_half(first)
+    high, low = split(y.detach())
+    # Long division: the first half of the digits leaves a rest, exactly, that gives the second half.
+    rest = (numerator - upper * high) - upper * low
+    return corrected(rough, rest * inverse.detach() - (first - upper), numerator)
 
 
 @register(aten.reciprocal)
@@ -70,21 +84,29 @@ def reciprocal(x: Tensor) -> Tensor:
     return torch.div(constant(x, 1.0), x)
 
 
+# Remainders
+
+
 @register(aten.fmod)
-def fmod(x: Tensor, other: Any) -> Tensor:
+def fmod(x: Any, other: Any) -> Tensor:
+    """x − trunc(x / y)·y on floats of 32 bits and less, exactly: as the remainder of integers, m·2ᵈ mod n."""
+    return _remainder_of_floats(x, other, _integer_remainder, torch.float32)
+
+
+@register(aten.fmod)
+def fmod_of_large(x: Any, other: Any) -> Tensor:
     """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64)."""
-    operands = _float_operands(x, other)
-    return operands if isinstance(operands, Declined) else cast(_fmod(*operands[1:]), operands[0])
+    return _remainder_of_floats(x, other, _rest_of_quotient, None)
 
 
 @register(aten.remainder)
-def remainder(x: Tensor, other: Any) -> Tensor:
+def remainder(x: Any, other: Any) -> Tensor:
     """fmod, plus y where the result has not the sign of y; on floats."""
     operands = _float_operands(x, other)
     if isinstance(operands, Declined):
         return operands
     dtype, x, y = operands
-    rest = _fmod(x, y)
+    rest = torch.fmod(x, y)
     other_side = torch.logical_and(rest != 0, (rest < 0) != (y < 0))
     return cast(torch.where(other_side, rest + y, rest), dtype)
 
@@ -97,20 +119,64 @@ def _float_operands(x: Any, y: Any) -> Any:
     return dtype, *(cast(v, inner) if is_tensor(v) else constant(like, v, inner) for v in (x, y))
 
 
-def _fmod(x: Tensor, y: Tensor) -> Tensor:
-    a, b = torch.abs(x.detach()), torch.abs(y.detach())
+def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> Tensor:
+    """x mod y by `way`, which gives |x| mod |y| where |x| ≥ |y| > 0 and both are finite."""
+    operands = _float_operands(x, y)
+    if isinstance(operands, Declined):
+        return operands
+    dtype, x, y = operands
+    if only not in (None, x.dtype):
+        return decline("only floats of 32 bits and less")
+    point, modulus = x.detach(), y.detach()
+    a, b = torch.abs(point), torch.abs(modulus)
+    nothing = a < b
+    rest = way(a, b)
+    signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
+    value = torch.where(modulus == 0, math.nan, signed)
+    # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
+    count = torch.trunc((a - rest) * torch.reciprocal(b) + 0.5)
+    count = torch.where(nothing, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
+    toward = torch.where((point < 0) != (modulus < 0), modulus - y, y - modulus)
+    toward = torch.where(nothing, 0.0, toward)  # NaN of an infinite y
+    return cast(value - (point - x) - count * toward, dtype)
+
+
+def _integer_remainder(a: Tensor, b: Tensor) -> Tensor:
+    """|x| mod |y| of float32, by 64-bit integers: m·2ᵈ mod n, where a = m·2ᵈ⁺ᵉ and b = n·2ᵉ."""
+    a_exponent, dividend = _parts(a)
+    b_exponent, modulus = _parts(b)
+    one = constant(modulus, 1)
+    modulus = torch.maximum(modulus, one)
+    shift = torch.maximum(a_exponent - b_exponent, one * 0)
+    rest = torch.fmod(torch.bitwise_left_shift(dividend, torch.bitwise_and(shift, 31)), modulus)
+    power = torch.fmod(constant(modulus, 2**32), modulus)
+    for bit in (32, 64, 128):
+        factor = torch.where(torch.bitwise_and(shift, bit) != 0, power, 1)
+        rest = torch.fmod(rest * factor, modulus)
+        if bit < 128:
+            power = torch.fmod(power * power, modulus)
+    return rest.to(torch.float32) * torch.exp2((b_exponent - 150).to(torch.float32))
+
+
+def _parts(magnitude: Tensor) -> tuple[Tensor, Tensor]:
+    """The biased exponent of a float32 that is not negative, 1 for a subnormal one, and its significand, an integer."""
+    bits = magnitude.view(torch.int32).to(torch.int64)
+    exponent = torch.maximum(torch.bitwise_right_shift(bits, 23), constant(bits, 1))
+    return exponent, bits - torch.bitwise_left_shift(exponent - 1, 23)
+
+
+def _rest_of_quotient(a: Tensor, b: Tensor) -> Tensor:
+    # Halves of what is next to overflow are taken of a part of it.
+    top = 2.0**100 if b.dtype == torch.float32 else 2.0**900
+    scale = torch.where(top < b, constant(b, 2.0**-64), 1.0)
+    a, b = a * scale, b * scale
     quotient = torch.trunc(a / b)
-    nothing = quotient == 0
-    b_or_zero = torch.where(nothing, 0.0, b)
-    high, b_high = masked_half(quotient), masked_half(b_or_zero)
-    low, b_low = quotient - high, b_or_zero - b_high
+    b_or_zero = torch.where(a < b, 0.0, b)
+    (high, low), (b_high, b_low) = split(quotient), split(b_or_zero)
     rest = a - high * b_high - high * b_low - low * b_high - low * b_low
     # The rounded quotient may be one too large or too small.
     rest = torch.where(rest < 0, rest + b, rest)
-    rest = torch.where(rest < b, rest, rest - b)
-    rest = torch.where(nothing, x.detach(), torch.where(x < 0, -rest, rest))
-    slope = torch.where((x < 0) != (y < 0), -quotient, quotient)
-    return rest + (x - x.detach()) - slope * torch.where(nothing, 0.0, y - y.detach())
+    return torch.where(rest < b, rest, rest - b) * torch.reciprocal(scale)
 
 
 def _as_float32(number: Any) -> float:

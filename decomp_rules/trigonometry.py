@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.floating import float_math, polynomial
+from decomp_rules.floating import float_math, polynomial, split, upper_half, valued
 from decomp_rules.operands import constant
 
 RULES = Rules()
@@ -61,29 +61,110 @@ _ASIN = {
 }  # fmt: skip
 
 
+# What shifts a float32 from 2¹²⁷ up, which cannot be doubled, exactly: all are multiples of 2¹⁰⁴, and so is this one,
+# which is an odd number of quarter turns but for the angle that follows.
+_QUARTER = float(6219472 * 2**104)
+_QUARTER_REST = 2.3124749758691979741e-8
+
+
 @register(aten.cos)
 @float_math
 def cos(x: Tensor) -> Tensor:
-    """1 − 2·sin²(x/2) from 1/2 up, 2·(sin x / (2·sin(x/2)))² − 1 from −0.7 down, and between them sin 2x / (2·sin x),
-    which has all digits also next to 0. ≤ 2.4 ULP up to 1.7e38, beyond 1e-7 absolute. The gradient is that of the
-    first form, −2·sin(x/2)·cos(x/2), everywhere."""
+    """±√(1 − sin²x) where |sin x| < √3/2, else (sin 2x / 2) / |sin x|, with |sin x| from sin 2x as well, which has all
+    digits also next to 0. ≤ 1.9 ULP for every float. The gradient is that of 1 − 2·sin²(x/2)."""
     half = torch.sin(x * 0.5)
-    upper = 1 - 2 * half * half
-    point = x.detach()
-    sine = torch.sin(point)
-    middle = torch.sin(point + point) * torch.reciprocal(sine + sine)
-    half_cosine = sine * torch.reciprocal(half.detach() * 2)
-    lower = 2 * half_cosine * half_cosine - 1
-    # Where 2x overflows or sin x is 0, the quotient is NaN and both comparisons are false.
-    value = torch.where(middle < 0.5, torch.where(middle < -0.7, lower, middle), upper.detach())
-    return value + (upper - upper.detach())
+    smooth = 1 - 2 * half * half
+    return valued(smooth, _Angle(x.detach(), smooth.detach()).cosine)
 
 
 @register(aten.tan)
 @float_math
 def tan(x: Tensor) -> Tensor:
-    """sin x / cos x. ≤ 4.5 ULP up to 1.7e38."""
-    return torch.sin(x) * torch.reciprocal(torch.cos(x))
+    """sin x / cos x; |sin x| from 1/2 to 0.885 as sin 2x / (1 + cos 2x) or its like, below as s + s·(1/√(1 − s²) − 1),
+    above as sin²x / (sin 2x / 2). ≤ 2 ULP, and 3.2 above 8.5e37, where 4x overflows."""
+    half = torch.sin(x * 0.5)
+    smooth = 1 - 2 * half * half
+    angle = _Angle(x.detach(), smooth.detach())
+    quotient = torch.sin(x) * torch.reciprocal(valued(smooth, angle.cosine))
+    magnitude = angle.tangent()
+    return valued(quotient, torch.where(x.detach() < 0, -magnitude, magnitude))
+
+
+class _Angle:
+    """What is known of the angle |x|: its sine, its cosine, and half the sine of its double. `rough` has the sign of
+    the cosine. Nothing has a gradient."""
+
+    def __init__(self, x: Tensor, rough: Tensor) -> None:
+        self.magnitude = torch.where(x < 0, -x, x)
+        self.sine = torch.sin(self.magnitude)
+        self.negative = self.sine < 0
+        self.size = torch.where(self.negative, -self.sine, self.sine)
+        rest = 1 - self.size
+        self.root = torch.sqrt((rest + rest) - rest * rest)  # of 1 − sin²x
+        self.opposite = rough < 0
+        self.halved = 0.5 * torch.sin(self._doubled())
+        signed = torch.where(self.negative, -self.halved, self.halved)
+        # cos²x = (sin 2x / 2)² / (1 − cos²x), twice.
+        square = self.halved * self.halved
+        self.square = square * torch.reciprocal(1 - square * torch.reciprocal(self.size * self.size))
+        steep = signed + signed * _inverse_root_minus_one(self.square, torch.sqrt(1 - self.square))
+        if x.dtype == torch.float32:
+            far = self.halved + self.halved + self.sine * _QUARTER_REST
+            steep = torch.where(self._is_huge(), far, steep)
+        flat = torch.where(self.opposite, -self.root, self.root)
+        self.cosine = torch.where(self.size < 0.866, flat, steep)
+
+    def _is_huge(self) -> Tensor:
+        return 2.0**127 <= self.magnitude
+
+    def _doubled(self) -> Tensor:
+        """2x; of a float32 that cannot be doubled, x less an odd number of quarter turns."""
+        doubled = self.magnitude + self.magnitude
+        if doubled.dtype != torch.float32:
+            return doubled
+        return torch.where(self._is_huge(), self.magnitude - _QUARTER, doubled)
+
+    def tangent(self) -> Tensor:
+        """tan |x|, to nearly 30 bits in the parts of the quotient."""
+        low = self.sine + self.sine * _inverse_root_minus_one(self.size * self.size, self.root)
+        numerator, numerator_rest, denominator, denominator_rest = self._parts()
+        inverse = torch.reciprocal(denominator)
+        upper = upper_half(numerator * inverse)
+        high, lower = split(denominator)
+        rest = (numerator - upper * high) - upper * lower + (numerator_rest - upper * denominator_rest)
+        return torch.where(self.size < 0.5, torch.where(self.opposite, -low, low), upper + rest * inverse)
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The numerator and the denominator of the tangent of an angle with |sin x| ≥ 1/2, and what they lack."""
+        sine = self.halved + self.halved
+        size = torch.where(sine < 0, -sine, sine)
+        halved = 0.5 * torch.sin(self.magnitude * 4)
+        halved = torch.where(sine < 0, -halved, halved)
+        inverse = torch.reciprocal(size)
+        ratio = halved * inverse
+        cosine = halved + halved * (ratio * ratio * inverse * torch.reciprocal(1 + size))
+        negative = cosine < 0
+        shorter = torch.where(negative, -cosine, cosine)
+        total = 1 + shorter
+        lost = shorter - (total - 1)
+        square = 1 - self.square
+        # Of an infinite 4x the cosine is NaN.
+        middle = torch.logical_and(self.size < 0.885, cosine == cosine)
+        top = 2.0**127 if size.dtype == torch.float32 else 2.0**1023
+        steep = torch.logical_and(0.885 <= self.size, self.magnitude < top)
+        zero = constant(sine, 0.0)
+        return (
+            torch.where(middle, torch.where(negative, total, sine), torch.where(steep, square, self.sine)),
+            torch.where(middle, torch.where(negative, lost, zero),
+                        torch.where(steep, (1 - square) - self.square, zero)),
+            torch.where(middle, torch.where(negative, sine, total), torch.where(steep, self.halved, self.cosine)),
+            torch.where(torch.logical_and(middle, torch.logical_not(negative)), lost, zero),
+        )  # fmt: skip
+
+
+def _inverse_root_minus_one(square: Tensor, root: Tensor) -> Tensor:
+    """1 / √(1 − square) − 1, where `root` is the root."""
+    return square * torch.reciprocal(root + root * root)
 
 
 @register(aten.tanh)
