@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "activation activation_backward exponential logarithm power quotient rounding trigonometry error_function"
-    " special bessel modified_bessel order_statistics differences histograms selection numbering arithmetic comparison bits"
-    " casts creation shape slicing diagonals indexing scattering sorting reduction softmax normalization linear"
-    " triangular lu attention loss loss_backward ctc embedding convolution pooling fractional_pooling"
-    " adaptive_pooling padding resampling grid recurrent random spectral"
+    " special gamma zeta bessel modified_bessel order_statistics differences histograms selection numbering"
+    " arithmetic comparison bits casts creation shape slicing diagonals indexing scattering sorting reduction"
+    " softmax normalization linear triangular lu attention loss loss_backward ctc embedding convolution pooling"
+    " fractional_pooling adaptive_pooling padding resampling grid recurrent random spectral"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 
