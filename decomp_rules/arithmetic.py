@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, wide
+from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, tied, wide
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -102,13 +102,12 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     dtype = promoted(x, other)
     if not dtype.is_floating_point:
         return decline("integer division has no simpler form")
-    if rounding_mode == "trunc":
-        return torch.trunc(torch.true_divide(x, other))
     a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
+    if rounding_mode == "trunc":
+        divisor = other if is_scalar(other) else cast(other.detach(), a.dtype)
+        return tied(cast(torch.trunc(torch.true_divide(a, divisor)), dtype), x)
     b = constant(a, other) if is_scalar(other) else cast(other.detach(), a.dtype)
-    quotient = cast(_floor_quotient(a, b), dtype)
-    # Never taken: it ties the result to x, with trunc's gradient of zero.
-    return torch.where(constant(a, False, torch.bool), cast(torch.trunc(x), dtype), quotient)
+    return tied(cast(_floor_quotient(a, b), dtype), x)
 
 
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -118,7 +117,10 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     quotient = (a - remainder) / b - borrow.to(a.dtype)
     whole = torch.floor(quotient)
     whole = whole + (0.5 < quotient - whole).to(a.dtype)
-    return torch.where(torch.eq(b, 0), a / b, whole)
+    # Of a finite number by a tiny one the remainder may be NaN: PyTorch's vectorised kernel of 2.13 loses it.
+    ratio = a / b
+    whole = torch.where(torch.eq(whole, 0), ratio * 0, whole)
+    return torch.where(torch.eq(b, 0) | (torch.isinf(ratio) & torch.isfinite(a)), ratio, whole)
 
 
 @register(aten.floor_divide)
@@ -127,8 +129,8 @@ def floor_divide(x: Tensor, other: Any) -> Tensor:
     return torch.div(x, other, rounding_mode="floor")
 
 
-@register(aten.abs)
-def absolute(x: Tensor) -> Tensor:
+@register(aten.abs, needs=("maximum",))
+def absolute_of_larger(x: Tensor) -> Tensor:
     """max(x, −x) + 0: the tie at zero gives the gradient 0, the sum turns −0 into 0. Exact."""
     if x.is_complex():
         return decline("only real inputs")
@@ -138,17 +140,31 @@ def absolute(x: Tensor) -> Tensor:
     return magnitude + 0.0 if x.is_floating_point() else magnitude
 
 
+@register(aten.abs)
+def absolute(x: Tensor) -> Tensor:
+    """x · sign x, whose gradient is the sign, + 0 so that −0 becomes 0. Exact."""
+    if x.is_complex():
+        return decline("only real inputs")
+    if x.dtype in (torch.uint8, torch.bool):
+        return x.clone()
+    magnitude = x * _unit(x)
+    return magnitude + 0.0 if x.is_floating_point() else magnitude
+
+
+def _unit(x: Tensor) -> Tensor:
+    """1, 0 or −1 in the dtype of x, 0 of NaN; without a gradient."""
+    positive = cast(torch.gt(x, 0), x.dtype)
+    return positive if x.dtype == torch.uint8 else positive - cast(torch.lt(x, 0), x.dtype)
+
+
 @register(aten.sign, aten.sgn)
 def sign(x: Tensor) -> Tensor:
-    """1, 0 or −1 (0 of NaN); trunc makes the gradient the zero that it is."""
+    """[x > 0] − [x < 0], 0 of NaN; the gradient is zero."""
     if x.is_complex():
         return decline("only real inputs")
     if x.dtype == torch.bool:
         return x.clone()
-    middle = torch.where(torch.ne(x, x), constant(x, 0), x) if x.is_floating_point() else x
-    negative = middle if x.dtype == torch.uint8 else torch.where(x < 0, constant(x, -1), middle)
-    unit = torch.where(torch.gt(x, 0), constant(x, 1), negative)
-    return torch.trunc(unit) if x.is_floating_point() else unit
+    return tied(_unit(x), x) if x.is_floating_point() else _unit(x)
 
 
 @register(aten.signbit)
@@ -156,8 +172,18 @@ def signbit(x: Tensor) -> Tensor:
     """Whether the sign bit is set, that of −0 and NaN included: the sign of the bits read as an integer."""
     if x.is_floating_point():
         bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()]
-        x = x.view(bits)
-    return torch.zeros_like(x, dtype=torch.bool) if x.dtype in (torch.bool, torch.uint8) else x < 0
+        return torch.lt(x.view(bits), 0)
+    return decline("only floats")
+
+
+@register(aten.signbit)
+def signbit_by_reciprocal(x: Tensor) -> Tensor:
+    """x < 0, or 1/x is, as that of −0 is −∞; false of NaN."""
+    if x.is_complex():
+        return decline("only real inputs")
+    if not x.is_floating_point():
+        return torch.zeros_like(x, dtype=torch.bool) if x.dtype in (torch.bool, torch.uint8) else torch.lt(x, 0)
+    return torch.lt(x, 0) | torch.lt(torch.reciprocal(x), 0)
 
 
 @register(aten.copysign)

@@ -67,6 +67,15 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def tied(result: Tensor, x: Tensor) -> Tensor:
+    """`result`, to which x contributes nothing but a gradient of zero: all of x is cut off, and −0 takes its place."""
+    if not (x.is_floating_point() or x.is_complex()) or not (result.is_floating_point() or result.is_complex()):
+        return result
+    line = x if x.dim() else x.view(1)
+    nothing = torch.neg(torch.constant_pad_nd(line.narrow(0, 0, 0), [0, 0] * (line.dim() - 1) + [0, line.shape[0]]))
+    return result + cast(nothing if x.dim() else nothing.view([]), result.dtype)
+
+
 def wide(x: Tensor) -> Tensor:
     """`x` in float32 where it is of a half type: what PyTorch's CPU kernels compute in before they round once."""
     return x.to(torch.float32) if x.dtype in HALVES else x

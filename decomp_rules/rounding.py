@@ -18,11 +18,10 @@ def trunc(x: Tensor) -> Tensor:
     """x − fmod(x, 1), for targets with fmod. Exact."""
     if not x.is_floating_point():
         return x.clone()
-    point = x.detach()
-    rest = torch.fmod(point, 1.0)
-    # Of an infinite x the rest is NaN; the product with 0 has the sign of x.
-    whole = torch.where(rest == rest, point - rest, point)
-    return torch.where(whole == 0, point * 0.0, whole)
+    rest = torch.fmod(x, 1.0)
+    # Of an infinite x the rest is NaN; the product with 0 has the sign of x. The gradients of x and the rest cancel.
+    whole = torch.where(torch.isnan(rest), x.detach(), x - rest)
+    return torch.where(whole == 0, x.detach() * 0.0, whole)
 
 
 @register(aten.floor)
