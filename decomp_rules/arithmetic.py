@@ -102,10 +102,9 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     dtype = promoted(x, other)
     if not dtype.is_floating_point:
         return decline("integer division has no simpler form")
-    a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
     if rounding_mode == "trunc":
-        divisor = other if is_scalar(other) else cast(other.detach(), a.dtype)
-        return tied(cast(torch.trunc(torch.true_divide(a, divisor)), dtype), x)
+        return tied(torch.trunc(torch.true_divide(x.detach(), other if is_scalar(other) else other.detach())), x)
+    a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
     b = constant(a, other) if is_scalar(other) else cast(other.detach(), a.dtype)
     return tied(cast(_floor_quotient(a, b), dtype), x)
 
