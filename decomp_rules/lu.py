@@ -7,6 +7,8 @@ a singular matrix gives the infinities and NaN of dividing by zero where the op 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,11 @@ from decomp_rules.matrices import (
     column,
     columns,
     diagonal_of,
-    entry,
     exchanged,
+    first_place,
     identity,
     leading,
     lower,
-    row,
     rows,
     swapped,
     too_large,
@@ -47,6 +48,13 @@ def linalg_lu_factor_ex(A: Tensor, pivot: bool = True, check_errors: bool = Fals
         return decline(reason)
     factors, pivots = factored(A)
     return factors, pivots, first_zero(factors)
+
+
+@register(aten.linalg_lu_factor)
+def linalg_lu_factor(A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor]:
+    """linalg_lu_factor_ex without a look at what went wrong."""
+    factors, pivots, _ = torch.linalg.lu_factor_ex(A, pivot=pivot)
+    return factors, pivots
 
 
 @register(aten._lu_with_info)
@@ -134,6 +142,25 @@ def linalg_inv_ex(A: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor
     return from_lu(factors, pivots, unit, True, False), first_zero(factors)
 
 
+@register(aten.linalg_inv, aten.inverse)
+def linalg_inv(A: Tensor) -> Tensor:
+    """A⁻¹; of a singular matrix, infinities or NaN."""
+    return torch.linalg.inv_ex(A)[0]
+
+
+@register(aten.linalg_solve)
+def linalg_solve(A: Tensor, B: Tensor, left: bool = True) -> Tensor:
+    """A⁻¹ B or B A⁻¹; for a singular matrix, infinities or NaN."""
+    return torch.linalg.solve_ex(A, B, left=left)[0]
+
+
+@register(aten.linalg_tensorinv)
+def linalg_tensorinv(x: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of x as a map from its last dimensions to its first `ind`."""
+    shape = [*x.shape[ind:], *x.shape[:ind]]
+    return torch.linalg.inv_ex(x.reshape(math.prod(x.shape[:ind]), math.prod(x.shape[ind:])))[0].reshape(shape)
+
+
 @register(aten.linalg_lu_solve)
 def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, left: bool = True, adjoint: bool = False) -> Tensor:
     """A⁻¹ B, B A⁻¹, or the same of Aᴴ, from the factorization of A."""
@@ -162,45 +189,44 @@ def is_vector(a: Tensor, b: Tensor) -> bool:
 def factored(a: Tensor) -> tuple[Tensor, Tensor]:
     """L and U packed in one matrix, and the pivots, int32 and counted from one."""
     m, n = a.shape[-2:]
-    steps = min(m, n)
-    places = []
-    for j in range(steps if m else 0):
-        a, place = _eliminated(a, j)
+    batch, places = a.shape[:-2], []
+    down, across = rows(a, m), columns(a, n)
+    for j in range(min(m - 1, n)):
+        a, place = _eliminated(a, j, down, across)
         places.append(place)
+    if 0 < m <= n:
+        places.append(torch.full((*batch, 1), m - 1, dtype=torch.int64, device=a.device))
     if not places:
-        return a.clone(), torch.full((*a.shape[:-2], 0), 0, dtype=torch.int32, device=a.device)
+        return a.clone(), torch.full((*batch, 0), 0, dtype=torch.int32, device=a.device)
     return a.clone() if m == 1 else a, (torch.cat(places, -1) + 1).to(torch.int32)
 
 
-def _eliminated(a: Tensor, j: int) -> tuple[Tensor, Tensor]:
+def _eliminated(a: Tensor, j: int, down: Tensor, across: Tensor) -> tuple[Tensor, Tensor]:
     """a with its pivot for column j in row j, that column cleared below it by adding multiples of row j to the others,
     and those multiples in its place; and the row where the pivot was, int64, (*, 1)."""
-    m, n = a.shape[-2:]
-    if j == m - 1:
-        return a, torch.full((*a.shape[:-2], 1), j, dtype=torch.int64, device=a.device)
-    number, zero = rows(a, m), constant(a, 0)
-    place = _largest(column(a, j), number, j)
-    other = torch.ne(number, place)
+    zero = constant(a, 0)
+    place = _largest(column(a, j), down, j)
+    other = torch.ne(down, place)
     pivots = torch.sum(torch.where(other, zero, a), [-2], keepdim=True)
-    a = swapped(a, j, other, number, pivots)
+    a = swapped(a, j, other, down, pivots)
     pivot = column(pivots, j)
     tiny = constant(a, torch.finfo(a.dtype).eps)
     factor = column(a, j) * torch.reciprocal(pivot + torch.where(torch.eq(pivot, zero), tiny, zero))
-    behind = torch.lt(-columns(a, n), -j)
-    cleared = torch.where(behind, a - factor * pivots, factor)
-    touched = torch.lt(-torch.minimum(number, columns(a, n) + 1), -j)
-    return torch.where(touched, cleared, a), place.squeeze(-1)
+    changed = torch.where(torch.lt(across, j + 1), factor, a - factor * pivots)
+    kept = torch.lt(down, j + 1) | torch.lt(across, j)
+    return torch.where(kept, a, changed), place.squeeze(-1)
 
 
-def _largest(x: Tensor, number: Tensor, j: int) -> Tensor:
+def _largest(x: Tensor, down: Tensor, j: int) -> Tensor:
     """The first row from j on where a column is largest; j if there is a NaN."""
-    placed = torch.lt(number, j)
     x = x.detach()
     size = torch.abs(torch.real(x)) + torch.abs(torch.imag(x)) if x.is_complex() else torch.abs(x)
-    size = torch.where(placed, constant(size, -1), size)
+    none = constant(down, down.shape[0])
+    if j:
+        placed = torch.lt(down, j)
+        size, down = torch.where(placed, constant(size, -1), size), torch.where(placed, none, down)
     less = torch.lt(size, torch.amax(size, [-2], True))
-    none = constant(number, -number.shape[0])
-    return -torch.amax(torch.where(less, none, torch.where(placed, none, -number)), [-2], True)
+    return torch.amin(torch.where(less, none, down), [-2], True)
 
 
 def from_lu(factors: Tensor, pivots: Tensor, b: Tensor, left: bool, adjointed: bool) -> Tensor:
@@ -216,12 +242,7 @@ def from_lu(factors: Tensor, pivots: Tensor, b: Tensor, left: bool, adjointed: b
 def first_zero(factors: Tensor) -> Tensor:
     """The number of the first pivot that is zero, counted from one, or 0; int32."""
     diagonal = diagonal_of(factors)
-    count = diagonal.shape[-1]
-    if not count:
-        return torch.full(diagonal.shape[:-1], 0, dtype=torch.int32, device=factors.device)
-    number = torch.arange(count, 0, -1, dtype=torch.int64, device=factors.device)
-    left = torch.amax(torch.where(torch.eq(diagonal, constant(diagonal, 0)), number, constant(number, 0)), [-1])
-    return torch.where(torch.eq(left, 0), left, count + 1 - left).to(torch.int32)
+    return first_place(torch.eq(diagonal, constant(diagonal, 0)))
 
 
 def permutation(factors: Tensor, pivots: Tensor) -> Tensor:
@@ -245,5 +266,3 @@ def _parity(pivots: Tensor) -> Tensor:
     number = torch.arange(1, pivots.shape[-1] + 1, dtype=torch.int64, device=pivots.device)
     moved = torch.ne(pivots, number).to(torch.int64)
     return torch.prod(1 - 2 * moved, -1)
-
-

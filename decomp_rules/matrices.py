@@ -8,6 +8,7 @@ what they lower to is found once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import torch
@@ -116,6 +117,43 @@ def upper(x: Tensor, offset: int = 0) -> Tensor:
     m, n = x.shape[-2:]
     below = torch.lt(columns(x, n) - offset, rows(x, m))
     return torch.where(below, constant(x, 0), x)
+
+
+def hermitian(x: Tensor, from_upper: bool) -> Tensor:
+    """The matrix of which x has the lower or the upper triangle, for factorizations that read the lower one. Its value
+    depends on that triangle alone; its gradient is that of (x + xᴴ) / 2, as PyTorch's factorizations have it."""
+    return (adjoint(x) if from_upper else x).detach() + change_of((x + adjoint(x)) * 0.5)
+
+
+def change_of(x: Tensor) -> Tensor:
+    """Zero, with the gradient of x where x is finite: what is added to a value to make it depend on x to first order."""
+    change, zero = x - x.detach(), constant(x, 0)
+    return torch.where(torch.eq(change, zero), change, zero)  # of what is NaN or infinite the difference is NaN
+
+
+def unaffected_by(value: Tensor, x: Tensor) -> Tensor:
+    """`value`, which has the shape of x, with a gradient of zero for x."""
+    return torch.where(torch.full((), True, dtype=torch.bool, device=x.device), value, x)
+
+
+def first_place(found: Tensor) -> Tensor:
+    """The number along the last dimension of the first place where `found` holds, counted from one, or 0; int32."""
+    count = found.shape[-1]
+    if not count:
+        return torch.full(found.shape[:-1], 0, dtype=torch.int32, device=found.device)
+    number = torch.arange(count, 0, -1, dtype=torch.int64, device=found.device)
+    left = torch.amax(torch.where(found, number, constant(number, 0)), [-1])
+    return torch.where(torch.eq(left, 0), left, count + 1 - left).to(torch.int32)
+
+
+def power_of_two_near(x: Tensor) -> Tensor:
+    """A power of two near the largest magnitude in each matrix, real, (*, 1, 1), detached; 1 for a matrix of zeros.
+    Divided by it, squares neither overflow nor vanish."""
+    largest = torch.amax(torch.abs(x.detach()), [-2, -1], True)
+    usable = torch.lt(constant(largest, 0), largest) & torch.lt(largest, constant(largest, float("inf")))
+    exponent = torch.trunc(torch.log2(torch.where(usable, largest, constant(largest, 1))))
+    bound = 0.98 * math.log2(torch.finfo(largest.dtype).max)
+    return torch.exp2(torch.clamp(exponent, -int(bound), int(bound)))
 
 
 def exchanged(x: Tensor, pivots: Tensor, inverse: bool = False) -> Tensor:

@@ -12,9 +12,11 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.matrices import (
     adjoint,
+    change_of,
     column,
     diagonal_of,
     identity,
+    leading,
     lower,
     row,
     rows,
@@ -77,15 +79,29 @@ def cholesky_inverse(x: Tensor, upper: bool = False) -> Tensor:
     reason = too_large(LIMIT, x.shape[-1])
     if reason:
         return decline(reason)
-    inverse = solved(x, identity(x, x.shape[-1]), not upper)
-    return torch.matmul(inverse, adjoint(inverse)) if upper else torch.matmul(adjoint(inverse), inverse)
+    factor = adjoint(x) if upper else x
+    half = solved(factor, identity(x, x.shape[-1]), True)
+    inverse = torch.matmul(adjoint(half), half)
+    return inverse - torch.matmul(inverse, torch.matmul(_unread_part(factor), inverse))
 
 
 def from_cholesky(factor: Tensor, b: Tensor, is_upper: bool) -> Tensor:
-    """The solution of a system whose Cholesky factor is known."""
-    if is_upper:
-        return solved(factor, solved(adjoint(factor), b, True), False)
-    return solved(adjoint(factor), solved(factor, b, True), False)
+    """The solution of a system whose Cholesky factor is known. The inverse is there for the gradient alone."""
+    factor = adjoint(factor) if is_upper else factor
+    size, width = factor.shape[-1], b.shape[-1]
+    batch = torch.broadcast_shapes(factor.shape[:-2], b.shape[:-2])
+    unit = identity(factor, size).expand(*batch, size, size)
+    both = torch.cat([b.expand(*batch, size, width), unit], -1)
+    both = solved(adjoint(factor), solved(factor, both, True), False)
+    solution, inverse = leading(both, n=width), aten.slice.Tensor(both, both.dim() - 1, width, width + size)
+    return solution - torch.matmul(inverse, torch.matmul(_unread_part(factor), solution))
+
+
+def _unread_part(factor: Tensor) -> Tensor:
+    """The change of L Lᴴ with the entries of L above its diagonal, which are not looked at but have a gradient in
+    PyTorch: zero."""
+    change = torch.matmul(upper(change_of(factor), 1), adjoint(lower(factor)))
+    return change + adjoint(change)
 
 
 def solved(a: Tensor, b: Tensor, is_lower: bool, left: bool = True, unit: bool = False) -> Tensor:
