@@ -118,7 +118,6 @@ def identity(rule: Rule) -> str:
 
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
-    """ "traces", or what hinders the rule where every size is symbolic; None where the op itself cannot be traced so."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
