@@ -1,0 +1,241 @@
+"""Complex numbers and the pairs of real numbers that they are: parts, pairs, conjugates, and what only asks about them.
+
+Two ops carry everything, `view_as_real` and `complex`, and each target does them with what it has: by looking at the
+bits, by a Fourier transform of four points, which neither multiplies nor rounds, or by turning with i and casting. All
+of them are differentiable. A cast of a complex number to a real one is its real part, exactly, whatever it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.operands import cast, constant, same_size
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+BY_FOURIER = (aten._fft_c2r, aten._fft_r2c)
+
+
+def real_part(x: Tensor) -> Tensor:
+    """The real part, exactly. (`Tensor.to` would warn that the rest is lost.)"""
+    return aten._to_copy.default(x, dtype=x.dtype.to_real())
+
+
+def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The real and the imaginary part."""
+    pair = torch.view_as_real(x)
+    return pair.select(-1, 0), pair.select(-1, 1)
+
+
+def imaginary_part(x: Tensor) -> Tensor:
+    """The imaginary part."""
+    return torch.view_as_real(x).select(-1, 1)
+
+
+# From complex to real
+
+
+@register(aten.view_as_real)
+def view_as_real_by_bits(x: Tensor) -> Tensor:
+    """The bits of x read as pairs. Exact; the gradient is that of casts, which knows no infinity."""
+    bits = torch.stack([x], -1).view(x.dtype.to_real())
+    return _carrying(bits, real_part(torch.stack([x, x * -1j], -1)))
+
+
+@register(aten.view_as_real, needs=BY_FOURIER)
+def view_as_real_by_fourier(x: Tensor) -> Tensor:
+    """Re z is a transform of one point, 2·Im z the last of the real transform of (−0, z, 0). Exact; where the double
+    overflows, by turning z."""
+    if _known_empty(x):
+        return decline("a Fourier transform needs an element")
+    doubled = aten._fft_c2r(_between(x, -0.0, 0.0), [x.dim()], 0, 4).select(-1, 3)
+    turned = real_part(x * -1j)
+    overflows = (torch.abs(doubled) == float("inf")) & (turned == turned)
+    return torch.stack([real_part(x), torch.where(overflows, turned, doubled * 0.5)], -1)
+
+
+@register(aten.view_as_real)
+def view_as_real_by_turning(x: Tensor) -> Tensor:
+    """(Re z, Re −iz). Exact, but Im is NaN where Re is not finite, and may lose the sign of a zero where Re ≥ 0."""
+    # The code of a graph would spell this number −1j, whose real part is −0.
+    minus_i = torch.tensor(complex(0.0, -1.0), dtype=x.dtype, device=x.device)
+    return torch.stack([real_part(x), real_part(x * minus_i)], -1)
+
+
+@register(aten.real)
+def real(x: Tensor) -> Tensor:
+    """Re z. Exact."""
+    return real_part(x) if x.is_complex() else x
+
+
+@register(aten.imag)
+def imag(x: Tensor) -> Tensor:
+    """Im z. Exact."""
+    return imaginary_part(x)
+
+
+@register(aten.view_as_real_copy)
+def view_as_real_copy(x: Tensor) -> Tensor:
+    """(Re z, Im z). Exact."""
+    return torch.view_as_real(x)
+
+
+# From real to complex
+
+
+@register(aten.complex)
+def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
+    """The bits of the pair read as one number, where they are not those of re + i·im, which has a gradient. Exact, but
+    the sign of a zero may be lost."""
+    real, imag = _broadcast(real, imag)
+    bits = torch.stack([real, imag], -1).view(_complex_dtype(real, imag)).squeeze(-1)
+    return _unless_different(_turned(real, imag), bits)
+
+
+@register(aten.complex, needs=BY_FOURIER)
+def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
+    """The second of the transform of (re, 0, 0, im). Exact."""
+    if _known_empty(real) or _known_empty(imag):
+        return decline("a Fourier transform needs an element")
+    real, imag = _broadcast(real, imag)
+    nothing = torch.zeros_like(real)
+    points = torch.stack([real, nothing, nothing, imag], -1)
+    return aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1)
+
+
+@register(aten.complex)
+def complex_by_turning(real: Tensor, imag: Tensor) -> Tensor:
+    """re + i·im. Exact, but Re is NaN where im is not finite, and the sign of a zero may be lost."""
+    return _turned(real, imag)
+
+
+@register(aten.view_as_complex, aten.view_as_complex_copy)
+def view_as_complex(x: Tensor) -> Tensor:
+    """re + i·im of the pairs along the last dimension. As `complex`."""
+    return torch.complex(x.select(-1, 0), x.select(-1, 1))
+
+
+@register(aten.polar)
+def polar(abs: Tensor, angle: Tensor) -> Tensor:
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part."""
+    return torch.complex(abs * torch.cos(angle), abs * torch.sin(angle))
+
+
+# Conjugates
+
+
+@register(aten._conj, aten._conj_physical, aten._conj_copy)
+def conj_by_bits(x: Tensor) -> Tensor:
+    """The sign bit of the imaginary part turned, where that is not 2·Re z − z, which has a gradient. Exact, but a zero
+    may lose its sign."""
+    if not x.is_complex():
+        return x
+    pairs = torch.stack([x], -1).view(x.dtype.to_real())
+    signs = torch.tensor([1.0, -1.0], dtype=pairs.dtype, device=x.device)
+    return _unless_different(_mirrored(x), (pairs * signs).view(x.dtype).squeeze(-1))
+
+
+@register(aten._conj, aten._conj_physical, aten._conj_copy, needs=BY_FOURIER)
+def conj_by_parts(x: Tensor) -> Tensor:
+    """Re z − i·Im z. Exact."""
+    if not x.is_complex():
+        return x
+    re, im = parts(x)
+    return torch.complex(re, -im)
+
+
+@register(aten._conj, aten._conj_physical, aten._conj_copy)
+def conj_by_difference(x: Tensor) -> Tensor:
+    """2·Re z − z. Exact where 2·Re z is finite."""
+    if not x.is_complex():
+        return x
+    return _mirrored(x)
+
+
+@register(aten.conj, aten.conj_physical)
+def conj(x: Tensor) -> Tensor:
+    """The conjugate; a real number as it is. Exact."""
+    return aten._conj_physical.default(x) if x.is_complex() else x
+
+
+@register(aten.resolve_conj, aten.resolve_neg)
+def resolved(x: Tensor) -> Tensor:
+    """x: what is lowered has no conjugate or negative that is not carried out."""
+    return x
+
+
+@register(aten._neg_view, aten._neg_view_copy)
+def neg_view(x: Tensor) -> Tensor:
+    """−x. Exact."""
+    return torch.neg(x)
+
+
+@register(aten.mH, aten.adjoint, aten.matrix_H)
+def adjoint(x: Tensor) -> Tensor:
+    """The conjugate, the last two dimensions swapped. Exact."""
+    return _conjugate(x.transpose(-2, -1)) if x.dim() else _conjugate(x)
+
+
+@register(aten.vdot)
+def vdot(x: Tensor, other: Tensor) -> Tensor:
+    """Σ conj(xₖ)·yₖ."""
+    return torch.dot(_conjugate(x), other) if x.is_complex() else decline("only complex numbers")
+
+
+@register(aten.linalg_vecdot)
+def vecdot(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
+    """Σ conj(x)·y along a dimension."""
+    return torch.sum(_conjugate(x) * y, [dim]) if x.is_complex() else decline("only complex numbers")
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    return aten._conj_physical.default(x) if x.is_complex() else x
+
+
+def _slope(x: Tensor) -> Tensor:
+    """0 with the gradient of −x; without one where x is not finite."""
+    zero = x.detach() - x
+    return torch.where(zero != zero, 0.0, zero)
+
+
+def _carrying(value: Tensor, route: Tensor) -> Tensor:
+    """`value`, bit by bit, with the gradient of `route`, which is the same number by another way."""
+    return value - _slope(route)
+
+
+def _unless_different(route: Tensor, value: Tensor) -> Tensor:
+    """`route`, and `value` where they differ: where one of them is not finite, or overflows on the way."""
+    return torch.where(route != value, value, route)
+
+
+def _turned(real: Tensor, imag: Tensor) -> Tensor:
+    dtype = _complex_dtype(real, imag)
+    return cast(real, dtype) + cast(imag, dtype) * 1j
+
+
+def _mirrored(x: Tensor) -> Tensor:
+    re = real_part(x)
+    return cast(re + re, x.dtype) - x
+
+
+def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    alike = x.dim() == y.dim() and all(map(same_size, x.shape, y.shape))
+    return (x, y) if alike else torch.broadcast_tensors(x, y)
+
+
+def _between(x: Tensor, first: float, last: float) -> Tensor:
+    """(first, x, last) along a new last dimension."""
+    ends = [constant(x, value).expand(x.shape) for value in (first, last)]
+    return torch.stack([ends[0], x, ends[1]], -1)
+
+
+def _complex_dtype(real: Tensor, imag: Tensor) -> torch.dtype:
+    return torch.promote_types(real.dtype, imag.dtype).to_complex()
+
+
+def _known_empty(x: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in x.shape)
