@@ -168,6 +168,31 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
     return torch.view_as_complex(torch.nan_to_num(torch.view_as_real(x), nan, posinf, neginf))
 
 
+@register(aten.ne)
+def ne(x: Any, other: Any) -> Tensor:
+    """Either part differs. Exact."""
+    dtype = promoted_in_any_order(x, other)
+    if not dtype.is_complex:
+        return decline("only complex numbers")
+    (a, b), (c, d) = (_parts_of(value, dtype) for value in (x, other))
+    return torch.ne(a, c) | torch.ne(b, d)
+
+
+@register(aten.eq)
+def eq(x: Any, other: Any) -> Tensor:
+    """Neither part differs. Exact."""
+    if not promoted_in_any_order(x, other).is_complex:
+        return decline("only complex numbers")
+    return torch.logical_not(torch.ne(x, other))
+
+
+def _parts_of(value: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The parts of a tensor or a number; of a real one, without asking for the second."""
+    if not is_tensor(value):
+        return value.real, value.imag
+    return parts(value) if value.is_complex() else (cast(value, dtype.to_real()), 0.0)
+
+
 # Lines and samples
 
 
