@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decomp import Rules, decline
+from decomp import Rules
 
-from . import grid
-from .operands import cast, wide
+from . import antialiasing, grid
+from .operands import cast, same_size, wide
 from .windows import ntuple, opmath
 
 RULES = Rules()
@@ -127,9 +127,11 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
     out = wide(x)
     for i in reversed(range(len(sizes))):
         dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], scales[i])
-        if factor == 1:
-            continue
-        if factor and interpolation in (_nearest, _nearest_exact):
+        if same_size(size, sizes[i]) and interpolation is _linear:
+            out = out + out * 0  # the kernels add the same element with the weight 0, which shows where it is infinite
+        elif factor and interpolation in (_nearest, _nearest_exact):
+            if factor == 1:
+                continue
             lead, rest = list(out.shape[:dim + 1]), list(out.shape[dim + 1:])
             out = out.unsqueeze(dim + 1).expand([*lead, factor, *rest]).flatten(dim, dim + 1)
         else:
@@ -144,7 +146,7 @@ def _resample_backward(grad: Tensor, input_size: Sequence[Any], scales: Sequence
     for i in range(len(scales)):
         dim, size, wanted = 2 + i, input_size[2 + i], grad.shape[2 + i]
         factor = _factor(size, wanted, scales[i])
-        if factor == 1:
+        if factor == 1 or same_size(size, wanted) and interpolation is _linear:
             continue
         if factor and interpolation in (_nearest, _nearest_exact):
             out = out.reshape([*out.shape[:dim], size, factor, *out.shape[dim + 1:]]).sum(dim + 1)
@@ -216,8 +218,6 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
     """The kernel of the mode and the rank, or adaptive pooling for mode "area"."""
-    if antialias:
-        return decline("no antialiasing")
     dims = input.dim() - 2
     sizes = None if size is None else list(ntuple(size, dims))
     factors = None if scale_factor is None else [float(f) for f in ntuple(scale_factor, dims)]
@@ -232,10 +232,12 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                ("nearest-exact", 3): aten._upsample_nearest_exact3d, ("linear", 1): aten.upsample_linear1d,
                ("bilinear", 2): aten.upsample_bilinear2d, ("trilinear", 3): aten.upsample_trilinear3d,
                ("bicubic", 2): aten.upsample_bicubic2d}
-    kernel = kernels[mode, dims].vec
+    smooth = {"bilinear": aten._upsample_bilinear2d_aa, "bicubic": aten._upsample_bicubic2d_aa,
+              "lanczos": getattr(aten, "_upsample_lanczos2d_aa", None)}
+    kernel = (smooth[mode] if antialias else kernels[mode, dims]).vec
     if mode.startswith("nearest"):
         return kernel(input, sizes, factors)
     return kernel(input, sizes, bool(align_corners), factors)
 
 
-RULES = RULES | grid.RULES
+RULES = RULES | antialiasing.RULES | grid.RULES
