@@ -1,5 +1,5 @@
-"""What depends on data beyond its values: results whose shapes are data are declared to be out of reach, results that are
-Python values too; where a size is given, or a mask chooses among values of known number, there is a rule."""
+"""What depends on data beyond its values: results whose shapes are data are declared to be out of reach, and so are
+Python values read from data; where a size is given, or a mask chooses among values of known number, there is a rule."""
 
 from __future__ import annotations
 
@@ -72,6 +72,9 @@ RULES.limit(
     aten._indices,
     aten.values,
     aten._values,
+    torch.sparse.sampled_addmm,
+    torch.sparse.mm,
+    torch.sparse.softmax,
     reason="the tensors are sparse: how many elements they store is data",
 )
 RULES.limit(

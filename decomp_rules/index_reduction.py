@@ -38,7 +38,7 @@ def segment_reduce(
     unsafe: bool = False,
     initial: Any = None,
 ) -> Tensor:
-    """The reduction of each run of elements along one dimension, all others masked. Ends of runs are data. As the op."""
+    """The reduction of each run of elements along one dimension, others masked; where runs end is data. As the op."""
     if reduce not in _NEUTRAL:
         return decline(f"no reduction {reduce!r}")
     if offsets is None:
@@ -68,9 +68,9 @@ def _reduced(reduce: str, chosen: Tensor, dim: int, sizes: Tensor, initial: Any)
         total = total if initial is None else total + initial
         if reduce == "sum":
             return total
-        return (
-            total / sizes if initial is None else torch.where(torch.eq(sizes, 0), total, total / _one_for_zero(sizes))
-        )
+        if initial is None:
+            return total / sizes
+        return total / torch.where(torch.eq(sizes, 0), constant(sizes, 1), sizes)
     if reduce == "prod":
         product = torch.prod(chosen, dim)
         return product if initial is None else product * initial
