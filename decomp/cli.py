@@ -4,6 +4,7 @@ target, calls the function of the same name, and shows what it returns; a failur
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 import contextlib
 from dataclasses import asdict
 import difflib
@@ -25,14 +26,16 @@ from torch.export import ExportedProgram
 import typer
 
 import decomp
-from decomp import frontends, tables
+from decomp import certificate_tables, certificates, frontends, tables
 from decomp.demo import demonstrate
 from decomp.explanation import routes
 from decomp.lowering import library
+from decomp.ways import identity
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target; 2 wrong usage, or a model, target or op that "
-    "is unknown or cannot be read; 3 the model could not be captured, or a rule or the verification failed."
+    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule is worse than its certificate; "
+    "2 wrong usage, or a model, target or op that is unknown or cannot be read; 3 the model could not be captured, or "
+    "a rule or the verification failed."
 )
 
 app = typer.Typer(
@@ -134,8 +137,102 @@ def rules(
         found = [rule for rule in library() if text in f"{rule.op} {rule}"]
         if not found:
             raise Unusable(f"no rule with {text!r} in its op, name or file")
-        _show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op))))
+        _show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.committed()))
         _show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
+
+
+@app.command(epilog=EXIT_CODES)
+def certify(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or a rule.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every rule of the library.")] = False,
+    family: Annotated[str | None, typer.Option(help="The rules of one module of the library: activation.")] = None,
+    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
+    stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
+    executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help="Makes a futures executor.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that one rule may take.")] = None,
+    seed: int = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
+    with _failing(debug, as_json):
+        chosen = _chosen_rules(name, family, everything)
+        before = certificates.committed()
+        if stored:
+            measured = [before[rule] for rule in map(identity, chosen) if rule in before]
+        else:
+            targets = [load_target(each) for each in to]
+            with _executor(executor, workers) as pool:
+                found = decomp.certify(chosen, to=targets, seed=seed, executor=pool, timeout=timeout)
+            measured = list(found.values()) if isinstance(found, decomp.Certificates) else [found]
+        worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
+        worse = {rule: lines for rule, lines in worse.items() if lines}
+        _show_certificates(measured, worse, as_json)
+        if plot is not None:
+            from decomp.ulp_plot import plot_errors
+
+            _show(Text(f"saved {plot_errors(chosen, [load_target(each) for each in to], plot)}"))
+        if update:
+            written = certificates.commit(measured)
+            _show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
+        elif worse:
+            raise typer.Exit(1)
+
+
+def _chosen_rules(name: str | None, family: str | None, everything: bool) -> list[decomp.Rule]:
+    """The rules that `certify` is about. Raises `Unusable`, `UnknownOp`."""
+    rules = list(library())
+    if name is not None:
+        named = [rule for rule in rules if rule.name == name]
+        rules = list(library().of(decomp.op(name))) if not named else _of_op_or_name(name, named)
+        if not rules:
+            raise Unusable(f"there is no rule for {decomp.op(name)}")
+    elif family is not None:
+        known = sorted({certificates.family(rule) for rule in rules})
+        rules = [rule for rule in rules if certificates.family(rule) == family]
+        if not rules:
+            raise Unusable(f"no family {family!r}.{_near(family, known)} There are {', '.join(known)}")
+    elif not everything:
+        raise Unusable("which rules? Name an op, or pass --family FAMILY or --all")
+    return rules
+
+
+def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
+    """`relu` is an op and a rule: the op is meant. `sort_scattered` is a rule alone."""
+    try:
+        return list(library().of(decomp.op(name))) or named
+    except decomp.UnknownOp:
+        return named
+
+
+@contextlib.contextmanager
+def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
+    """The executor that `module:callable` makes, or threads that each measure in a process of their own."""
+    if name is None and workers is None:
+        yield None
+    elif name is None:
+        with ThreadPoolExecutor(workers) as threads:
+            yield threads
+    else:
+        made = _attribute_called(name)()
+        if not isinstance(made, Executor) and not hasattr(made, "submit"):
+            raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
+        with made:
+            yield made
+
+
+def _show_certificates(measured: list[decomp.Certificate], worse: dict[str, tuple[str, ...]], as_json: bool) -> None:
+    if as_json:
+        _print_json([one.to_json() for one in measured])
+    elif len(measured) <= 4:
+        for one in measured:
+            _show(certificate_tables.certificate_table(one), "")
+        _show(*(Text(f"worse than committed: {line}", style="red") for lines in worse.values() for line in lines))
+    else:
+        _show(certificate_tables.summary(measured, worse))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -229,6 +326,17 @@ def _read(path: Path) -> ExportedProgram:
 
 def _called(name: str) -> ExportedProgram:
     """The program that `package.module:callable` makes; the current directory is on the path."""
+    with _importing_from(os.getcwd()):
+        made = _attribute_called(name)()
+    if isinstance(made, ExportedProgram):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return _exported(*made)
+    raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
+
+
+def _attribute_called(name: str) -> Any:
+    """The callable that `package.module:callable` names. Raises `Unusable`."""
     module_name, _, attribute = name.partition(":")
     with _importing_from(os.getcwd()):
         try:
@@ -237,14 +345,9 @@ def _called(name: str) -> ExportedProgram:
                 value = getattr(value, part)
         except (ImportError, AttributeError) as error:
             raise Unusable(f"cannot find {name}: {_first_line(error)}") from error
-        if not callable(value):
-            raise Unusable(f"{name} is no callable, but {type(value).__name__}")
-        made = value()
-    if isinstance(made, ExportedProgram):
-        return made
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return _exported(*made)
-    raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
+    if not callable(value):
+        raise Unusable(f"{name} is no callable, but {type(value).__name__}")
+    return value
 
 
 @contextlib.contextmanager

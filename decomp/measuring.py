@@ -22,11 +22,11 @@ from decomp.rules import Rule, Rules
 from decomp.samples import Sample, samples_of
 from decomp.sources import content_hash, numbers_in
 from decomp.target import Target
-from decomp.trials import FAILURES, Function, Inputs, Trial, transposed, trial, widened
+from decomp.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
 from decomp.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-LOWERED_DTYPES = {torch.float32: 8, torch.bfloat16: 2}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64)
+LOWERED_DTYPES = {torch.float32: 8, torch.bfloat16: 2, torch.complex64: 2}
 """Targets are measured in these, on so many of the samples: what the rules on the way do, they do in every dtype."""
 MP_POINTS = 400
 """How many points mpmath computes for float64."""
@@ -48,7 +48,7 @@ def measured(
     """The certificate of one rule: as written, and lowered to each target. Raises `ValueError` without samples."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        work = _Measurement(rule, samples_of(rule, samples)[:MOST_SAMPLES], tuple(dtypes or DTYPES), seed)
+        work = _Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
         first = asked_first(rule, rules) if targets else Rules()
         courses = [Course(AsWritten(rule)), *(Course(Lowered(rule, target, first)) for target in targets)]
         work.run(courses)
@@ -61,6 +61,11 @@ def measured(
         reference=work.references,
         ways=tuple(course.way() for course in courses),
     )
+
+
+def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple[Sample, ...]:
+    """The sample calls that a rule is measured on."""
+    return samples_of(rule, given)[:MOST_SAMPLES]
 
 
 @dataclass
@@ -86,13 +91,11 @@ class _Measurement:
                 what = trial(sample, dtype, numbers, self.seed)
                 if what is not None:
                     self._in_one_dtype(what, self._concerned(dtype, courses, i))
-                if not any(t.is_floating_point() for t in sample.tensors):
+                if not any(t.is_floating_point() for t in sample.tensors) and dtype is self.dtypes[0]:
                     break  # the same call in every dtype
             self._in_other_dtypes(sample, courses)
             self._laid_out_otherwise(sample, courses)
-            found = under_symbolic_sizes(self.rule, sample)
-            if found is not None and not found.startswith("declines: the call"):
-                courses[0].note("dynamic shapes", found)
+            self._under_symbolic_sizes(sample, courses[0])
 
     def _concerned(self, dtype: torch.dtype, courses: Sequence[Course], index: int) -> Sequence[Course]:
         if dtype is torch.float64 and not mpmath_is_installed():
@@ -138,8 +141,12 @@ class _Measurement:
         except FAILURES:
             self.references.setdefault(name, "the op's own kernel, for it takes no float64")
             return Comparison(what, inputs, own, exact, against_own=True)
-        self.references[name] = "the op in float64" + (", its worst points by mpmath" if function else "")
-        return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]) if function else None)
+        wide = "complex128" if what.dtype.is_complex else "float64"
+        self.references[name] = f"the op in {wide}" + (", its worst points by mpmath" if function and wide == "float64" else "")
+        known = function is not None and not what.dtype.is_complex
+        return Comparison(
+            what, inputs, own, exact, reference=Reference(here, function, exact[0]) if known and function else None
+        )
 
     def _derivatives(self, kind: str, derivative: Derivative, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Measure gradients against the op's own in float64, kinks and all."""
@@ -158,6 +165,14 @@ class _Measurement:
             )
             if found is not None:
                 comparison.count(kind, course, found)
+
+    def _under_symbolic_sizes(self, sample: Sample, course: Course) -> None:
+        for each in (sample, in_dtype(sample, torch.complex64)):
+            if not isinstance(course.attempt(Trial(each, torch.float32, False, ())), str):
+                found = under_symbolic_sizes(self.rule, each)
+                if found is not None:
+                    course.note("dynamic shapes", found)
+                return
 
     def _random(self, sample: Sample, courses: Sequence[Course]) -> None:
         what = Trial(sample, torch.float32, False, ())
@@ -222,8 +237,8 @@ def _moderate(what: Trial, inputs: Inputs) -> Inputs:
 def _described(what: Trial, inputs: Inputs) -> str:
     if not what.pointwise:
         return inputs.label
-    count = sum(t.numel() == points.COUNT and t.is_floating_point() for t in what.inputs[0].tensors)
-    if torch.finfo(what.dtype).bits == 16 and count == 1:
+    count = sum(t.numel() == points.COUNT and t.dtype is what.dtype for t in what.inputs[0].tensors)
+    if what.dtype in (torch.float16, torch.bfloat16) and count == 1:
         return "all 65,536 values of 16 bits"
     kind = {1: "points", 2: "pairs", 3: "triples"}.get(count, "tuples")
-    return f"{points.COUNT:,} {kind} over the whole domain"
+    return f"{points.COUNT:,} {'complex ' if what.dtype.is_complex else ''}{kind} over the whole domain"

@@ -1,5 +1,4 @@
-"""The dtypes that are not floats, and mixtures of dtypes: the same call with integers, bools, complex numbers, or with
-tensors of unlike dtypes, must give PyTorch's dtype and values."""
+"""Integers, bools, and mixtures of dtypes: the same call with tensors of these must give PyTorch's dtype and values."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ from decomp.results import MismatchedResults, Refused, flat, held_against
 from decomp.samples import Sample
 from decomp.trials import Function, Trial, takes
 
-OTHERS = (torch.int64, torch.complex64, torch.int32, torch.uint8, torch.bool)
-LOWERED = ("int64", "complex64")
+OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool)
+LOWERED = ("int64",)
 """Targets are measured in these."""
 TOLERANCE = 2.0**-17
 """Relative to each value: results in float are measured in ULP elsewhere."""
 
 
 def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
-    """The call in other dtypes, each with its name: "int64", "complex64", "float32 with float64". Only those that the
+    """The call in other dtypes, each with its name: "int64", "float32 with float64". Only those that the
     op takes; nothing for an op without float tensors."""
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
     if not floats:
@@ -76,10 +75,6 @@ def _spread(sample: Sample, floats: list[int], dtype: torch.dtype, seed: int) ->
     tensors = sample.tensors
     if any(t.dim() == 0 for t in tensors) or len(floats) < len(tensors):
         return None
-    if dtype.is_complex:
-        parts = points.grid(2 * len(floats), torch.float32, (), seed)
-        moderate = [part.clamp(-30, 30).nan_to_num(0.5) for part in parts]
-        return [torch.complex(*moderate[2 * i : 2 * i + 2]) for i in range(len(floats))]
     return list(points.whole_numbers(len(floats), dtype, seed))
 
 

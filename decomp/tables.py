@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from decomp.certificate import Certificate
+from decomp.certificate_tables import in_brief
 from decomp.demo import Comparison, Demo
 from decomp.errors import spelled
 from decomp.explanation import Route, Step
@@ -22,6 +24,7 @@ from decomp.plan import Plan
 from decomp.report import ROWS, Report, folded, folded_modules
 from decomp.rules import Rule
 from decomp.target import Target
+from decomp.ways import identity
 
 
 def report_table(report: Report) -> RenderableType:
@@ -60,11 +63,13 @@ def plan_table(plan: Plan) -> RenderableType:
     return Group(*parts)
 
 
-def rules_table(rules: Iterable[Rule]) -> RenderableType:
-    """One row a rule: op, name, place, and the first line of its docstring."""
-    table = _table("op", "rule", "where", "what it computes")
+def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) -> RenderableType:
+    """One row a rule: op, name, place, what its certificate says, and the first line of its docstring."""
+    table = _table("op", "rule", "where", "ULP / PyTorch", "certified", "what it computes")
     for rule in rules:
-        table.add_row(*map(Text, (str(rule.op), rule.name, rule.location, documentation(rule).partition("\n")[0])))
+        error, wrong = in_brief(certificates.get(identity(rule)))
+        first = documentation(rule).partition("\n")[0]
+        table.add_row(*map(Text, (str(rule.op), rule.name, rule.location, error, wrong, first)))
     return table
 
 

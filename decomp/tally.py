@@ -34,6 +34,8 @@ class Results:
     """Whether the sign of zero is free, but what is far off is wrong: of gradients, and of planted special values."""
     counted: bool = True
     """Whether errors count, or only what is wrong altogether."""
+    unit: torch.Tensor | None = None
+    """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Tally:
         )
 
     def _floats(self, results: Results) -> None:
-        unit = None if results.pointwise else _unit_of_largest(results)
+        unit = _unit(results)
         ours = deviation(results.found, results.exact, unit, signed_zero=not results.loose)
         own = deviation(results.own, results.exact, unit, signed_zero=not results.loose)
         # What the op itself makes of the point is never wrong: NaN where float64 would have had a number.
@@ -118,10 +120,16 @@ def worst_points(results: Results, count: int = 8) -> list[int]:
     return sorted(indices)
 
 
-def _unit_of_largest(results: Results) -> torch.Tensor:
-    """One ULP of the largest finite element of a result, for all of them."""
-    size = torch.where(results.exact.high.isfinite(), results.exact.high.abs(), 0.0)
-    return spacing(size.max().expand(size.shape), results.found.dtype)
+def _unit(results: Results) -> torch.Tensor | None:
+    """What errors are counted in: ULP of each element (None), of the gradient but at least of ε, of the absolute value
+    of complex numbers, or of the largest element of the result."""
+    size = results.exact.high.abs()
+    dtype = results.found.dtype
+    if results.pointwise and results.loose:
+        return spacing(size.clamp(min=torch.finfo(dtype).eps), dtype)
+    if results.pointwise:
+        return results.unit
+    return spacing(torch.where(size.isfinite(), size, 0.0).max().expand(size.shape), dtype)
 
 
 def _same_kind(results: Results) -> torch.Tensor:
@@ -137,28 +145,31 @@ def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
     exact = results.exact.high
     difference = (results.found.double() - exact).abs()
     own = (results.own.double() - exact).abs()
-    allowed = exact.abs() * max(LOOSE, 8 * info.eps) + 1024 * info.smallest_normal
-    if unit is not None:
+    # Where the op's own formula cancels in float64 too, ε² is all that it leaves.
+    allowed = exact.abs() * max(LOOSE, 8 * info.eps) + (
+        info.eps**2 if results.pointwise else 1024 * info.smallest_normal
+    )
+    if unit is not None and not results.pointwise:
         allowed = allowed + 64 * unit
     finite = results.found.isfinite() & results.own.isfinite() & exact.isfinite()
     return finite & (difference > allowed) & (difference > 4 * own)
 
 
 def _of_parts(results: Results) -> Results:
-    """Complex results as twice as many real ones, in units of the largest: a part may cancel."""
+    """Complex results as twice as many real ones, in ULP of the absolute value: a part may cancel."""
 
     def parts(t: torch.Tensor) -> torch.Tensor:
         return torch.view_as_real(t.resolve_conj().contiguous()).flatten()
 
-    naming = results.naming
-    exact = Exact(parts(results.exact.high))
+    naming, high = results.naming, results.exact.high
+    unit = spacing(torch.where(high.isfinite(), high.abs(), 1.0), results.found.dtype.to_real()).repeat_interleave(2)
     return replace(
         results,
         found=parts(results.found),
-        exact=exact,
+        exact=Exact(parts(high)),
         own=parts(results.own),
-        pointwise=False,
         naming=lambda i: naming(i // 2),
+        unit=unit,
     )
 
 

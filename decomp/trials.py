@@ -50,8 +50,9 @@ class Trial:
 
     @property
     def wide(self) -> Function:
-        """The op itself in float64, on the same values."""
-        return functools.partial(_run, in_dtype(self.sample, torch.float64))
+        """The op itself in float64 (complex128), on the same values."""
+        wide = torch.complex128 if self.dtype.is_complex else torch.float64
+        return functools.partial(_run, in_dtype(self.sample, wide))
 
 
 def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
@@ -82,19 +83,17 @@ def takes(sample: Sample) -> bool:
 
 
 def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
-    """The sample with its floating tensors, and the floating dtypes that it names, in another dtype."""
-    complex_dtype = torch.complex128 if dtype is torch.float64 else torch.complex64
+    """The sample with its floating tensors, and the floating dtypes that it names, in another dtype; in a complex one
+    its complex tensors too, else those in the complex dtype of the same precision, or the nearest."""
+    wide = dtype in (torch.float64, torch.complex128)
+    complex_dtype = torch.complex128 if wide else torch.complex64
 
     def cast(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            return leaf.to(dtype)
-        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
-            return leaf.to(complex_dtype)
-        if sample.exact == "own" and isinstance(leaf, torch.dtype):
+        of_dtype = leaf if isinstance(leaf, torch.dtype) else leaf.dtype if isinstance(leaf, torch.Tensor) else None
+        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own":
             return leaf
-        if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-            return dtype
-        return complex_dtype if isinstance(leaf, torch.dtype) and leaf.is_complex else leaf
+        new = complex_dtype if of_dtype.is_complex else dtype if of_dtype.is_floating_point else of_dtype
+        return new if isinstance(leaf, torch.dtype) else leaf.to(new)
 
     return sample.replaced(cast)
 
@@ -115,12 +114,19 @@ def over_points(sample: Sample, numbers: Sequence[float], seed: int) -> Sample |
     repeated; tensors of no dimension beside larger ones stay."""
     tensors = sample.tensors
     spread = [i for i, t in enumerate(tensors) if t.dim() or not any(other.dim() for other in tensors)]
-    floats = [i for i in spread if tensors[i].is_floating_point()]
+    floats = [i for i in spread if tensors[i].is_floating_point() or tensors[i].is_complex()]
     if not floats or len({tensors[i].dtype for i in floats}) > 1:
         return None
-    columns = dict(zip(floats, points.grid(len(floats), tensors[floats[0]].dtype, tuple(numbers), seed)))
+    columns = dict(zip(floats, _columns(len(floats), tensors[floats[0]].dtype, numbers, seed)))
     new = [columns[i] if i in columns else _repeated(t) if i in spread else t for i, t in enumerate(tensors)]
     return sample.with_tensors(new)
+
+
+def _columns(count: int, dtype: torch.dtype, numbers: Sequence[float], seed: int) -> Sequence[torch.Tensor]:
+    if not dtype.is_complex:
+        return points.grid(count, dtype, tuple(numbers), seed)
+    parts = points.grid(2 * count, dtype.to_real(), tuple(numbers), seed)
+    return [torch.complex(*parts[2 * i : 2 * i + 2]) for i in range(count)]
 
 
 def _repeated(values: torch.Tensor) -> torch.Tensor:
