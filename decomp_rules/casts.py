@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast
+from decomp_rules.operands import cast, is_scalar, tied
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -97,7 +97,7 @@ def copy(x: Tensor, src: Tensor) -> Tensor:
 
 @register(aten.fill)
 def fill(x: Tensor, value: Any) -> Tensor:
-    """The value, in the shape and dtype of x."""
-    if isinstance(value, (bool, int, float, complex, torch.SymInt, torch.SymFloat)):
-        return torch.full(x.shape, value, dtype=x.dtype, device=x.device)
-    return cast(value, x.dtype).expand(x.shape).clone()
+    """The value, in the shape and dtype of x, whose gradient is zero."""
+    if is_scalar(value):
+        return tied(torch.full(x.shape, value, dtype=x.dtype, device=x.device), x)
+    return tied(cast(value, x.dtype).expand(x.shape).clone(), x)

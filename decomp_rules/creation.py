@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, is_scalar, ramp
+from decomp_rules.operands import cast, is_scalar, ramp, tied
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -35,7 +35,13 @@ def ones(size: Sequence[Any], dtype: torch.dtype | None = None, device: Any = No
     return torch.full(size, _one(dtype), dtype=dtype, device=device)
 
 
-@register(aten.zeros_like, aten.zero)
+@register(aten.zero)
+def zero(x: Tensor) -> Tensor:
+    """full(x.shape, 0); x gets a gradient of zero."""
+    return tied(torch.full(x.shape, _zero(x.dtype), dtype=x.dtype, device=x.device), x)
+
+
+@register(aten.zeros_like)
 def zeros_like(x: Tensor, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """full(x.shape, 0)."""
     dtype = dtype or x.dtype

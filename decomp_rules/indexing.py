@@ -187,10 +187,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 @register(aten.bucketize)
 def bucketize(x: Any, boundaries: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
-    """How many boundaries are < x, or ≤ x on the right; all of them are before NaN."""
-    if is_scalar(x):
-        x = constant(boundaries, x, promoted(boundaries, x))
-    return _count_before(boundaries, x, out_int32, right)
+    """searchsorted of one line."""
+    return torch.searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 @register(aten.searchsorted)
@@ -198,18 +196,38 @@ def searchsorted(
     sorted_sequence: Tensor, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many of the sequence are < x, or ≤ x on the right, row by row."""
-    if sorter is not None:
-        sorted_sequence = torch.gather(sorted_sequence, -1, sorter)
+    """How many of the sequence are before x, that is not ≥ x, or on the right not > x: halving what is left to search,
+    as the op does, so that an unsorted line or one with NaN gives what the op gives."""
     if is_scalar(x):
         x = constant(sorted_sequence, x, promoted(sorted_sequence, x))
-    rows = sorted_sequence if sorted_sequence.dim() == 1 else sorted_sequence.unsqueeze(-2)
-    return _count_before(rows, x, out_int32, right or side == "right")
+    right = right or side == "right"
+    if sorter is not None:
+        sorted_sequence = torch.gather(sorted_sequence, -1, sorter)
+    length = sorted_sequence.shape[-1]
+    if type(length) is not int or length > 2**22:
+        return _count_before(sorted_sequence, x, out_int32, right)
+    low = torch.full(x.shape, 0, dtype=torch.int64, device=x.device)
+    high = low + length
+    line = torch.constant_pad_nd(sorted_sequence, [0, 1])  # so that there is an element where nothing is left to search
+    for _ in range(length.bit_length()):
+        middle = ((low + high).to(torch.float32) * 0.5).to(torch.int64)
+        found = _looked_up(line, middle)
+        passed = torch.logical_not(torch.gt(found, x) if right else torch.ge(found, x)) & torch.lt(low, high)
+        low, high = torch.where(passed, middle + 1, low), torch.where(passed, high, middle)
+    return cast(low, torch.int32 if out_int32 else torch.int64)
 
 
-def _count_before(boundaries: Tensor, x: Tensor, out_int32: bool, right: bool) -> Tensor:
-    x = x.unsqueeze(-1)
-    beyond = torch.logical_not(torch.lt(x, boundaries) if right else torch.ge(boundaries, x))
+def _looked_up(sequence: Tensor, index: Tensor) -> Tensor:
+    """The elements of a line, or of each row, at the places of an index."""
+    if sequence.dim() == 1:
+        return torch.index_select(sequence, 0, index.reshape(-1)).view(index.shape)
+    return torch.gather(sequence, -1, index)
+
+
+def _count_before(sequence: Tensor, x: Tensor, out_int32: bool, right: bool) -> Tensor:
+    """The same where the length is no number, or very large: a comparison with each."""
+    rows, x = sequence if sequence.dim() == 1 else sequence.unsqueeze(-2), x.unsqueeze(-1)
+    beyond = torch.logical_not(torch.lt(x, rows) if right else torch.ge(rows, x))
     return torch.sum(beyond, dim=[-1], dtype=torch.int32 if out_int32 else torch.int64)
 
 
@@ -226,18 +244,6 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     inside = torch.ge(flat, low) & torch.le(flat, high)
     hits = torch.eq(place.unsqueeze(-1), ramp(x, bins, dtype=x.dtype)) & inside.unsqueeze(-1)
     return torch.sum(hits, dim=[0], dtype=x.dtype)
-
-
-@register(aten.masked_select)
-def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """How many are selected is data."""
-    return decline("the size of the result is data")
-
-
-@register(aten.nonzero, aten.nonzero_numpy, aten.argwhere)
-def nonzero(x: Tensor) -> Tensor:
-    """How many are nonzero is data."""
-    return decline("the size of the result is data")
 
 
 @register(operator.getitem)
