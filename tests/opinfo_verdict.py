@@ -79,7 +79,7 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
     try:
         lowered = _lowered(program, target)
         found = evaluate(lowered, program, graded)
-        exact = None if case.random else _in_double(program, graded)
+        exact = None if case.random else in_double(program, graded)
         compare(found, expected, exact, case.random)
     except TooSlow:
         raise
@@ -143,7 +143,7 @@ def _ramp(like: torch.Tensor) -> torch.Tensor:
     return torch.linspace(0.5, 1.5, like.numel(), dtype=torch.float64).reshape(like.shape).to(like.dtype)
 
 
-def _in_double(program: Program, graded: bool) -> Outcome | None:
+def in_double(program: Program, graded: bool) -> Outcome | None:
     try:
         module = program.module
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
