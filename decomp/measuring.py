@@ -141,12 +141,11 @@ class _Measurement:
         except FAILURES:
             self.references.setdefault(name, "the op's own kernel, for it takes no float64")
             return Comparison(what, inputs, own, exact, against_own=True)
-        wide = "complex128" if what.dtype.is_complex else "float64"
-        self.references[name] = f"the op in {wide}" + (", its worst points by mpmath" if function and wide == "float64" else "")
-        known = function is not None and not what.dtype.is_complex
-        return Comparison(
-            what, inputs, own, exact, reference=Reference(here, function, exact[0]) if known and function else None
-        )
+        if what.dtype.is_complex:
+            self.references[name] = "the op in complex128"
+            return Comparison(what, inputs, own, exact)
+        self.references[name] = "the op in float64" + (", its worst points by mpmath" if function else "")
+        return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]) if function else None)
 
     def _derivatives(self, kind: str, derivative: Derivative, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Measure gradients against the op's own in float64, kinks and all."""

@@ -36,7 +36,7 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
 
     columns = max(map(len, rows))
     figure, axes = pyplot.subplots(
-        len(rows), columns, figsize=(4.5 * columns, 3.2 * len(rows)), sharey=True, squeeze=False, layout="constrained"
+        len(rows), columns, figsize=(5 * columns, 3.2 * len(rows)), sharey=True, squeeze=False, layout="constrained"
     )
     for row, drawn in zip(axes, rows):
         for axis, errors in zip(row, drawn):
@@ -49,8 +49,14 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
 
 
 def _draw(axis: Any, title: str, inputs: torch.Tensor, errors: torch.Tensor) -> None:
-    axis.scatter(inputs.tolist(), errors.clamp(min=1e-3).tolist(), s=1, linewidths=0, alpha=0.5, rasterized=True)
+    axis.scatter(inputs.tolist(), errors.clamp(min=1e-2).tolist(), s=2, linewidths=0, alpha=0.5, rasterized=True)
     axis.set_xscale("symlog", linthresh=1e-3)
+    inexact = inputs[errors > 0].abs()
+    reach = float(inexact.max()) * 4 if len(inexact) else 10.0
+    powers = range(-2, 39, 1 if reach < 1e4 else 3 if reach < 1e12 else 12)
+    ticks = [10.0**power for power in powers if 10.0**power <= reach]
+    axis.set_xticks([*(-tick for tick in reversed(ticks)), 0.0, *ticks])
+    axis.set_xlim(-reach, reach)
     axis.set_yscale("log")
     axis.axhline(0.5, color="0.6", linewidth=0.8)
     axis.set_title(title, fontsize=9)
@@ -66,11 +72,11 @@ def _errors(rule: Rule, targets: Sequence[Target]) -> Iterator[Errors]:
     tensors = what.inputs[0].tensors
     own = flat(what.own(tensors))[0]
     exact = Exact(flat(what.wide(widened(tensors)))[0])
-    shown = [("PyTorch", own)]
-    for name, function in _functions(rule, targets, what):
-        shown.insert(-1, (f"{rule.name}, {name}", flat(function(tensors))[0]))
+    ours = [(f"{rule.name}, {name}", flat(function(tensors))[0]) for name, function in _functions(rule, targets, what)]
+    if not ours:
+        return
     reference = Reference(what.sample, mp_function(what.sample), exact)
-    for title, result in shown:
+    for title, result in (*ours, ("PyTorch", own)):
         for _ in range(ROUNDS):
             worst = deviation(result, exact).error.nan_to_num(-1.0).topk(8).indices.tolist()
             if not reference.refined(worst):
