@@ -290,6 +290,8 @@ def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, ap
         x = torch.cat(parts, dim)
     for _ in range(n):
         length = x.shape[dim]
+        if type(length) is int and length == 0:
+            break
         after, before = torch.narrow(x, dim, 1, length - 1), torch.narrow(x, dim, 0, length - 1)
         x = torch.ne(after, before) if x.dtype == torch.bool else after - before
     return x
