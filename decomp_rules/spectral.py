@@ -1,27 +1,24 @@
-"""Fourier transforms: every public one is one of three kernels, real to complex, complex to real, complex to complex.
-
-The last is no op of Core ATen: it is a product with the matrix of the discrete Fourier transform, one dimension after
-the other. Targets without complex numbers are out of reach.
+"""The public Fourier transforms: each is one of the three kernels of `fourier`, on an input that is cut, padded or
+mirrored. The inverse of a real signal, and the transforms of half a spectrum, take no conjugates: a conjugate in one
+domain is a mirror image in the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp_rules import fourier
+from decomp_rules.fourier import BY_ROOT, BY_SIZE, UNSCALED, mirrored
+from decomp_rules.windows import fit
 
-from .windows import fit
-
-RULES = Rules()
+RULES = Rules(fourier.RULES)
 register = RULES.register
 aten = torch.ops.aten
-
-UNSCALED, BY_ROOT, BY_SIZE = range(3)
 
 
 def _scaling(norm: str | None, forward: bool) -> int:
@@ -56,18 +53,17 @@ def _resized(x: Tensor, s: Any, dims: Sequence[int]) -> Tensor:
 
 
 def _transform(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:
-    """The complex transform of a real or complex input; for a real one, the inverse is the conjugate of the forward."""
+    """The complex transform of a real or complex input."""
     x, mode = _resized(_floating(x), s, dims), _scaling(norm, forward)
     if x.is_complex():
         return aten._fft_c2c(x, list(dims), mode, forward)
-    out = aten._fft_r2c(x, list(dims), mode, False)
-    return out if forward else torch.conj_physical(out)
+    return aten._fft_r2c(x if forward else mirrored(x, dims), list(dims), mode, False)
 
 
 def _half(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:
     """The transform of a real input, of which the half is kept that is not the mirror of the other."""
-    out = aten._fft_r2c(_resized(_floating(x), s, dims), list(dims), _scaling(norm, forward), True)
-    return out if forward else torch.conj_physical(out)
+    x = _resized(_floating(x), s, dims)
+    return aten._fft_r2c(x if forward else mirrored(x, dims), list(dims), _scaling(norm, forward), True)
 
 
 def _real(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:
@@ -76,7 +72,8 @@ def _real(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: boo
     wanted = list(s) if s is not None else [-1] * len(dims)
     last = wanted[-1] if wanted[-1] not in (None, -1) else 2 * (x.shape[dims[-1]] - 1)
     x = _resized(x, [*wanted[:-1], last // 2 + 1], dims)
-    return aten._fft_c2r(torch.conj_physical(x) if forward else x, list(dims), _scaling(norm, forward), last)
+    out = aten._fft_c2r(x, list(dims), _scaling(norm, forward), last)
+    return mirrored(out, dims) if forward else out
 
 
 @register(aten.fft_fft)
@@ -115,6 +112,12 @@ def ihfft(x: Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> T
     return _half(x, [n], _dims(x, None, dim), norm, False)
 
 
+@register(aten.fft_ihfftn, aten.fft_ihfft2)
+def ihfftn(x: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    """ifftn of a real input, of the last dimension the first n // 2 + 1 elements."""
+    return _half(x, s, _dims(x, s, dim), norm, False)
+
+
 @register(aten.fft_rfftn, aten.fft_rfft2)
 def rfftn(x: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """fftn, of the last dimension the first n // 2 + 1 elements."""
@@ -139,18 +142,35 @@ def irfftn(x: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -
     return _real(x, s, _dims(x, s, dim), norm, False)
 
 
-@register(aten._fft_c2c)
-def fft_c2c(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
-    """Along each dimension the product with exp(∓2πi·jk/n), jk taken modulo n, in double precision."""
-    count: Any = 1
-    out = x.to(torch.complex128)
-    for d in dim:
-        n = x.shape[d]
-        count = count * n
-        line = torch.arange(n, dtype=torch.int64, device=x.device)
-        turns = (line.unsqueeze(1) * line) % n
-        matrix = torch.exp(turns.to(torch.float64) * complex(0, (-2 if forward else 2) * math.pi / n))
-        out = torch.matmul(out.transpose(d, -1), matrix).transpose(d, -1)
-    if normalization != UNSCALED:
-        out = out / (math.sqrt(count) if normalization == BY_ROOT else count)
-    return out.to(x.dtype)
+@register(aten.fft_hfftn, aten.fft_hfft2)
+def hfftn(x: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    """The inverse of ihfftn."""
+    return _real(x, s, _dims(x, s, dim), norm, True)
+
+
+@register(aten.fft_fftshift)
+def fftshift(x: Tensor, dim: Any = None) -> Tensor:
+    """The frequency 0 moved to the middle. Exact."""
+    dims = _dims(x, None, dim)
+    return torch.roll(x, [x.shape[d] // 2 for d in dims], dims) if dims else x
+
+
+@register(aten.fft_ifftshift)
+def ifftshift(x: Tensor, dim: Any = None) -> Tensor:
+    """The inverse of fftshift. Exact."""
+    dims = _dims(x, None, dim)
+    return torch.roll(x, [(x.shape[d] + 1) // 2 for d in dims], dims) if dims else x
+
+
+@register(aten.fft_fftfreq)
+def fftfreq(n: int, d: float = 1.0, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    """0, 1, …, −2, −1, over n·d."""
+    dtype = dtype or torch.get_default_dtype()
+    ends = (0, (n + 1) // 2), (-(n // 2), 0)
+    return torch.cat([torch.arange(*end, dtype=dtype, device=device) for end in ends]) * (1 / (n * d))
+
+
+@register(aten.fft_rfftfreq)
+def rfftfreq(n: int, d: float = 1.0, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    """0, 1, …, n // 2, over n·d."""
+    return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) * (1 / (n * d))
