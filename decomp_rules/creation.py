@@ -211,8 +211,12 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.
              device: Any = None) -> Tensor:
     """base to the powers linspace(start, end, steps), in float64."""
     dtype = dtype or torch.get_default_dtype()
-    if not (is_scalar(start) and is_scalar(end)) or dtype.is_complex:
-        return decline("only real bounds that are numbers")
+    if dtype.is_complex:
+        return decline("only real dtypes")
+    device = next((bound.device for bound in (start, end) if not is_scalar(bound)), device)
+    if not dtype.is_floating_point:
+        start, end = (_whole(bound) if is_scalar(bound) else bound.to(dtype) for bound in (start, end))
+    start, end = (bound if is_scalar(bound) else bound.to(torch.float64) for bound in (start, end))
     exponents = torch.linspace(start, end, steps, dtype=torch.float64, device=device)
     return torch.pow(base, exponents).to(dtype)
 

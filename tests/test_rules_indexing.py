@@ -174,8 +174,12 @@ def test_bins_agree():
     agrees(RULES, aten.searchsorted.Scalar, edges, 3.0, side="right", gradient=False)
 
 
-def test_what_has_the_size_of_its_data_is_declined():
-    assert indexing.nonzero(TABLE).reason == indexing.masked_select(TABLE, TABLE > 0).reason
+def test_a_search_in_an_unsorted_line_goes_where_the_op_goes():
+    line = torch.tensor([3.0, 1.0, 2.0, float("nan"), -1.0, 7.0])
+    x = torch.tensor([float("nan"), 5.0, 2.0, 0.0, -9.0, float("inf")])
+    for right in (False, True):
+        agrees(RULES, aten.searchsorted.Tensor, line, x, right=right, gradient=False)
+        agrees(RULES, aten.searchsorted.Tensor, line[:0], x, right=right, gradient=False)
 
 
 @pytest.mark.parametrize("function", [
