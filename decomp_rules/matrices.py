@@ -1,8 +1,8 @@
 """What the families of linear algebra share: numbered rows and columns, masks, parts of matrices, exchanges of rows.
 
 Factorizations are straight-line programs, unrolled over the size of the matrix, which must be a plain number; the
-leading dimensions are a batch and may be anything. Each step is a few operations on whole matrices of one shape, so that
-what they lower to is found once.
+leading dimensions are a batch and may be anything. Each step is a few operations on whole matrices of one shape, so
+that what they lower to is found once.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def hermitian(x: Tensor, from_upper: bool) -> Tensor:
 
 
 def change_of(x: Tensor) -> Tensor:
-    """Zero, with the gradient of x where x is finite: what is added to a value to make it depend on x to first order."""
+    """Zero, with the gradient of x where x is finite: what makes a value that it is added to depend on x."""
     change, zero = x - x.detach(), constant(x, 0)
     return torch.where(torch.eq(change, zero), change, zero)  # of what is NaN or infinite the difference is NaN
 
