@@ -132,7 +132,8 @@ def _written(parts: Sequence[Tensor], dim: int) -> Tensor:
     for x in parts[1:]:
         start, end = end, end + x.shape[dim]
         places = torch.arange(start, end, 1, dtype=torch.int64, device=x.device)
-        whole = torch.index_put(whole, [None] * dim + [places], x)  # type: ignore[list-item]
+        # torch.index_put takes no None.
+        whole = aten.index_put.default(whole, [None] * dim + [places], x)
     return whole
 
 
