@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from decomp.lowering import lower
+from decomp.plan import Cost
 from decomp.rules import Rules
 from decomp.target import Target
 
@@ -21,6 +22,7 @@ def backend(
     *,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    cost: Cost | None = None,
     partial: bool = False,
     compiler: str | Compiler = "eager",
     verify: bool | str = True,
@@ -34,7 +36,7 @@ def backend(
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
 
     def lowered(module: fx.GraphModule, partially: bool) -> fx.GraphModule:
-        result = lower(module, to=to, rules=rules, keep=kept, partial=partially, verify=verify).result
+        result = lower(module, to=to, rules=rules, keep=kept, cost=cost, partial=partially, verify=verify).result
         assert isinstance(result, fx.GraphModule)
         return result
 

@@ -15,7 +15,7 @@ from torch import fx
 from decomp.errors import Blocker, NotLowered
 from decomp.ops import op as op_of
 from decomp.pipeline import Piece, Pipeline, correspondence
-from decomp.plan import Plan
+from decomp.plan import Cost, Plan
 from decomp.provenance import Provenance, record
 from decomp.recording import without_guards
 from decomp.report import Report, report_of
@@ -77,6 +77,7 @@ def lower(
     kwargs: Mapping[str, Any] | None = None,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    cost: Cost | None = None,
     partial: bool = False,
     verify: bool | str = True,
     tracer_class: type[fx.Tracer] = fx.Tracer,
@@ -87,7 +88,8 @@ def lower(
     `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`; `result` is of the same kind (a GraphModule for a
     module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`),
     else by `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are.
-    `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
+    `cost(call)`: what a call costs on the target; each op then takes the cheapest of its ways (`lambda call: 1` for the
+    fewest nodes), instead of the first that reaches the target, which is the rules' own order of preference. `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
 
     Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
     """
@@ -98,6 +100,7 @@ def lower(
         target,
         args=args,
         kwargs=kwargs,
+        cost=cost,
         partial=partial,
         verify=verify,
         tracer_class=tracer_class,
@@ -139,12 +142,13 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    cost: Cost | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Plan:
     """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
     chosen, target = _chosen(to, rules, keep)
-    work = Pipeline(chosen, target)
+    work = Pipeline(chosen, target, cost)
     with _collector_paused():
         program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
         return work.planned(program)
@@ -201,8 +205,9 @@ def _lowered(
     verify: bool | str,
     tracer_class: type[fx.Tracer],
     dynamic_shapes: Any,
+    cost: Cost | None = None,
 ) -> Lowering:
-    work = Pipeline(rules, target)
+    work = Pipeline(rules, target, cost)
     clock = work.clock
     with _collector_paused():
         with clock.stage("capture"):

@@ -21,7 +21,7 @@ from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.ops import of_function, of_method, of_module_class
-from decomp.plan import KEEP, Blocked, Decision, Derived, Plan, Planner
+from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Declined, Rules
@@ -77,8 +77,8 @@ class _Unit:
 class Pipeline:
     """The state of one lowering."""
 
-    def __init__(self, rules: Rules, target: Target) -> None:
-        self.rules, self.target = rules, target
+    def __init__(self, rules: Rules, target: Target, cost: Cost | None = None) -> None:
+        self.rules, self.target, self.cost = rules, target, cost
         self.everywhere = isinstance(target, Everything)
         self.clock = Clock()
         self.units: list[_Unit] = []
@@ -154,7 +154,7 @@ class Pipeline:
 
     def planned(self, program: Program) -> Plan:
         self.program = program
-        self.planner = Planner(self.rules, self.target, program.dialect, program.mode)
+        self.planner = Planner(self.rules, self.target, program.dialect, program.mode, self.cost)
         before = self.planner.runs
         self._plan_graph("", program.graph, program.root)
         self.runs = self.planner.runs - before

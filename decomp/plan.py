@@ -3,7 +3,7 @@ Decisions are made once a signature; which of the alternatives is taken is decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,8 @@ class Obstacle:
 
 
 Decision = Keep | Derived | Blocked
+Cost = Callable[[Call], float]
+"""What a call of an op that the target knows costs, in any unit; it is not negative."""
 _COMPOSITE = 1 << 20
 """The place of PyTorch's composite kernel among the alternatives: after all rules."""
 KEEP = Keep()
@@ -96,12 +98,14 @@ class Memory:
 class Planner:
     """Decides node by node. One planner serves one program and its sub-programs."""
 
-    def __init__(self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None) -> None:
-        self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode
+    def __init__(
+        self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, cost: Cost | None = None
+    ) -> None:
+        self.rules, self.target, self.dialect, self.mode, self.cost = rules, target, dialect, mode, cost
         self.everywhere = isinstance(target, Everything)
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
-        key = (target, dialect)
-        self.memory: Memory = rules.memory.setdefault(key, Memory())
+        # What was chosen by cost is good for this program: the next one may come with another function.
+        self.memory: Memory = rules.memory.setdefault((target, dialect), Memory()) if cost is None else Memory()
         self.symbolic = Memory(signatures=self.memory.signatures)
         self.runs = 0
         """How often a rule was run."""
@@ -153,7 +157,9 @@ class Planner:
         try:
             decision = self._decide(node, key, slots, memory)
             # A failure that a circle through an outer call caused says nothing about this call alone.
-            if not self._contextual and not (isinstance(decision, Blocked) and self._floor < depth):
+            # Nor is the cheapest of what the circle left the cheapest of all.
+            cut = self._floor < depth and (isinstance(decision, Blocked) or self.cost is not None)
+            if not self._contextual and not cut:
                 memory.decisions[key] = decision
         finally:
             self._contextual = self._contextual or outer
@@ -211,29 +217,50 @@ class Planner:
     def _choose(
         self, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory, why: str, start: int
     ) -> Decision:
-        """The first alternative, in order of registration, whose expansion reaches the target whole."""
+        """The first alternative, in order of registration, whose expansion reaches the target whole; with costs, the
+        cheapest of all that do. The price of a derivation is that of the calls it ends in, so that the cheapest ways of
+        the calls that an expansion makes are part of its own cheapest way."""
         tried: list[tuple[str, str]] = []
+        reaching: list[tuple[float, Rule, Stamp]] = []
         limitation = self.rules.limitation(call, self.target)
         alternatives = self.rules.of(call.op)
         for i in range(start, len(alternatives)):
             rule = alternatives[i]
-            lacking = next((op for op in rule.needs if not self.target.knows(op)), None)
-            if lacking is not None:
-                tried.append((str(rule), f"is for targets that know {lacking}"))
-                continue
-            expansion = self._expansion(rule, call, node, key, slots, memory)
-            if isinstance(expansion, Declined):
-                tried.append((str(rule), expansion.reason))
-                continue
-            reached = self._reached(expansion, key, call.op, i)
-            if isinstance(reached, Stamp):
+            reached = self._way(rule, i, node, call, key, slots, memory)
+            if isinstance(reached, Obstacle):
+                tried.append((str(rule), reached.reason))
+                limitation = limitation or reached.limitation
+            elif self.cost is None:
                 return Derived(rule, reached, tuple(tried))
-            tried.append((str(rule), reached.reason))
-            limitation = limitation or reached.limitation
+            else:
+                reaching.append((self._price(reached), rule, reached))
+        if reaching:
+            least, rule, stamp = min(reaching, key=lambda way: way[0])
+            dearer = [(str(r), f"costs {price:g}, not {least:g}") for price, r, _ in reaching if r is not rule]
+            return Derived(rule, stamp, (*tried, *dearer))
         blocked = Blocked(str(call.op), tuple(tried), why or None, limitation)
         if self.rules.composites and not self.everywhere:
             return self._composite(node, key, slots, memory, blocked)
         return blocked
+
+    def _way(
+        self, rule: Rule, index: int, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory
+    ) -> Stamp | Obstacle:
+        """What one alternative comes to."""
+        lacking = next((op for op in rule.needs if not self.target.knows(op)), None)
+        if lacking is not None:
+            return Obstacle(f"is for targets that know {lacking}")
+        expansion = self._expansion(rule, call, node, key, slots, memory)
+        if isinstance(expansion, Declined):
+            return Obstacle(expansion.reason)
+        return self._reached(expansion, key, call.op, index)
+
+    def _price(self, stamp: Stamp) -> float:
+        """What the calls of a flat expansion cost."""
+        assert self.cost is not None
+        calls = (node for node in stamp.graph.nodes if node.op.startswith("call"))
+        bound = (bound_call(node) for node in calls if not is_host(node) and not is_projection(node))
+        return sum(self.cost(call) for call in bound if call is not None)
 
     def _composite(
         self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, blocked: Blocked
