@@ -1,5 +1,5 @@
-"""Upsampling and downsampling with antialiasing: along each dimension, the last first, an output element is the weighted
-mean of all elements under a filter that is as wide as the scale.
+"""Resampling with antialiasing: along each dimension, the last first, an output element is the weighted mean of all
+elements under a filter that is as wide as the scale.
 
 Where the filter lies and what it weighs follows `compute_indices_weights_aa` of ATen, in the precision in which
 PyTorch's kernels compute. What the filter does not reach is not read: an infinity there does no harm.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Rules, decline
+from decomp import Rules
 
 from .gradients import carrying
 from .operands import cast
@@ -223,14 +223,15 @@ def _average_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of avg_pool1d, 2d or 3d."""
     def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
              count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-        """y = Σ over the window / how many elements it has. Half precision sums in float32."""
-        if not x.is_floating_point():
-            return decline("only float inputs")
+        """y = Σ over the window / how many elements it has, cut off for integers. Half precision sums in float32."""
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
         total = cast(x, opmath(x.dtype))
         for back, window in enumerate(reversed(boxes), 1):
             total = _sum_along(total, total.dim() - back, window)
-        return cast(total / _divisor(total, boxes, count_include_pad, divisor_override), x.dtype)
+        divisor = _divisor(total, boxes, count_include_pad, divisor_override)
+        if not x.is_floating_point():
+            return torch.div(total, divisor, rounding_mode="trunc")
+        return cast(total / divisor, x.dtype)
     rule.__name__ = f"avg_pool{dims}d"
     return rule
 
