@@ -117,6 +117,13 @@ def corrected(rough: Tensor, error: Tensor, source: Tensor) -> Tensor:
     return rough + torch.where(error * 0 + threshold < scaled * scaled, error, -0.0)
 
 
+def nearest(x: Tensor) -> Tensor:
+    """The whole number nearest to `x`, the even one of two, for |x| < 2²² (float64: 2⁵¹): a large number pushes the
+    digits after the point out."""
+    shift = 1.5 / torch.finfo(x.dtype).eps
+    return (x + shift) - shift
+
+
 def valued(smooth: Tensor, value: Tensor) -> Tensor:
     """`value`, which is detached, with the gradients of `smooth`, which is finite. What is subtracted is +0, which
     changes nothing, not even the sign of a zero."""
@@ -124,7 +131,7 @@ def valued(smooth: Tensor, value: Tensor) -> Tensor:
 
 
 def times_exact(x: Tensor, factor: Fraction) -> Tensor:
-    """x·factor for a factor that has no float, ≤ 0.51 ULP: the upper halves multiply exactly, the rest is small.
+    """x·factor for a factor that has no float, ≤ 0.51 ULP: upper halves multiply exactly, the rest is small.
     At most 1 ULP where the result is next to 0 or next to overflow."""
     exponent = math.frexp(float(factor))[1]
     scale = Fraction(2) ** (_HALF[x.dtype] - exponent)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.double_float import binary_logarithm, power_of_two
 from decomp_rules.floating import float_math, is_tensor, promoted_in_any_order, working_dtype
 from decomp_rules.operands import cast, constant, promoted
 
@@ -85,7 +86,8 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 
 @register(aten.pow)
 def power_of_tensors(x: Any, exponent: Any) -> Tensor:
-    """±2^(y·log₂|x|), for targets without a power: the exponent's rounding costs up to |y·log₂x| / 2 ULP; −0 as 0."""
+    """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
+    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|)."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
@@ -94,19 +96,37 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     inner = working_dtype(dtype)
     x, exponent = cast(x, inner), cast(exponent, inner)
     size = torch.abs(x)
-    regular = torch.logical_and(size > 0, size != 1)
-    magnitude = torch.exp2(exponent * torch.log2(torch.where(regular, size, 2.0)))
-    of_zero = torch.where(exponent > 0, constant(x, 0.0), math.inf)
-    magnitude = torch.where(regular, magnitude, torch.where(size == 1, 1.0, torch.where(x == 0, of_zero, x)))
-    # An infinite exponent and one beyond 2⁵³ are even.
-    point = exponent.detach()
-    odd = torch.logical_and(torch.abs(point) < 2.0**53, point - torch.trunc(point * 0.5) * 2 != 0)
-    whole = torch.trunc(point) == point
-    fraction = torch.where(size == math.inf, magnitude, math.nan)
-    signed = torch.where(whole, torch.where(odd, -magnitude, magnitude), fraction)
-    result = torch.where(x < 0, signed, magnitude)
-    result = torch.where(exponent == exponent, result, exponent)
-    return cast(torch.where(torch.logical_or(exponent == 0, x == 1), 1.0, result), dtype)
+    regular = torch.logical_and(size > 0, size < math.inf)
+    base = torch.where(regular, size, 1.0)
+    magnitude, moderate = power_of_two(exponent.detach(), *binary_logarithm(base.detach()))
+    smooth = torch.where(moderate, exponent * torch.log2(base), 0.0)
+    # 0 and infinity take turns in what grows.
+    growing = torch.ne(size == 0, exponent > 0)
+    ends = torch.where(size == 1, 1.0, torch.where(growing, constant(size, math.inf), 0.0))
+    regular = torch.logical_and(regular, torch.logical_or(moderate, size != 1))
+    magnitude = torch.where(regular, magnitude * torch.exp2(smooth - smooth.detach()), ends)
+    zeroth = torch.logical_and(exponent == 0, torch.logical_not(regular))
+    of_one = torch.logical_and(x == 1, torch.logical_not(moderate))
+    return cast(_signed_power(x, exponent, magnitude, torch.logical_or(zeroth, of_one)), dtype)
+
+
+def _signed_power(x: Tensor, exponent: Tensor, magnitude: Tensor, certain: Tensor) -> Tensor:
+    """xʸ from |x|ʸ: its sign, NaN, and 1 where that is `certain` whatever |x|ʸ is, as C99 has it."""
+    base = x.detach()
+    rest = torch.fmod(exponent.detach(), 2.0)  # NaN of an infinite exponent, which is even
+    parity = rest * rest
+    broken = torch.logical_and(torch.logical_and(rest != 0, parity != 1), parity < 4)
+    # The inverse has the sign of −0.
+    negative = torch.logical_or(base < 0, torch.reciprocal(base) < 0)
+    finite = torch.logical_and(base < 0, base > -math.inf)
+    unordered = torch.logical_or(torch.isnan(base), torch.isnan(exponent.detach()))
+    undefined = torch.logical_or(torch.logical_and(finite, broken), unordered)
+    sign = torch.where(torch.logical_and(negative, parity == 1), constant(x, -1.0), 1.0)
+    # As a factor, so that the gradient is NaN as well.
+    result = magnitude * torch.where(undefined, math.nan, sign)
+    # The first power of 0 has a gradient.
+    result = torch.where(torch.logical_and(x == 0, exponent == 1), x, result)
+    return torch.where(certain, 1.0, result)
 
 
 @register(aten.float_power)
