@@ -19,7 +19,7 @@ FAMILIES = (
     " gamma zeta bessel modified_bessel order_statistics differences histograms copies index_reduction"
     " data_dependent number_theory representation selection numbering arithmetic comparison bits casts creation"
     " shape slicing diagonals indexing scattering sorting reduction softmax normalization batch_norms linear"
-    " triangular lu cholesky orthogonal eigen singular attention loss loss_backward ctc linear_cross_entropy"
+    " triangular lu cholesky orthogonal eigen singular matrix_functions attention loss loss_backward ctc linear_cross_entropy"
     " embedding convolution pooling fractional_pooling adaptive_pooling padding resampling grid recurrent random"
     " spectral short_time"
 ).split()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules import einsum
+from decomp_rules.matrices import unaffected_by
 from decomp_rules.operands import cast, wide
 
 RULES = Rules(einsum.RULES)
@@ -160,11 +161,11 @@ def linalg_multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 @register(aten.matrix_power, aten.linalg_matrix_power)
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """xⁿ for n ≥ 0, by squaring."""
+    """xⁿ by squaring, of the inverse where n < 0."""
     if n < 0:
-        return decline("negative powers need an inverse")
+        return matrix_power(torch.linalg.inv_ex(x)[0], -n)
     if n == 0:
-        return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape).clone()
+        return unaffected_by(torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape), x)
     power, square = None, x
     while n:
         power = power if not n % 2 else square if power is None else torch.matmul(power, square)
