@@ -29,7 +29,7 @@ aten = torch.ops.aten
 UNSCALED, BY_ROOT, BY_SIZE = range(3)
 SMALL, LARGE_PRIME = 32, 128
 """Up to the first, any length is a product with a matrix; up to the second, a prime is."""
-STEP = 6
+STEP = 16
 """What one more split costs, in multiplications an element: nodes, and passes over memory."""
 
 
@@ -199,9 +199,12 @@ def _plan(n: int) -> tuple[int, int]:
 
 def _transform_of_list(values: list[complex]) -> list[complex]:
     """The transform of a power of two of numbers, in double precision."""
-    n = len(values)
-    if n == 1:
+    return _split(values, [_root(k, len(values), True) for k in range(len(values) // 2)])
+
+
+def _split(values: list[complex], roots: list[complex]) -> list[complex]:
+    if len(values) == 1:
         return values
-    even, odd = _transform_of_list(values[::2]), _transform_of_list(values[1::2])
-    turned = [_root(k, n, True) * value for k, value in enumerate(odd)]
+    even, odd = _split(values[::2], roots[::2]), _split(values[1::2], roots[::2])
+    turned = [root * value for root, value in zip(roots, odd)]
     return [a + b for a, b in zip(even, turned)] + [a - b for a, b in zip(even, turned)]
