@@ -176,7 +176,7 @@ def _proper(near: Tensor, q: Tensor) -> Tensor:
 
 def _pole(q: Tensor) -> Tensor:
     """∞ where q is 0, with an infinite gradient; elsewhere 1."""
-    return torch.reciprocal(torch.where(q == 0, q, 1.0))
+    return torch.reciprocal(torch.where(q == 0, torch.abs(q), 1.0))
 
 
 def _from_logarithm(

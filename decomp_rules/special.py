@@ -25,11 +25,12 @@ def ndtr(x: Tensor) -> Tensor:
 @register(aten.special_entr)
 @float_math
 def entr(x: Tensor) -> Tensor:
-    """−x·ln x, 0 at 0, −∞ below."""
-    positive = x > 0
-    inside = torch.where(positive, x, 1.0)
-    outside = torch.where(x < 0, -math.inf, torch.where(x == 0, 0.0, x))
-    return torch.where(positive, -inside * torch.log(inside), outside)
+    """−x·ln x, 0 at 0, −∞ below. The gradient is that of −x·ln x also there: ∞ at 0, and no number below."""
+    zero = x == 0
+    product = torch.where(zero, 1.0, x)
+    product = -product * torch.log(product)
+    at_zero = torch.sqrt(torch.where(zero, x, 1.0))
+    return torch.where(zero, at_zero, torch.where(x < 0, -math.inf, product))
 
 
 @register(aten.sinc)

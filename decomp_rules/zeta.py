@@ -49,8 +49,16 @@ def _polygamma(x: Tensor, n: int) -> Tensor:
     value = _factorial_zeta(torch.where(left, 1 - x, x), s)
     r = torch.where(left, x - torch.round(x.detach()), 0.5)
     mirrored = _over_all(r, s) * float(math.factorial(n)) - (-1) ** s * value
-    mirrored = torch.where(r == 0, math.inf, mirrored)
+    mirrored = torch.where(r == 0, _at_poles(x, s), mirrored)
     return (-1) ** s * torch.where(left, mirrored, value)
+
+
+def _at_poles(x: Tensor, s: int) -> Tensor | float:
+    """∞, and for the first derivative what PyTorch's kernel has, (π / sin πx)² with the rounding of πx."""
+    if s > 2:
+        return math.inf
+    slope = math.pi * torch.reciprocal(torch.sin(x.detach() * math.pi))
+    return slope * slope
 
 
 def _factorial_zeta(x: Tensor, s: int) -> Tensor:
@@ -134,8 +142,10 @@ def zeta(x: Tensor, other: Tensor) -> Tensor:
     over_all = torch.where(r < 0, sign * nearest, nearest) + (above + sign * below)
     fractional = torch.floor(s.detach()) != s
     mirrored = torch.where(fractional, math.nan, over_all - sign * value)
-    value = torch.where(left, torch.where(r == 0, math.inf, mirrored), value)
-    return torch.where(s == 1, math.inf, torch.where(s < 1, math.nan, value))
+    value = torch.where(left, torch.where(torch.floor(q.detach()) == q, math.inf, mirrored), value)
+    # Of an infinite order PyTorch's kernel has no number, where the first term is 0.
+    number = torch.logical_and(1 <= s, torch.logical_or(s != math.inf, q <= 1))
+    return torch.where(s == 1, math.inf, torch.where(torch.logical_or(number, s != s), value, math.nan))
 
 
 def _zeta(s: Tensor, q: Tensor) -> Tensor:
