@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     RULES: Rules
 
 FAMILIES = (
-    "complex_numbers complex_functions complex_trigonometry complex_reductions complex_convolution"
+    "complex_numbers complex_functions complex_trigonometry complex_reductions complex_convolution activation"
     " activation_backward exponential logarithm power quotient rounding trigonometry error_function special normal"
     " gamma zeta bessel modified_bessel order_statistics differences histograms copies index_reduction"
     " data_dependent number_theory representation selection numbering arithmetic comparison bits casts creation"
