@@ -7,6 +7,8 @@ of them are differentiable. A cast of a complex number to a real one is its real
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -105,6 +107,29 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
     nothing = torch.zeros_like(real)
     points = torch.stack([real, nothing, nothing, imag], -1)
     return aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1)
+
+
+@register(aten.complex, needs=(aten.take,))
+def complex_by_table(real: Tensor, imag: Tensor) -> Tensor:
+    """What is infinite or no number from a table of all sixteen cases, plus re + i·im of the rest. Exact, but a zero may
+    lose its sign."""
+    real, imag = _broadcast(real, imag)
+    (first, real), (second, imag) = _kind_and_rest(real), _kind_and_rest(imag)
+    table = [complex(a, b) for a in _KINDS for b in _KINDS]
+    constants = torch.tensor(table, dtype=_complex_dtype(real, imag), device=real.device)
+    # A sum of complex numbers multiplies its second by alpha, which has to be finite.
+    return torch.take(constants, first * len(_KINDS) + second) + _turned(real, imag)
+
+
+_KINDS = (0.0, math.inf, -math.inf, math.nan)
+
+
+def _kind_and_rest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The place of x among the kinds of numbers, the finite ones first, and x itself if it is finite, else 0."""
+    top = torch.finfo(x.dtype).max
+    infinite = torch.gt(x, top).to(torch.int64) + torch.lt(x, -top).to(torch.int64) * 2
+    kind = infinite + torch.ne(x, x).to(torch.int64) * 3
+    return kind, torch.where(kind == 0, x, 0.0)
 
 
 @register(aten.complex)
