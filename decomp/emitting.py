@@ -22,8 +22,8 @@ aten = torch.ops.aten
 
 OVERLOADS = {
     "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
-    "view_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim", "var": "correction", "lerp": "Scalar",
-    "to_dtype": "dtype",
+    "view_dtype": "dtype", "to_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim",
+    "var": "correction", "lerp": "Scalar",
 }
 """Overloads of the ATen ops that are emitted here, where it is not the default one."""
 

@@ -200,8 +200,9 @@ def _read(node: fx.Node) -> set[Any] | None:
 
 
 def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | None = None) -> Any:
-    """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several results
-    only those that are `read` matter: what PyTorch says of the others need not be true (`_embedding_bag`, torch 2.13)."""
+    """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several
+    results only those that are `read` matter: what PyTorch says of the others need not be true (`_embedding_bag`,
+    torch 2.13)."""
     if expected is None or tracer.tape.mode is None:
         return _plausible(tracer, result)
     if isinstance(expected, (tuple, list)):

@@ -20,11 +20,14 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.utils._pytree import tree_map
 
 from decomp import inlining
+from decomp.aliases import METADATA_WRITES
 from decomp.appending import copied
 from decomp.calls import metadata
 from decomp.errors import CaptureError, NotLowered
+from decomp.inplace import method_name
 from decomp.rebuild_exported import rebuild_exported
 
 Infer = Callable[[fx.Node], Any]
@@ -118,8 +121,9 @@ def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Pro
 def _traced_instead(
     model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, inline: Any, infer: Any, refused: CaptureError
 ) -> Program:
-    """The module by symbolic tracing, where export refuses it: it runs into ops that PyTorch cannot run on fake tensors,
-    and tracing may leave them inside a function that has a rule. What fails here too is told as export told it."""
+    """The module by symbolic tracing, where export refuses it: it runs into ops that PyTorch cannot run on fake
+    tensors, and tracing may leave them inside a function that has a rule. What fails here too is told as export told
+    it."""
     try:
         return _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
     except CaptureError:
@@ -172,7 +176,8 @@ def _with_metadata(
     except NotLowered:
         raise
     except Exception as error:
-        raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}") from error
+        remedy = "\n  to do: pass the nn.Module, or what torch.export.export makes of it" if _lacks_data(error) else ""
+        raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}{remedy}") from error
     before = program.origin
     return Program(
         module.graph,
@@ -197,8 +202,10 @@ def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
     return new, {node.name: node for node in graph.nodes}
 
 
-_UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
-"""What PyTorch raises for an op that it cannot run on fake tensors."""
+def _lacks_data(error: Exception) -> bool:
+    """Whether PyTorch cannot run an op on fake tensors because it reads their data (as torch 2.13 says it)."""
+    kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+    return isinstance(error, kinds) or "its data is not allocated" in str(error)
 
 
 class _Propagation(fx.Interpreter):
@@ -207,6 +214,7 @@ class _Propagation(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.mode, self.infer = mode, infer
+        self.reshapes = any(method_name(node) in METADATA_WRITES for node in module.graph.nodes)
 
     def run(self, *args: Any, **_: Any) -> Any:
         with self.mode, torch.no_grad():
@@ -215,14 +223,20 @@ class _Propagation(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         try:
             result = super().run_node(n)
-        except _UNKNOWN:
-            result = self.infer(n) if self.infer is not None else None
+        except Exception as error:
+            asked = self.infer is not None and _lacks_data(error)
+            result = self.infer(n) if asked and self.infer is not None else None
             if result is None:
                 raise
         if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
             result = self.mode.from_tensor(result, static_shapes=True)
-        n.meta["val"] = result
+        n.meta["val"] = tree_map(_as_it_is_now, result) if self.reshapes else result
         return result
+
+
+def _as_it_is_now(value: Any) -> Any:
+    """A view of all of a tensor, which keeps its shape when `transpose_` changes that of the tensor itself."""
+    return torch.ops.aten.alias.default(value) if isinstance(value, FakeTensor) else value
 
 
 def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:

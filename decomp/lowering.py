@@ -89,7 +89,8 @@ def lower(
     module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`),
     else by `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are.
     `cost(call)`: what a call costs on the target; each op then takes the cheapest of its ways (`lambda call: 1` for the
-    fewest nodes), instead of the first that reaches the target, which is the rules' own order of preference. `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
+    fewest nodes), instead of the first that reaches the target, which is the rules' own order of preference.
+    `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
 
     Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
     """

@@ -43,7 +43,7 @@ def _batch_norm(emit: Emitter, node: fx.Node, call: Call, args: dict[str, Any]) 
     kernel = _several(emit, node, aten._native_batch_norm_legit_functional.default, (*given, *settings))
     mean, var = (_item(emit, node, kernel, index, call.arguments[name].name) for index, name in _PLACES[3])
     if call.op.short != "batch_norm":
-        return Normalized(kernel, True, mean, var)
+        return Normalized(_first(emit, node, kernel, 3), True, mean, var)
     result = emit.like(node, "call_function", operator.getitem, (kernel, 0), {})
     return Normalized(result, False, mean, var)
 
@@ -52,7 +52,7 @@ def _with_update(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normaliz
     names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
     kernel = _several(emit, node, aten._batch_norm_with_update_functional.default, tuple(args[name] for name in names))
     mean, var = (_item(emit, node, kernel, index, args[name].name) for index, name in _PLACES[4])
-    return Normalized(kernel, True, mean, var)
+    return Normalized(_first(emit, node, kernel, 4), True, mean, var)
 
 
 _PLACES = {at: ((at, "running_mean"), (at + 1, "running_var")) for at in (3, 4)}
@@ -60,6 +60,13 @@ _PLACES = {at: ((at, "running_mean"), (at + 1, "running_var")) for at in (3, 4)}
 
 def _several(emit: Emitter, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
     return emit.node("call_function", target, args, {}, at=node)
+
+
+def _first(emit: Emitter, node: fx.Node, whole: fx.Node, count: int) -> fx.Node:
+    """The results that the call itself has, for a user that takes them all."""
+    if all(user.target is operator.getitem for user in node.users):
+        return whole
+    return emit.node("call_function", operator.getitem, (whole, slice(0, count)), {}, at=node)
 
 
 def _item(emit: Emitter, node: fx.Node, whole: fx.Node, index: int, label: str) -> fx.Node:

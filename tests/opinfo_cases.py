@@ -195,7 +195,13 @@ def _program(case: Case, args: Any, kwargs: Any, settle: Any, special: bool = Fa
     places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     if case.capture == "exported":
         return Program(Called(case.info.op, spec, places), tensors, True, settle, special)
+    if case.capture == "inplace" and not hasattr(torch.Tensor, getattr(case.info.inplace_variant, "__name__", "")):
+        return Program(Called(_on_a_copy(case.info.inplace_variant), spec, places), tensors, True, settle, special)
     return Program(_graph(case, spec, places, len(tensors)), tensors, False, settle, special)
+
+
+def _on_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, *args, **kwargs: function(x.clone(), *args, **kwargs)
 
 
 def _graph(case: Case, spec: pytree.TreeSpec, places: list[Any], count: int) -> fx.GraphModule:

@@ -9,7 +9,9 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+import decomp
 from decomp.mutation import append_writes, functionalize, mutates
+from decomp_rules import targets
 
 torch.set_num_threads(1)
 
@@ -215,3 +217,17 @@ def test_write_through_a_view_reaches_the_base_and_back(name):
             check(function, weight())
     check(input_, x23())
     check(module_of(buffer, b=x23()), x23())
+
+
+@pytest.mark.parametrize("method", ["transpose_", "swapaxes_"])
+def test_a_shape_that_is_changed_in_place_is_known_before_and_after(method):
+    class Model(nn.Module):
+        def forward(self, x):
+            own = x.clone()
+            wide = own * 2
+            getattr(own, method)(0, 1)
+            return own + 1, wide
+
+    x = torch.arange(6.0).reshape(2, 3)
+    lowered = decomp.lower(torch.fx.symbolic_trace(Model()), to=targets.core_aten, args=(x,)).result
+    assert all(map(torch.equal, lowered(x), Model()(x)))
