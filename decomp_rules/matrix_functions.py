@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Rules, decline
-from decomp_rules.matrices import identity, unaffected_by
+from decomp import Rules
+from decomp_rules.matrices import identity
 from decomp_rules.operands import HALVES, cast, constant
 
 RULES = Rules()
@@ -16,8 +16,8 @@ register = RULES.register
 aten = torch.ops.aten
 
 SQUARINGS = 24
-"""How often a matrix may be squared. One whose norm is above 2²⁴ has entries that float32 knows to no better than 1, and
-the exponential of that to no digit."""
+"""How often a matrix may be squared. Above a norm of 2²⁴ float32 knows the entries to no better than 1, and the
+exponential to no digit."""
 
 NEAR = {torch.float64: 1.0}
 """Up to which norm Taylor's polynomial of degree 18 is exact to rounding; 3 for float32. (θ¹⁹ / 19! e^θ against ε.)"""
@@ -27,9 +27,9 @@ INVERSE_FACTORIALS = [1 / math.factorial(k) for k in range(19)]
 
 @register(aten.linalg_matrix_exp, aten.matrix_exp)
 def linalg_matrix_exp(x: Tensor) -> Tensor:
-    """Taylor's polynomial of degree 18 of x / 2ˢ, squared s times, with the least s that makes the norm small enough.
-    Paterson and Stockmeyer, SIAM J. Comput. 2 (1973), for the polynomial in seven products; squarings that a matrix of
-    the batch does not need are not taken."""
+    """Taylor's polynomial of degree 18 of x / 2ˢ, squared s times, with the least s that makes the norm small enough;
+    squarings that a matrix of the batch does not need are not taken. Half the kernel's error or less on random
+    matrices up to norm 50. The polynomial in seven products: Paterson and Stockmeyer, SIAM J. Comput. 2 (1973)."""
     n = x.shape[-1]
     if n == 0:
         return x.clone()

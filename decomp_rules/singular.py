@@ -15,6 +15,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules import jacobi
 from decomp_rules.eigen import eigenpairs, inverse_or_zero, whole
+from decomp_rules.floating import is_tensor
 from decomp_rules.matrices import (
     adjoint,
     change_of,
@@ -108,19 +109,19 @@ def linalg_matrix_rank_absolute(x: Tensor, tol: Any, hermitian: bool = False) ->
 
 
 def _cut(x: Tensor, atol: Any, rtol: Any, largest: Tensor) -> Tensor:
-    """What singular values must exceed, (*, 1)."""
+    """What singular values must exceed, (*, 1). Without a relative tolerance it is ε max(m, n), unless there is an
+    absolute one above 0."""
     if rtol is None:
-        default = torch.finfo(x.dtype).eps * max(x.shape[-2:])
-        if atol is None:
-            return largest * default
-        rtol = (
-            torch.where(torch.lt(0, atol), 0.0, default) if isinstance(atol, Tensor) else 0.0 if atol > 0 else default
-        )
-    relative = (rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol) * largest
+        rtol = torch.finfo(x.dtype).eps * max(x.shape[-2:])
+        if is_tensor(atol):
+            rtol = torch.where(torch.gt(atol, 0), 0.0, rtol)
+        elif atol is not None and atol > 0:
+            rtol = 0.0
+    relative = (rtol.unsqueeze(-1) if is_tensor(rtol) else rtol) * largest
     if atol is None:
         return relative
-    if isinstance(atol, Tensor):
-        return torch.maximum(relative, atol.unsqueeze(-1).to(relative.dtype))
+    if is_tensor(atol):
+        return torch.maximum(relative, cast(atol.unsqueeze(-1), relative.dtype))
     return torch.clamp(relative, min=atol)
 
 
@@ -138,9 +139,9 @@ def decomposed(a: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """U, S and V of a matrix with at least as many rows as columns; U is square if it is to be `full`."""
     m, n = a.shape[-2:]
     if n == 0:
-        u = identity(a, m).expand(*a.shape[:-2], m, m) if full else a
-        nothing = torch.full((*a.shape[:-2], 0, 0), 0, dtype=a.dtype, device=a.device)
-        return u.clone(), real_part(diagonal_of(a)).clone(), nothing
+        # Of products of a matrix without columns, so that what has no elements still depends on it.
+        u = identity(a, m) + torch.matmul(a, adjoint(a)) if full else a.clone()
+        return u, real_part(diagonal_of(a)).clone(), torch.matmul(adjoint(a), a)
     scale = power_of_two_near(a)
     a = a * cast(torch.reciprocal(scale), a.dtype)
     start = a.detach()
