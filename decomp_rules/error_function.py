@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.floating import LOG2_E, float_math, polynomial, square_error
+from decomp_rules.exponential import EXPM1, LN_2_PARTS
+from decomp_rules.floating import (
+    LOG2_E,
+    float_math,
+    nearest,
+    nearest_float,
+    polynomial,
+    product_error,
+    split,
+    square_error,
+)
+from decomp_rules.operands import constant
 
 RULES = Rules()
 register = RULES.register
@@ -43,13 +54,14 @@ _ERF_TAIL = {
         0.13440423710449466262, -0.014517845748917316948,
     )),
 }  # fmt: skip
-# c, and erfc(x)·e^x² / t in powers of t = 1 / (1 + c·x), from x = 0.8 to where erfc has no float any more.
+# c, erfc(x)·e^x² / t in powers of t = 1 / (1 + c·x), from x = 0.8 to where erfc has no float any more, and 1 + t·p'/p
+# of that polynomial p, to a hundredth.
 _ERFC = {
-    torch.float32: (0.5, (
-        0.28209163227142225207, 0.28218189533947341793, 0.24581324538916461589, 0.18287740348700784148,
-        0.058812438374690508271, 0.049050526887717887296, -0.10133144817600114805, -0.11299017007841382452,
-        0.16985836042823973764, -0.056468667688720392068,
-    )),
+    torch.float32: (1.0, (
+        0.56419153182117790635, 0.56407284417075328801, 0.28504032501936942309, -0.32350347845506831883,
+        -0.34549223745204542065, -2.1498907993442490739, 8.7795045841149145701, -12.965809652023576951,
+        9.3106050289650571464, -2.7440734852857772323,
+    ), (0.98674, 1.23833, -1.30998)),
     torch.float64: (0.375, (
         0.21157109383043265831, 0.21157109382881783842, 0.19669500133637843467, 0.16694281587372999764,
         0.12545245718556539285, 0.078500083981930920876, 0.034390423508952512298, 0.0013360410101118411896,
@@ -57,36 +69,45 @@ _ERFC = {
         -0.22636077473911143045, 0.65048011684753271407, -1.4223440959611892312, 2.4905147083016136588,
         -3.47649068149895268, 3.7117170779346067106, -2.9211999324941190222, 1.6357407058603001953,
         -0.61782329702899064372, 0.14158202023261645639, -0.014921269324067077272,
-    )),
+    ), (1.02081, 0.73684, 1.82072, -0.45884)),
 }  # fmt: skip
+
+
+# Where erfc is 0 next.
+_ERFC_END = {torch.float32: 10.2, torch.float64: 27.4}
 
 
 @register(aten.erf)
 @float_math
 def erf(x: Tensor) -> Tensor:
-    """2/√π·∫₀ˣ e^−t² dt: x times a polynomial in x² up to 1, ±(1 − e^−x²·polynomial) beyond. ≤ 1.6 ULP."""
+    """2/√π·∫₀ˣ e^−t² dt: x times a polynomial in x² up to 1, ±(1 − e^−x²·polynomial) beyond. ≤ 1.4 ULP."""
     negative = x < 0
-    magnitude = torch.where(negative, -x, x)
+    magnitude = _bounded(torch.where(negative, -x, x))
     near = magnitude < 1
     inner = torch.where(near, x, 0.0)
     middle = inner + inner * polynomial(inner * inner, _ERF[x.dtype])
     # What is taken from 1 is small enough that the rounded exponent does no harm.
-    rest = 1 - torch.exp2(magnitude * magnitude * -LOG2_E) * _scaled_erfc(magnitude, *_ERF_TAIL[x.dtype])
+    slope, coefficients = _ERF_TAIL[x.dtype]
+    t = torch.reciprocal(1 + slope * magnitude)
+    rest = 1 - torch.exp2(magnitude * magnitude * -LOG2_E) * (t * polynomial(t, coefficients))
     return torch.where(near, middle, torch.where(negative, -rest, rest))
 
 
 @register(aten.erfc)
 @float_math
 def erfc(x: Tensor) -> Tensor:
-    """1 − erf(x), beyond 1 as e^−x² times a polynomial, with x² to twice the digits. ≤ 5.3 ULP."""
+    """1 − erf(x), from 0.8 as e^−x² times a polynomial, both with what their roundings lose. ≤ 1.9 ULP."""
     magnitude = torch.where(x < 0, -x, x)
-    square = magnitude * magnitude
-    lost = square_error(magnitude.detach(), square.detach())
-    # e^−lost ≈ 1 − lost; of an infinite x it is NaN, and e^−x² is 0.
-    gauss = torch.exp(-square)
-    tail = (gauss - gauss * torch.where(torch.abs(lost) < 1, lost, 0.0)) * _scaled_erfc(magnitude, *_ERFC[x.dtype])
-    inner = torch.where(magnitude < 1, x, 0.0)
-    return torch.where(magnitude < 1, _erfc_around_zero(inner), torch.where(x < 0, 2 - tail, tail))
+    near = magnitude < 0.8
+    inner = torch.where(near, x, 0.0)
+    tail = _erfc_far_out(_bounded(magnitude))
+    return torch.where(near, _erfc_around_zero(inner), torch.where(x < 0, 2 - tail, tail))
+
+
+def _bounded(x: Tensor) -> Tensor:
+    """`x`, but not beyond where erfc is 0; there it passes no gradient, which would be 0·∞."""
+    end = _ERFC_END[x.dtype]
+    return torch.where(x < end, x, torch.where(x == x, end, x.detach()))
 
 
 def _erfc_around_zero(x: Tensor) -> Tensor:
@@ -95,7 +116,38 @@ def _erfc_around_zero(x: Tensor) -> Tensor:
     return torch.where(x < 0.5, 1 - (x + rest), (1 - x) - rest)
 
 
-def _scaled_erfc(x: Tensor, slope: float, coefficients: tuple[float, ...]) -> Tensor:
-    """e^x²·erfc(x) for x where the coefficients hold; elsewhere no more than a number."""
-    t = torch.reciprocal(1 + slope * x)
-    return t * polynomial(t, coefficients)
+def _erfc_far_out(x: Tensor) -> Tensor:
+    """2ⁿ·(F + F·w) with F = e^x²·erfc(x) and 2ⁿ·(1 + w) = e^−x²; small parts are added to each other first."""
+    power, w, w_lost = _gauss(x)
+    slope, (c0, c1, *rest), condition = _ERFC[x.dtype]
+    product = slope * x
+    denominator = 1 + product
+    t = torch.reciprocal(denominator)
+    t_halves, denominator_halves = split(t), split(denominator)
+    # What t misses, relative to t; e^x²·erfc(x) misses `condition` times as much.
+    t_lost = -product_error(t_halves, denominator_halves, constant(x, 1.0)) - t * (product - (denominator - 1))
+    share = t * polynomial(t, (c1, *rest))
+    p = c0 + share
+    p_lost = (share - (p - nearest_float(c0, x.dtype))) + (_lost(c0, x.dtype) + t * _lost(c1, x.dtype))
+    scaled = t * p
+    scaled_lost = product_error(t_halves, split(p), scaled) + t * p_lost
+    lost = scaled * (t_lost * polynomial(t, condition) + w_lost) + (1 + w) * scaled_lost
+    return power * (scaled + (scaled * w + lost))
+
+
+def _gauss(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """2ⁿ, w and what w lacks, of e^−x² = 2ⁿ·(1 + w)."""
+    square = x * x
+    n = nearest(square.detach() * -LOG2_E)
+    high, low = LN_2_PARTS[x.dtype]
+    reduced = -square - n * high
+    lost = n * low + square_error(x, square)
+    r = reduced - lost
+    curve = r * r * polynomial(r, EXPM1[x.dtype])
+    w = r + curve
+    return torch.exp2(n), w, (curve - (w - r)) + ((reduced - r) - lost)
+
+
+def _lost(number: float, dtype: torch.dtype) -> float:
+    """What rounding to `dtype` takes from a number."""
+    return number - nearest_float(number, dtype)

@@ -24,11 +24,11 @@ aten = torch.ops.aten
 # For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has
 # so few bits that times an exponent it is exact, and the coefficients of (eʳ − 1 − r) / r² for −0.35 ≤ r ≤ 0.695.
 _EXPONENTS = {torch.float32: (-150.0, 127.0), torch.float64: (-1075.0, 1023.0)}
-_LN_2_PARTS = {
+LN_2_PARTS = {
     torch.float32: (0.693145751953125, 1.428606820309417232e-6),
     torch.float64: (6.93147180369123816490e-01, 1.90821492927058770002e-10),
 }
-_EXPM1 = {
+EXPM1 = {
     torch.float32: (
         0.49999999929806722, 0.166666654597147586, 0.041666711279213279, 0.00833359278199616548,
         0.00138808768992139694, 0.000197435931839947064, 0.0000290374718397426373,
@@ -69,13 +69,13 @@ def expm1(x: Tensor) -> Tensor:
     x = torch.clamp(x, min=-40.0)
     n, r = _halving(x, -60.0, _EXPONENTS[x.dtype][1])
     power = torch.exp2(n)
-    negative = -r - r * r * polynomial(r, _EXPM1[x.dtype])
+    negative = -r - r * r * polynomial(r, EXPM1[x.dtype])
     return -(power * negative - (power - 1))
 
 
 def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
     """The integer n next to x / ln 2, within bounds and detached, and r = x − n·ln 2, good to the last bit."""
-    high, low = _LN_2_PARTS[x.dtype]
+    high, low = LN_2_PARTS[x.dtype]
     n = torch.clamp(x.detach() * LOG2_E, lowest, highest)
     n = torch.trunc(n + (0.5 - lowest)) + lowest
     return n, (x - n * high) - n * low

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 import functools
 import math
+import struct
 from typing import Any
 
 import torch
@@ -115,6 +116,16 @@ def corrected(rough: Tensor, error: Tensor, source: Tensor) -> Tensor:
     scaled = source * scale
     # An error that is infinite or NaN makes the comparison false.
     return rough + torch.where(error * 0 + threshold < scaled * scaled, error, -0.0)
+
+
+def nearest_float(number: Any, dtype: torch.dtype) -> float:
+    """A number rounded to float32 where that is the dtype, as PyTorch does before it divides a float32 by it."""
+    if dtype != torch.float32:
+        return float(number)
+    try:
+        return float(struct.unpack("f", struct.pack("f", float(number)))[0])
+    except OverflowError:
+        return math.copysign(math.inf, float(number))
 
 
 def nearest(x: Tensor) -> Tensor:

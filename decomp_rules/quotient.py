@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 import math
-import struct
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from decomp_rules.floating import (
     float_dtype,
     float_math,
     is_tensor,
+    nearest_float,
     promoted_in_any_order,
     split,
     times_exact,
@@ -48,7 +48,7 @@ def true_divide(x: Tensor, other: Any) -> Tensor:
 def _quotient_by_number(x: Tensor, number: Any, exact: bool) -> Tensor:
     if isinstance(number, (torch.SymInt, torch.SymFloat)):
         return _quotient(x, constant(x, number), exact)
-    divisor = _as_float32(number) if x.dtype == torch.float32 else float(number)
+    divisor = nearest_float(number, x.dtype)
     if divisor == 0:
         return x * math.copysign(math.inf, divisor)
     if not math.isfinite(divisor):
@@ -177,11 +177,3 @@ def _rest_of_quotient(a: Tensor, b: Tensor) -> Tensor:
     # The rounded quotient may be one too large or too small.
     rest = torch.where(rest < 0, rest + b, rest)
     return torch.where(rest < b, rest, rest - b) * torch.reciprocal(scale)
-
-
-def _as_float32(number: Any) -> float:
-    """A number rounded to float32, as PyTorch does before it divides a float32 by it."""
-    try:
-        return float(struct.unpack("f", struct.pack("f", float(number)))[0])
-    except OverflowError:
-        return math.copysign(math.inf, float(number))
