@@ -1,6 +1,6 @@
 """The cross entropy of a linear layer's outputs, as `F.linear_cross_entropy` computes it in chunks of the batch: chunks
 save memory and change no value, so the rules are the layer and the loss. The op computes its gradients along with the
-loss; they are here for graphs that read them, and the loss has its own as well. The weights of the classes have none."""
+loss; they are here for graphs that read them, and the loss has its own as well. The classes' weights have none."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _native_batch_norm_legit_functional(
     if not training:
         out, mean, rstd = torch._native_batch_norm_legit_no_training(
             x, weight, bias, running_mean, running_var, momentum, eps)
-        return out, mean, rstd, running_mean.clone(), running_var.clone()
+        return out, mean, rstd, wide(running_mean).clone(), wide(running_var).clone()
     out, mean, rstd = torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
     batch = wide(x).detach()
     average = torch.mean(batch, all_but_channel(x))
@@ -235,6 +235,7 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Te
     mean = torch.mean(x, dims, keepdim=True)
     centred = x - mean
     left = torch.mean(centred, dims, keepdim=True).detach()
+    left = torch.where(left == left, left, 0.0)  # an infinite mean stays what it is
     mean, centred = mean + left, centred - left
     rstd = torch.rsqrt(torch.mean(centred * centred, dims, keepdim=True) + eps)
     return centred * rstd, mean, rstd
@@ -254,8 +255,8 @@ def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tens
 
 
 def moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
-    """(1 − m) running + m batch, in the dtype of the running statistic."""
-    return cast(running * (1 - momentum) + batch * momentum, running.dtype)
+    """(1 − m) running + m batch, at least in float32: in what PyTorch says the result is, whatever its kernel does."""
+    return wide(running) * (1 - momentum) + batch * momentum
 
 
 def total(x: Tensor, dims: Sequence[int]) -> Tensor:
