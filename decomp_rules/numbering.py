@@ -67,8 +67,10 @@ def _runs(dims: Sequence[int], outer: Sequence[Any], inner: Sequence[Any]) -> li
 
 def _ramp(like: Tensor, sizes: Sequence[Any], stride: Any, places: Sequence[int], rank: int) -> Tensor:
     """0, stride, 2 · stride, … in row-major order over dimensions of `sizes` that stand at `places` of `rank`."""
-    step = stride if type(stride) is not int or stride else 1  # of an empty tensor any
+    step = stride or 1 if type(stride) is int else 1  # of an empty tensor any
     line = torch.arange(0, math.prod(sizes) * step, step, dtype=torch.int64, device=like.device)
+    if type(stride) is not int:  # a length that is a quotient of symbols would not be known to be what it is
+        line = line * stride
     shape: list[Any] = [1] * rank
     for place, size in zip(places, sizes):
         shape[place] = size

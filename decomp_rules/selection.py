@@ -137,7 +137,7 @@ def _written(parts: Sequence[Tensor], dim: int) -> Tensor:
     return whole
 
 
-@register(aten.flip, needs=("take",))
+@register(aten.flip)
 def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
     """index_select of the places counted down."""
     for dim in {wrap(d, x.dim()) for d in dims} if x.dim() else ():
