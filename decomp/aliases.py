@@ -84,8 +84,9 @@ def written(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]
 def _written_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        found = [_argument(node, position, name) for position, name in _written_arguments(target)]
-        return _tensors(found) or (_statistics(node) if _is_batch_norm(target) else ())
+        if _is_batch_norm(target):
+            return statistics(node)
+        return _tensors([_argument(node, position, name) for position, name in _written_arguments(target)])
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if target is operator.setitem or _writes_first(target):
@@ -95,7 +96,7 @@ def _written_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
     position = inplace_position(target)
     if position is not None and _argument(node, position, "inplace") is True:
         return _tensors(node.args[:1] or (node.kwargs.get("input"),))
-    return _statistics(node) if _is_batch_norm(target) else ()
+    return statistics(node) if _is_batch_norm(target) else ()
 
 
 def _written_by_method(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -147,7 +148,7 @@ def _is_batch_norm(function: Any) -> bool:
     return of_function(function).op.short in BATCH_NORMS
 
 
-def _statistics(node: fx.Node) -> tuple[fx.Node, ...]:
+def statistics(node: fx.Node) -> tuple[fx.Node, ...]:
     """The running statistics that a normalization in training updates."""
     call = bound_call(node)
     arguments = call.arguments if call is not None else {}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.aliases import BATCH_NORMS, statistics
 from decomp.binding import BindingError
 from decomp.calls import bound_call
 from decomp.ops import Op, of_function, of_method, of_module_class
@@ -81,7 +82,7 @@ class EffectTable:
             return _of_module(self._owner, node)
         else:
             return NONE
-        if effects.most:
+        if effects.most or effects.kinds == WRITES.kinds:
             effects = _as_called(node, effects)
         if node.kwargs and (node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True):
             return _writing(effects)
@@ -159,7 +160,11 @@ def _as_called(node: fx.Node, effects: Effects) -> Effects:
         call = bound_call(node)
     except BindingError:
         return effects
-    return _drawing(call.arguments, effects) if call is not None else effects
+    if call is None:
+        return effects
+    if call.op.short in BATCH_NORMS:
+        return WRITES if statistics(node) else NONE
+    return _drawing(call.arguments, effects) if effects.most else effects
 
 
 def _drawing(arguments: dict[str, Any], effects: Effects) -> Effects:

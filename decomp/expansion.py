@@ -19,8 +19,12 @@ from decomp.errors import MetadataMissing, RuleError
 from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
-from decomp.signature import surely
+from decomp.signature import is_data, surely
 from decomp.torch_tables import Refused, traced
+
+
+COMPOSITE = "PyTorch's composite kernel"
+NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,7 @@ class Composite:
 
     @property
     def location(self) -> str:
-        return "PyTorch's composite kernel"
+        return COMPOSITE
 
     def __str__(self) -> str:
         return f"{self.name} ({self.location})"
@@ -67,7 +71,7 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
     function: Callable[..., Any]
     if isinstance(target, torch._ops.OpOverload):
         if not target._can_decompose() or not target.has_kernel_for_dispatch_key(_COMPOSITE):
-            return Declined("PyTorch has no composite kernel for it")
+            return NO_COMPOSITE
         function = _on_fakes(target.decompose)
     elif node.op == "call_method":
         function = _method(str(target))
@@ -77,9 +81,9 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
     try:
         recorded = _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
     except RuleError as error:
-        return Declined(f"PyTorch's composite kernel {error.problem}")
+        return Declined(error.problem)
     if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
-        return Declined("PyTorch has no composite kernel for it")
+        return NO_COMPOSITE
     return recorded
 
 
@@ -241,7 +245,7 @@ def _plausible(tracer: RuleTracer, result: Any) -> Any:
 
 
 def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dim() == b.dim() and all(surely(x == y) for x, y in zip(a.shape, b.shape))
+    return a.dim() == b.dim() and all(is_data(y) or surely(x == y) for x, y in zip(a.shape, b.shape))
 
 
 def _said(value: Any) -> str:
@@ -252,7 +256,7 @@ def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expect
     """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
     if value.layout is not torch.strided or expected.layout is not torch.strided:
         return node
-    if _layout(value) == _layout(expected):
+    if any(map(is_data, expected.shape)) or _layout(value) == _layout(expected):
         return node
     order = dense_order(expected)
     if order is None:

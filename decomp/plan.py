@@ -15,7 +15,7 @@ from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, source_line, spelled
-from decomp.expansion import Composite, Expansion, expand, expand_composite
+from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
 from decomp.retrace import flatten
@@ -268,13 +268,12 @@ class Planner:
         """PyTorch's own composite kernel, for a call that no rule takes to the target."""
         expansion = expand_composite(node, slots, self._mode(slots, memory))
         if isinstance(expansion, Declined):
-            missing = "pass args=" in expansion.reason
-            return blocked.after("PyTorch's composite kernel", expansion.reason) if missing else blocked
+            return blocked if expansion is NO_COMPOSITE else blocked.after(COMPOSITE, expansion.reason)
         self.runs += 1
         reached = self._reached(expansion, key, Op(blocked.op), _COMPOSITE)
         if isinstance(reached, Stamp):
             return Derived(expansion.rule, reached, blocked.tried)
-        return blocked.after("PyTorch's composite kernel", reached.reason, reached.limitation)
+        return blocked.after(COMPOSITE, reached.reason, reached.limitation)
 
     def _mode(self, slots: list[fx.Node], memory: Memory) -> FakeTensorMode | None:
         """The fake mode to run in: the program's own where sizes are symbolic; none where metadata is missing."""

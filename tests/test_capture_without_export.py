@@ -51,3 +51,13 @@ def test_what_is_declared_to_be_out_of_reach_is_told_so():
     traced = torch.fx.symbolic_trace(lambda x, y: torch.equal(x, y))
     with pytest.raises(decomp.NotLowered, match="cannot be decomposed: its result is a Python bool read from data"):
         decomp.lower(traced, to=targets.core_aten, args=(LOGITS, LOGITS), rules=rules)
+
+
+def test_a_size_that_is_data_cannot_disagree():
+    class Places(nn.Module):
+        def forward(self, x):
+            return torch.argwhere(x) * 2
+
+    x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    lowered = decomp.lower(torch.export.export(Places(), (x,)), to=targets.core_aten).result.module()
+    assert [lowered(y).tolist() for y in (x, x * 0 + 1)] == [Places()(y).tolist() for y in (x, x * 0 + 1)]

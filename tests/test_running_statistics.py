@@ -61,3 +61,14 @@ def test_the_exported_program_returns_them_as_buffer_mutations():
     runs = lowered.module()
     same(runs(x), module(x))
     same(dict(runs.named_buffers()), dict(module.named_buffers()))
+
+
+def test_a_kernel_that_is_told_not_to_train_writes_nothing():
+    class Norm(nn.Module):
+        def forward(self, x, mean, var):
+            return torch.ops.aten._native_batch_norm_legit(x, None, None, mean, var, False, 0.1, 1e-5)[0]
+
+    x = torch.randn(2, 3, 4)
+    args = (x, torch.zeros(3), torch.ones(3))
+    lowered = decomp.lower(Norm(), to=targets.tinygrad, args=args).result
+    same(lowered(*args), Norm()(*args))
