@@ -111,7 +111,7 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
 
 @register(aten.complex, needs=(aten.take,))
 def complex_by_table(real: Tensor, imag: Tensor) -> Tensor:
-    """What is not finite from a table of all sixteen cases, plus re + i·im of the rest. Exact, but a zero may lose its
+    """What is not finite from a table of sixteen cases, plus re + i·im of the rest. Exact, but a zero may lose its
     sign."""
     real, imag = _broadcast(real, imag)
     (first, real), (second, imag) = _kind_and_rest(real), _kind_and_rest(imag)
