@@ -25,7 +25,7 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
     if not floats:
         return
-    pointwise = torch.Tag.pointwise in sample.tags
+    pointwise = sample.pointwise
     for dtype in OTHERS:
         tensors = _spread(sample, floats, dtype, seed) if pointwise else None
         if tensors is None or not takes(sample.with_tensors(tensors)):

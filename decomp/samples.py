@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from decomp.binding import BindingError, bind_function
+from decomp.calls import kind_of
 from decomp.errors import spelled
-from decomp.ops import of_function
+from decomp.ops import of_function, op as op_of
 from decomp.rules import Rule
 
 
@@ -25,6 +27,22 @@ class Sample:
     exact: str = "float64"
     """What its results are held against: "float64", the op itself on float64; "own", the op itself as called, where the
     dtype is part of what it computes (`nextafter`); "shape", where values are left open (`empty`)."""
+    elementwise: bool = False
+    """Whether it computes element by element, though PyTorch has not tagged it so: it is tried on points."""
+
+    @classmethod
+    def of(
+        cls, spelling: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Sample:
+        """A call of an op in any spelling: the first overload that these arguments fit. Raises `ValueError`."""
+        packet = op_of(spelling).packet
+        if packet is None:
+            raise ValueError(f"{spelling} is no registered operator; pass decomp.Sample(function, args)")
+        try:
+            bound = bind_function(packet, args, kwargs or {}, kind_of)
+        except BindingError as error:
+            raise ValueError(f"{error}: {', '.join(map(_brief, args))}") from error
+        return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
         """What the op gives."""
@@ -39,10 +57,16 @@ class Sample:
         overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
         return frozenset().union(*(overload.tags for overload in overloads))
 
-    def replaced(self, replace: Callable[[Any], Any]) -> Sample:
+    @property
+    def pointwise(self) -> bool:
+        """Whether it computes element by element, and the same each time."""
+        tags = self.tags
+        return (self.elementwise or torch.Tag.pointwise in tags) and torch.Tag.nondeterministic_seeded not in tags
+
+    def replaced(self, new: Callable[[Any], Any]) -> Sample:
         """The same call with each tensor, number or dtype among its arguments replaced."""
-        args, kwargs = pytree.tree_map(replace, (self.args, dict(self.kwargs)))
-        return Sample(self.overload, args, kwargs, self.exact)
+        args, kwargs = pytree.tree_map(new, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -85,24 +109,7 @@ def _from_library(rule: Rule) -> tuple[Sample, ...]:
 def _sample(rule: Rule, given: Any) -> Sample:
     if isinstance(given, Sample):
         return given
-    packet = rule.op.packet
-    if packet is None:
-        raise ValueError(f"{rule.op} is no registered operator; pass samples=[decomp.Sample(function, args), …]")
-    args = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    for name in packet.overloads():
-        sample = Sample(getattr(packet, name), args)
-        if "out" not in name and runs(sample):
-            return sample
-    raise ValueError(f"no overload of {rule.op} takes {', '.join(map(_brief, args))}")
-
-
-def runs(sample: Sample) -> bool:
-    """Whether the op takes these arguments."""
-    try:
-        sample.run()
-    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError):
-        return False
-    return True
+    return Sample.of(rule.op, tuple(given) if isinstance(given, (tuple, list)) else (given,))
 
 
 def _brief(value: Any) -> str:

@@ -63,8 +63,7 @@ def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
 def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> Trial | None:
     """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
     converted = in_dtype(sample, dtype)
-    pointwise = torch.Tag.pointwise in sample.tags and torch.Tag.nondeterministic_seeded not in sample.tags
-    if pointwise:
+    if sample.pointwise:
         spread = over_points(converted, numbers, seed)
         if spread is not None and takes(spread):
             return Trial(spread, dtype, True, (Inputs("points", tuple(spread.tensors), trained=True),))

@@ -1,16 +1,12 @@
-"""Samples: small whole models by name, with random weights and example inputs, and example calls by op. Tests, the
-demonstration, certificates and benchmarks all draw on this one table."""
+"""Small whole models by name, with random weights and example inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from decomp import Sample
 
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 """A module and the positional arguments to call it with."""
@@ -189,94 +185,3 @@ MODELS: Mapping[str, Callable[[], Example]] = {
     "vit": lambda: (ViT(), (torch.randn(2, 3, 16, 16),)),
 }
 """Every sample model by name."""
-
-
-def calls_of(op: torch._ops.OpOverloadPacket) -> tuple[Sample, ...]:
-    """Sample calls of an op: those of `CALLS`, else one guessed from the schema for each overload that then runs."""
-    given = CALLS.get(op._qualified_op_name.partition("::")[2])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        if given is not None:
-            return given()
-        guesses = [_guessed(getattr(op, name)) for name in op.overloads() if "out" not in name]
-        return tuple(guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
-
-
-aten = torch.ops.aten
-_FILLED: Mapping[str, Callable[[], Any]] = {
-    "Tensor": lambda: torch.randn(4, 4),
-    "List[Tensor]": lambda: [torch.randn(4, 4), torch.randn(4, 4)],
-    "number": lambda: 2,
-    "int": lambda: 1,
-    "List[int]": lambda: [1],
-    "float": lambda: 0.5,
-    "bool": lambda: False,
-}
-"""What a required argument of a type is filled with."""
-
-
-def _guessed(overload: torch._ops.OpOverload) -> Sample | None:
-    """A call whose required arguments are filled by type: square matrices, small numbers."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for argument in overload._schema.arguments:
-        if argument.has_default_value() or str(argument.type).startswith("Optional"):
-            if not argument.has_default_value() and not argument.kwarg_only:
-                args.append(None)
-            continue
-        fill = _FILLED.get(str(argument.type))
-        if fill is None or (argument.alias_info is not None and argument.alias_info.is_write):
-            return None
-        if argument.kwarg_only:
-            kwargs[argument.name] = fill()
-        else:
-            args.append(fill())
-    return Sample(overload, tuple(args), kwargs)
-
-
-def _runs(sample: Sample) -> bool:
-    try:
-        sample.run()
-    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
-        return False
-    return True
-
-
-def _image() -> Tensor:
-    return torch.randn(2, 4, 8, 8)
-
-
-def _convolutions() -> tuple[Sample, ...]:
-    """A plain one, a grouped one with unequal strides and dilations, and a transposed one."""
-    plain = torch.randn(6, 4, 3, 3), torch.randn(6), [1, 1], [1, 1], [1, 1], False, [0, 0], 1
-    grouped = torch.randn(4, 2, 3, 3), None, [2, 1], [0, 1], [1, 2], False, [0, 0], 2
-    transposed = torch.randn(4, 6, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1
-    return tuple(Sample(aten.convolution.default, (_image(), *rest)) for rest in (plain, grouped, transposed))
-
-
-CALLS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
-    "convolution": _convolutions,
-    "conv1d": lambda: (Sample(aten.conv1d.default, (torch.randn(2, 4, 9), torch.randn(6, 4, 3))),),
-    "conv2d": lambda: (Sample(aten.conv2d.default, (_image(), torch.randn(6, 4, 3, 3))),),
-    "conv_transpose2d": lambda: (Sample(aten.conv_transpose2d.input, (_image(), torch.randn(4, 6, 2, 2))),),
-    "embedding": lambda: (Sample(aten.embedding.default, (torch.randn(7, 4), torch.tensor([[1, 0, 6]]))),),
-    "gather": lambda: (Sample(aten.gather.default, (torch.randn(3, 5), 1, torch.tensor([[0, 4], [1, 1], [2, 0]]))),),
-    "index": lambda: (Sample(aten.index.Tensor, (torch.randn(5, 4), [torch.tensor([0, 4, 2])])),),
-    "index_select": lambda: (Sample(aten.index_select.default, (torch.randn(5, 4), 0, torch.tensor([0, 4, 2]))),),
-    "layer_norm": lambda: (Sample(aten.layer_norm.default, (torch.randn(3, 4), [4], torch.randn(4), torch.randn(4))),),
-    "native_layer_norm": lambda: (
-        Sample(aten.native_layer_norm.default, (torch.randn(3, 4), [4], torch.randn(4), torch.randn(4), 1e-5)),
-    ),
-    "group_norm": lambda: (Sample(aten.group_norm.default, (_image(), 2, torch.randn(4), torch.randn(4))),),
-    "max_pool2d": lambda: (Sample(aten.max_pool2d.default, (_image(), [2, 2])),),
-    "avg_pool2d": lambda: (Sample(aten.avg_pool2d.default, (_image(), [2, 2])),),
-    "bmm": lambda: (Sample(aten.bmm.default, (torch.randn(2, 3, 4), torch.randn(2, 4, 5))),),
-    "scaled_dot_product_attention": lambda: (
-        Sample(aten.scaled_dot_product_attention.default, tuple(torch.randn(2, 2, 4, 8) for _ in range(3))),
-    ),
-    "cross_entropy_loss": lambda: (
-        Sample(aten.cross_entropy_loss.default, (torch.randn(3, 5), torch.tensor([0, 4, 2]))),
-    ),
-    "one_hot": lambda: (Sample(aten.one_hot.default, (torch.tensor([0, 2, 1]), 3)),),
-}
-"""Sample calls of ops whose arguments a schema does not tell."""

@@ -1,0 +1,95 @@
+"""Samples: small whole models by name, and example calls by op. Tests, the demonstration, certificates and benchmarks
+all draw on this one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import functools
+from typing import Any
+
+import torch
+
+from decomp import Sample
+from decomp_rules.samples import layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples.models import (
+    GPT as GPT,
+    LSTM as LSTM,
+    MODELS as MODELS,
+    Attention as Attention,
+    Block as Block,
+    Example as Example,
+    Residual as Residual,
+    ResNet as ResNet,
+    UNet as UNet,
+    ViT as ViT,
+    model as model,
+)
+
+_TABLES = (pointwise, reductions, shapes, matrices, layers)
+CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table.CALLS}, _TABLES, {})
+"""Calls of ops whose arguments a schema does not tell, by name: functions that make them."""
+
+
+def calls_of(op: Any) -> tuple[Sample, ...]:
+    """Sample calls of an op: those of `CALLS`; else, for a pointwise op, one guessed from the schema an overload."""
+    if not isinstance(op, torch._ops.OpOverloadPacket):
+        return ()
+    namespace, _, name = op._qualified_op_name.partition("::")
+    given = CALLS.get(name) if namespace == "aten" else None
+    exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN else "float64"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if given is not None:
+            return tuple(_of(op, name, args, exact) for args in given())
+        # Only pointwise ones: to others, square matrices may be so wrong that a kernel crashes.
+        overloads = [getattr(op, each) for each in op.overloads() if "out" not in each]
+        guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
+        return tuple(guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
+
+
+def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact: str) -> Sample:
+    """A call as the tables write it: positional arguments, and a dict of the others at the end."""
+    kwargs = args[-1] if args and isinstance(args[-1], dict) else {}
+    args = args[:-1] if kwargs else args
+    # The reduction of a loss is a whole number, and 0 is none.
+    unreduced = name in pointwise.LOSSES and any(type(arg) is int and arg == 0 for arg in args)
+    return Sample.of(op, args, kwargs, exact=exact, elementwise=unreduced or name in pointwise.UNTAGGED)
+
+
+_FILLED: Mapping[str, Callable[[], Any]] = {
+    "Tensor": lambda: torch.randn(4, 4),
+    "List[Tensor]": lambda: [torch.randn(4, 4), torch.randn(4, 4)],
+    "number": lambda: 2,
+    "int": lambda: 1,
+    "List[int]": lambda: [1],
+    "float": lambda: 0.5,
+    "bool": lambda: False,
+}
+"""What a required argument of a type is filled with."""
+
+
+def _guessed(overload: torch._ops.OpOverload) -> Sample | None:
+    """A call whose required arguments are filled by type: square matrices, small numbers."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for argument in overload._schema.arguments:
+        if argument.has_default_value() or str(argument.type).startswith("Optional"):
+            if not argument.has_default_value() and not argument.kwarg_only:
+                args.append(None)
+            continue
+        fill = _FILLED.get(str(argument.type))
+        if fill is None or (argument.alias_info is not None and argument.alias_info.is_write):
+            return None
+        if argument.kwarg_only:
+            kwargs[argument.name] = fill()
+        else:
+            args.append(fill())
+    return Sample(overload, tuple(args), kwargs)
+
+
+def _runs(sample: Sample) -> bool:
+    try:
+        sample.run()
+    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
+        return False
+    return True
