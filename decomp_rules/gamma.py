@@ -29,8 +29,10 @@ _LN_2 = {
     torch.float32: (0.693145751953125, 1.428606820309417232e-6, 126.0),
     torch.float64: (6.93147180369123816490e-01, 1.90821492927058770002e-10, 1022.0),
 }
-# Where the polynomial around 2 ends, the middle of the next one, and where Stirling's series begins.
-_BOUNDS = {torch.float32: (3.0, 5.0, 8.0), torch.float64: (2.5, 3.0, 4.0)}
+STIRLING_FROM = {torch.float32: 8.0, torch.float64: 4.0}
+"""Where Stirling's series begins."""
+# Where the polynomial around 2 ends, and the middle of the next one.
+_BOUNDS = {torch.float32: (3.0, 5.0), torch.float64: (2.5, 3.0)}
 # The zero of the digamma function: the float next to it, and the rest.
 _ZERO = {
     torch.float32: (1.46163213253021, 1.24381499389e-8),
@@ -153,7 +155,8 @@ def lgamma(x: Tensor) -> Tensor:
 
 def _lgamma_or_above(x: Tensor, magnitude: Tensor) -> Tensor:
     """ln |Γ(x)| for x > −1/2, and lnΓ(−x) below."""
-    end, centre, far = _BOUNDS[x.dtype]
+    end, centre = _BOUNDS[x.dtype]
+    far = STIRLING_FROM[x.dtype]
     whole, rest = _logarithm(magnitude)
     small, near, inner = magnitude < 0.5, magnitude < 1.35, magnitude < far
     t = torch.where(near, torch.where(small, x, magnitude - 1), 0.0)
@@ -163,11 +166,24 @@ def _lgamma_or_above(x: Tensor, magnitude: Tensor) -> Tensor:
     around_two = polynomial(torch.where(magnitude < end, t, 0.0), _AROUND_TWO[x.dtype])
     middle = t * torch.where(magnitude < end, around_two, polynomial(t - (centre - 2), _MIDDLE[x.dtype]))
     a = torch.where(inner, far, magnitude)
-    u = torch.reciprocal(a)
-    series = LOG_SQRT_2_PI - 0.5 + u * polynomial(u * u, _STIRLING[x.dtype])
+    series = LOG_SQRT_2_PI - 0.5 + stirling_rest(a)
     a = a - 0.5
     outer = a * (whole - 1) + (a * torch.where(inner, 0.0, rest) + series)
     return torch.where(near, around_one, torch.where(inner, middle, outer))
+
+
+def stirling_rest(a: Tensor) -> Tensor:
+    """lnΓ(a) − (a − 1/2)·ln a + a − ln √2π, from `STIRLING_FROM` on."""
+    u = torch.reciprocal(a)
+    return u * polynomial(u * u, _STIRLING[a.dtype])
+
+
+def log_gamma_above_one(t: Tensor) -> Tensor:
+    """lnΓ(1 + t) for 0 ≤ t ≤ 1, with all digits also next to 0."""
+    small = t < 0.5
+    distance = torch.where(small, t, t - 1)
+    near = distance * polynomial(distance, _AROUND_ONE[t.dtype])
+    return torch.where(small, near, near + torch.log(torch.where(small, 1.0, t)))
 
 
 def _logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
