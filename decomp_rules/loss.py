@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules
+from decomp_rules.gradients import carrying
 from decomp_rules.operands import cast, wide
 
 RULES = Rules()
@@ -216,11 +217,24 @@ def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool, full: bool, eps
     """exp(x) − t x, or x − t log(x + ε); `full` adds Stirling's t log t − t + ½ log 2πt for t > 1."""
     z, t = wide(x), wide(target)
     loss = torch.exp(z) - t * z if log_input else z - t * torch.log(z + eps)
-    if full:
-        large = t > 1
-        safe = torch.where(large, t, 2)
-        loss = loss + torch.where(large, safe * torch.log(safe) - safe + 0.5 * torch.log(2 * math.pi * safe), 0)
-    return reduced(loss, reduction, torch.result_type(x, target))
+    if full:  # of a target that is 0 the op's gradient is NaN, and so it is here
+        loss = loss + torch.where(t <= 1, 0.0, t * torch.log(t) - t + 0.5 * torch.log(2 * math.pi * t))
+    return reduced(loss, reduction, float_type(x, target))
+
+
+@register(F.gaussian_nll_loss)
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
+                      reduction: str = "mean") -> Tensor:
+    """½ (log v + (x − t)² / v) with v = max(var, ε), whose gradient var has whether or not it is the maximum; `full`
+    adds ½ log 2π. That no variance is negative is data, and not checked."""
+    x, variance = wide(input), torch.full_like(input, var) if isinstance(var, float) else var
+    if variance.dim() < x.dim() and variance.dim() == x.dim() - 1 and variance.shape != x.shape:
+        variance = variance.unsqueeze(-1)
+    bounded = carrying(torch.clamp_min(wide(variance), eps), wide(variance))
+    gap = x - wide(target)
+    loss = 0.5 * (torch.log(bounded) + gap * gap / bounded)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return reduced(loss, ("none", "mean", "sum").index(reduction), input.dtype)
 
 
 def reduced(loss: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
@@ -228,6 +242,12 @@ def reduced(loss: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
     if reduction == MEAN:
         return cast(torch.mean(loss), dtype)
     return cast(torch.sum(loss) if reduction == SUM else loss, dtype)
+
+
+def float_type(x: Tensor, target: Tensor) -> torch.dtype:
+    """The dtype that the two promote to, the default one for integers."""
+    dtype = torch.result_type(x, target)
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
 def probability_entropy(logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float,
