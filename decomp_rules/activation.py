@@ -158,14 +158,17 @@ def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
 @float_math
 def hardsigmoid(x: Tensor) -> Tensor:
     """min(max(x + 3, 0), 6) / 6, with gradient 0 at both ends. ≤ 1.5 ULP of the op in float32."""
-    return F.hardtanh(x + 3, 0.0, 6.0) / 6
+    inside = torch.logical_and(x > -3, x < 3)
+    return torch.where(inside, x + 3, torch.clamp(x.detach() + 3, 0.0, 6.0)) / 6
 
 
 @register(aten.hardswish)
 @float_math
 def hardswish(x: Tensor) -> Tensor:
     """x·min(max(x + 3, 0), 6) / 6. ≤ 1 ULP more than the op in float32."""
-    return torch.where(x <= -3, x * 0.0, torch.where(x < 3, x * (x + 3) / 6, x))
+    inside = torch.logical_and(x > -3, x < 3)
+    inner = torch.where(inside, x, 0.0)
+    return torch.where(inside, inner * (inner + 3) / 6, torch.where(x <= -3, x * 0.0, x))
 
 
 @register(aten.leaky_relu)
@@ -193,7 +196,8 @@ def prelu_kernel(x: Tensor, weight: Tensor) -> Tensor:
 
 @float_math
 def _prelu(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.where(x > 0, x, x * weight)
+    positive = x > 0
+    return torch.where(positive, x, torch.where(positive, 0.0, x) * weight)
 
 
 @register(aten.rrelu)
@@ -220,7 +224,7 @@ def rrelu_with_noise_functional(
 @register(aten.threshold)
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     """x above the threshold, else the value. Exactly the op."""
-    return torch.where(x <= threshold, value, x)
+    return torch.where(wide(x) <= threshold, value, x)
 
 
 @register(aten.hardshrink)

@@ -67,8 +67,8 @@ def positive(x: Tensor) -> Tensor:
 @register(aten.addcmul)
 def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
     """x + value · tensor1 · tensor2; half types rounded once."""
-    product = wide(tensor1) * wide(tensor2)
-    total = wide(x) + (product if value == 1 else product * value)
+    scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
+    total = wide(x) + scaled * wide(tensor2)
     return cast(total, promoted(x, tensor1, tensor2))
 
 

@@ -135,7 +135,7 @@ def nearest(x: Tensor) -> Tensor:
     return (x + shift) - shift
 
 
-def valued(smooth: Tensor, value: Tensor) -> Tensor:
+def valued(smooth: Tensor, value: Tensor | float) -> Tensor:
     """`value`, which is detached, with the gradients of `smooth`, which is finite. What is subtracted is +0, which
     changes nothing, not even the sign of a zero."""
     return value - (smooth.detach() - smooth)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, is_tensor, times_exact, working_dtype
+from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, is_tensor, times_exact, valued, working_dtype
 from decomp_rules.operands import cast, constant
 
 RULES = Rules()
@@ -105,4 +105,5 @@ def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
     # Where x is 0 and the logarithm no number, ln 1 stands in for it: neither 0·∞ nor its gradient comes up.
     infinite = torch.logical_or(y <= pole, y == math.inf)
     stand_in = torch.where(torch.logical_and(x == 0, infinite), 1.0 + pole, y)
-    return cast(x * function(stand_in), outer)
+    product = x * function(stand_in)
+    return cast(torch.where(x == 0, valued(product, 0.0), product), outer)

@@ -143,8 +143,9 @@ def float_power(x: Any, exponent: Any) -> Tensor:
 def hypot(x: Tensor, other: Tensor) -> Tensor:
     """√(x² + y²), scaled by a power of two so that no square overflows or vanishes. ≤ 1.5 ULP."""
     size = torch.maximum(torch.abs(x.detach()), torch.abs(other.detach()))
-    edge = 64 if x.dtype == torch.float32 else 512
-    smaller = torch.where(size < 2.0 ** (20 - edge), constant(x, 2.0**edge), 1.0)
+    edge, lift = (64, 100) if x.dtype == torch.float32 else (512, 700)
+    smallest = torch.where(size < 2.0**-lift, constant(x, 2.0**lift), 2.0**edge)
+    smaller = torch.where(size < 2.0 ** (20 - edge), smallest, 1.0)
     scale = torch.where(2.0 ** (edge - 4) < size, constant(x, 2.0**-edge), smaller)
     x, other = x * scale, other * scale
     root = torch.sqrt(x * x + other * other) * torch.reciprocal(scale)

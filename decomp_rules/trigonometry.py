@@ -32,6 +32,19 @@ _TANH = {
         -0.000238143465929706018, 0.0000938049417857793946, -0.0000327524581408290111, 7.3263222765275607e-6,
     ),
 }  # fmt: skip
+# (atanh x − x) / x³ in powers of x², for |x| ≤ 0.43.
+_ATANH = {
+    torch.float32: (
+        0.333333330926443161, 0.200000911020887967, 0.142801406043166458, 0.1123480416332362, 0.0787379158192623005,
+        0.129343705741441467,
+    ),
+    torch.float64: (
+        0.33333333333333333333, 0.20000000000000000034, 0.14285714285714270363, 0.11111111111113867398,
+        0.090909090906494015964, 0.07692307707085475711, 0.066666661155812971687, 0.058823671085976761047,
+        0.052628987192434064986, 0.047653408821308933132, 0.043145721435211864839, 0.042340380366018700791,
+        0.025261600634431499591, 0.075288790730952020217, -0.057982679443065467794, 0.13646828570083031669,
+    ),
+}  # fmt: skip
 # (atan x − x) / x³ in powers of x², for |x| ≤ 0.67, and (asin x − x) / x³, for |x| ≤ 0.6.
 _ATAN = {
     torch.float32: (
@@ -60,6 +73,9 @@ _ASIN = {
     ),
 }  # fmt: skip
 
+
+# What π/2 has beyond its float.
+_QUARTER_TURN_REST = {torch.float32: -4.371139000186241e-08, torch.float64: 6.123233995736766e-17}
 
 # What shifts a float32 from 2¹²⁷ up, which cannot be doubled, exactly: all are multiples of 2¹⁰⁴, and so is this one,
 # which is an odd number of quarter turns but for the angle that follows.
@@ -246,10 +262,10 @@ def atan2(x: Tensor, other: Tensor) -> Tensor:
 @register(aten.asin)
 @float_math
 def asin(x: Tensor) -> Tensor:
-    """A polynomial up to 0.6, beyond π/2 − 2·asin √((1 − |x|) / 2). ≤ 2.1 ULP."""
+    """A polynomial up to 0.6, beyond π/2 − 2·asin √((1 − |x|) / 2). ≤ 1.7 ULP."""
     magnitude = torch.where(x < 0, -x, x)
     small, angle = _asin_or_rest(magnitude)
-    return _with_sign_of(x, torch.where(small, angle, math.pi / 2 - 2 * angle))
+    return _with_sign_of(x, torch.where(small, angle, (math.pi / 2 - 2 * angle) + _QUARTER_TURN_REST[x.dtype]))
 
 
 @register(aten.acos)
@@ -297,8 +313,12 @@ def acosh(x: Tensor) -> Tensor:
 @register(aten.atanh)
 @float_math
 def atanh(x: Tensor) -> Tensor:
-    """(log1p(x) − log1p(−x)) / 2: both have the same sign. ≤ 2.3 ULP."""
-    return 0.5 * (torch.log1p(x) - torch.log1p(-x))
+    """x times a polynomial in x² up to 0.42, (log1p(x) − log1p(−x)) / 2 beyond: both have the same sign. ≤ 1.9 ULP."""
+    near = torch.logical_and(x < 0.42, x > -0.42)
+    inner = torch.where(near, x, 0.0)
+    square = inner * inner
+    middle = inner + inner * (square * polynomial(square, _ATANH[x.dtype]))
+    return torch.where(near, middle, 0.5 * (torch.log1p(x) - torch.log1p(-x)))
 
 
 def _with_sign_of(x: Tensor, magnitude: Tensor) -> Tensor:
