@@ -85,8 +85,8 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
         blockers = "; ".join(f"{b.op}: {b.limitation or b.condition or (b.tried[-1][1] if b.tried else 'no rule')}"
                              for b in error.blockers)
         return Verdict(DECLARED if all(reasons) else BLOCKED, blockers)
-    except NotCaptured as error:
-        return Verdict(DECLARED, str(error))
+    except (NotCaptured, decomp.MutationError) as error:
+        return Verdict(DECLARED, _brief(error))
     except Disagreement as error:
         return Verdict(WRONG, f"{error}{' (special values)' if program.special else ''}")
     except Exception as error:
