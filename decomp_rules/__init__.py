@@ -21,7 +21,7 @@ FAMILIES = (
     " comparison bits casts creation shape slicing diagonals indexing scattering sorting reduction softmax"
     " normalization batch_norms linear triangular lu cholesky orthogonal eigen singular matrix_functions"
     " covariance attention loss loss_backward ctc linear_cross_entropy embedding convolution pooling"
-    " fractional_pooling adaptive_pooling padding resampling grid recurrent random spectral short_time"
+    " fractional_pooling adaptive_pooling padding resampling grid recurrent random spectral short_time window_functions"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

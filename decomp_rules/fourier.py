@@ -175,9 +175,11 @@ def _constant(values: Any, like: Tensor) -> Tensor:
 def _root(k: int, n: int, forward: bool) -> complex:
     """e^(∓2πi·k/n) from an angle of at most π/4, so that 0, 1 and √½ come out as they are."""
     quarter, rest = divmod(4 * (k % n), n)
-    near = 2 * rest <= n
+    near = 2 * rest < n
     angle = math.pi / 2 * (rest if near else n - rest) / n
     c, s = (math.cos(angle), math.sin(angle)) if near else (math.sin(angle), math.cos(angle))
+    if 2 * rest == n:
+        c = s = math.sqrt(0.5)
     re, im = ((c, s), (-s, c), (-c, -s), (s, -c))[quarter]
     return complex(re, -im if forward else im)
 
