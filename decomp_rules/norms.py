@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.operands import cast, wide
-from decomp_rules.reduction import Dims, all_dims, reduced_dims, root
+from decomp_rules.reduction import Dims, all_dims, reduced_dims, root, squeezed
 
 RULES = Rules()
 register = RULES.register
@@ -31,10 +31,13 @@ def linalg_vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: boo
 
 
 @register(aten.norm)
-def norm(x: Tensor, p: float | None = 2, dim: Dims = None, keepdim: bool = False,
+def norm(x: Tensor, p: float | str | None = 2, dim: Dims = None, keepdim: bool = False,
          dtype: torch.dtype | None = None) -> Tensor:
-    """(Σ|x|ᵖ)^(1/p) over some dimensions or all."""
-    return torch.linalg.vector_norm(x, 2 if p is None else p, reduced_dims(x, dim), keepdim, dtype=dtype)
+    """(Σ|x|ᵖ)^(1/p) over some dimensions or all; of matrices the Frobenius or the nuclear norm."""
+    dims = reduced_dims(x, dim)
+    if p == "nuc":
+        return torch.linalg.matrix_norm(x, "nuc", dims, keepdim, dtype=dtype)
+    return torch.linalg.vector_norm(x, 2 if p in (None, "fro") else p, dims, keepdim, dtype=dtype)
 
 
 @register(aten.linalg_norm)
@@ -188,6 +191,8 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
 
 def length(gap: Tensor, p: float) -> Tensor:
     """‖d‖ over the last dimension. For p = ∞ each of several largest entries has the whole gradient, as in cdist."""
+    if p == 0:  # unlike a norm, a distance to NaN is NaN
+        return torch.linalg.vector_norm(gap, 0, [gap.dim() - 1]) + torch.sum(torch.where(gap != gap, gap, 0).detach(), [gap.dim() - 1])
     if p != math.inf:
         return torch.linalg.vector_norm(gap, p, [gap.dim() - 1])
     size = torch.abs(gap)
@@ -199,7 +204,7 @@ def length(gap: Tensor, p: float) -> Tensor:
 def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:
     """The p-norm over `dims` of x, which is not negative unless p is 2."""
     if p == math.inf or p == -math.inf:
-        return torch.amax(x, dims, keepdim) if p > 0 else torch.amin(x, dims, keepdim)
+        return extreme_size(x, p, dims, keepdim)
     if p == 0:  # no entry is taken from x itself, but a gradient there is, of zeros
         never = torch.full_like(x, False, dtype=torch.bool)
         return torch.sum(torch.where(never, x, (x != 0).to(x.dtype)), dims, keepdim)
@@ -213,6 +218,16 @@ def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor
     total = torch.sum(torch.where(zero, 0, torch.pow(torch.where(zero, 1, x), p)), dims, keepdim)
     nothing = total == 0
     return torch.where(nothing, 0, torch.pow(torch.where(nothing, 1, total), 1 / p))
+
+
+def extreme_size(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """The largest or smallest over `dims` of x; a NaN passes no gradient, where the extremum's own would be NaN."""
+    extreme = torch.amax if p > 0 else torch.amin
+    found = extreme(x.detach(), dims, keepdim=True)
+    lost = found != found
+    size = extreme(torch.where(lost, 0, x), dims, keepdim)
+    found, lost = (found, lost) if keepdim or not dims else (squeezed(found, dims), squeezed(lost, dims))
+    return torch.where(lost, found, size)
 
 
 def floored_unit(x: Tensor, dim: int, eps: float) -> Tensor:
