@@ -192,7 +192,8 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
 def length(gap: Tensor, p: float) -> Tensor:
     """‖d‖ over the last dimension. For p = ∞ each of several largest entries has the whole gradient, as in cdist."""
     if p == 0:  # unlike a norm, a distance to NaN is NaN
-        return torch.linalg.vector_norm(gap, 0, [gap.dim() - 1]) + torch.sum(torch.where(gap != gap, gap, 0).detach(), [gap.dim() - 1])
+        undefined = torch.where(gap != gap, gap, 0).detach()
+        return torch.linalg.vector_norm(gap, 0, [gap.dim() - 1]) + torch.sum(undefined, [gap.dim() - 1])
     if p != math.inf:
         return torch.linalg.vector_norm(gap, p, [gap.dim() - 1])
     size = torch.abs(gap)
