@@ -36,7 +36,7 @@ def sweeps(n: int, dtype: torch.dtype) -> int:
     eigenvalues that are all ±1 (found by trial up to n = 48; half of it is enough for random matrices)."""
     if n < 3:
         return n - 1
-    return 1 + math.ceil((1.85 if dtype in (torch.float32, torch.complex64) else 2.6) * math.log2(n))
+    return 1 + math.ceil((1.85 if dtype in (torch.float32, torch.complex64) else 3.2) * math.log2(n))
 
 
 def tournament(x: Tensor, n: int) -> Tournament:

@@ -123,11 +123,10 @@ def _linalg_solve_ex(
     reason = _refusal(A)
     if reason:
         return decline(reason)
-    a = _as_kernels_do(A)
-    factors, pivots = factored(a)
+    factors, pivots = factored(A)
     vector = is_vector(A, B)
     b = B.unsqueeze(-1) if vector else B
-    x = from_lu(factors, pivots, b, left, a is not A)
+    x = from_lu(factors, pivots, b, left, False)
     return x.squeeze(-1) if vector else x, factors, pivots, first_zero(factors)
 
 
@@ -177,7 +176,7 @@ def _refusal(a: Tensor, pivot: bool = True) -> str | None:
 
 
 def _as_kernels_do(a: Tensor) -> Tensor:
-    """Aᵀ where the kernels factor that instead, to save a copy, and say so in their outputs."""
+    """Aᵀ where the kernels of determinants factor that instead, to save a copy, which their outputs show."""
     return transposed(a) if a.is_contiguous() and not a.is_complex() else a
 
 

@@ -36,7 +36,7 @@ def linalg_matrix_exp(x: Tensor) -> Tensor:
     a = x.to(torch.float32) if x.dtype in HALVES else x
     norm = torch.amax(torch.sum(torch.abs(a.detach()), [-2], keepdim=True), [-1], True)
     near = NEAR.get(norm.dtype, 3.0)
-    # 2^⌈log₂ norm⌉ by comparison: the logarithm may be off by a rounding, and all that is needed is the number of steps.
+    # 2^⌈log₂ norm⌉ by comparison: it is the number of steps that is needed.
     ratio = norm * (1 / near)
     scale, steps = constant(norm, 1), []
     for k in range(SQUARINGS):
