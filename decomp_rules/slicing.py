@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, ramp, same_size, viewed, wrap
+from decomp_rules.operands import cast, same_size, viewed, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -304,36 +304,3 @@ def select_backward(grad_output: Tensor, input_sizes: Sequence[Any], dim: int, i
     if type(index) is int and index < 0:
         index = index + input_sizes[dim]
     return _spread(grad_output.unsqueeze(dim), dim, index, 1, input_sizes[dim])
-
-
-@register(aten.as_strided)
-def as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Tensor:
-    """The elements of a row-major tensor at offset + Σ iₖ · strideₖ, by their numbers in it."""
-    if not x.is_contiguous() or _offset(x):
-        return decline("the input is not its whole storage in row-major order")
-    numbers = _numbers(x, size, stride, storage_offset or 0)
-    return torch.index_select(x.reshape(-1), 0, numbers.reshape(-1)).view(list(size))
-
-
-@register(aten.as_strided_scatter)
-def as_strided_scatter(
-    x: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
-) -> Tensor:
-    """src at the places that as_strided reads, x elsewhere."""
-    if not x.is_contiguous() or _offset(x):
-        return decline("the input is not its whole storage in row-major order")
-    numbers = _numbers(x, size, stride, storage_offset or 0)
-    flat = aten.index_put.default(x.reshape(-1), [numbers.reshape(-1)], src.reshape(-1))
-    return flat.view(x.shape)
-
-
-def _offset(x: Tensor) -> bool:
-    offset = x.storage_offset()
-    return not (type(offset) is int and offset == 0)
-
-
-def _numbers(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Tensor:
-    number = torch.full([1] * len(size), offset, dtype=torch.int64, device=x.device)
-    for dim, (length, step) in enumerate(zip(size, stride)):
-        number = number + ramp(x, length, dim, len(size)) * step
-    return number.expand(list(size))
