@@ -42,7 +42,7 @@ def index_tensor(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """x at the numbers that the index gives with the other coordinates of its own element."""
     if x.dim() != index.dim() or x.dim() == 0:  # with other dimensions than x has an index is empty
-        return torch.take(x, index)
+        return torch.take(x, cast(index, torch.int64))
     return torch.take(x, _numbers_along(x, wrap(dim, x.dim()), index))
 
 
