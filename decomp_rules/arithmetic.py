@@ -102,9 +102,13 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     dtype = promoted(x, other)
     if not dtype.is_floating_point:
         return decline("integer division has no simpler form")
-    if rounding_mode == "trunc":
-        return tied(torch.trunc(torch.true_divide(x.detach(), other if is_scalar(other) else other.detach())), x)
     a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
+    if rounding_mode == "trunc":
+        if is_scalar(other) or other.dim() == 0:  # PyTorch's kernel divides half types by one number in float32
+            quotient = torch.true_divide(a, other if is_scalar(other) else cast(other.detach(), a.dtype))
+        else:
+            quotient = torch.true_divide(x.detach(), other.detach())
+        return tied(cast(torch.trunc(quotient), dtype), x)
     b = constant(a, other) if is_scalar(other) else cast(other.detach(), a.dtype)
     return tied(cast(_floor_quotient(a, b), dtype), x)
 
