@@ -184,6 +184,15 @@ def reciprocal(x: Tensor) -> Tensor:
     return torch.complex(torch.where(steep, rest, inverse), -torch.where(steep, inverse, rest))
 
 
+@register(aten.lerp)
+def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """z + u·(w − z) for |u| < 1/2, else w − (1 − u)·(w − z): exact at both ends."""
+    if not is_tensor(weight) or not weight.is_complex():
+        return decline("only complex weights")
+    step = end - x
+    return torch.where(torch.abs(weight) < 0.5, x + step * weight, end - step * (1 - weight))
+
+
 @register(aten.rsqrt)
 def rsqrt(x: Tensor) -> Tensor:
     """1 / √z."""
