@@ -1,0 +1,272 @@
+"""Chebyshev, Hermite, Laguerre and Legendre polynomials.
+
+Low degrees come from the recurrence in the degree (DLMF 18.9), as in PyTorch's kernels. A degree that depends on data
+is chosen among them; above these, Chebyshev's four kinds are quotients of circular functions between −1 and 1 and of
+hyperbolic ones outside (DLMF 18.5), for any degree. A degree is cut to a whole number, and a negative one gives 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.floating import float_math, is_tensor
+from decomp_rules.operands import constant
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+# Up to this degree the recurrence is as exact as PyTorch's, and short.
+_LOW = 8
+# The last degree for which PyTorch gives Hermite's polynomials.
+_HERMITE = {torch.float32: 128, torch.float64: 512}
+# The largest degree that a tensor of small integers can hold.
+_LARGEST = {torch.bool: 1, torch.int8: 127, torch.uint8: 255}
+
+
+# Chebyshev's four kinds
+
+
+@register(aten.special_chebyshev_polynomial_t)
+def chebyshev_t(x: Any, n: Any) -> Tensor:
+    """Tₙ(cos θ) = cos nθ."""
+    return _chebyshev(x, n, lambda x: x, _first_kind)
+
+
+@register(aten.special_chebyshev_polynomial_u)
+def chebyshev_u(x: Any, n: Any) -> Tensor:
+    """Uₙ(cos θ) = sin (n + 1)θ / sin θ."""
+    return _chebyshev(x, n, lambda x: x + x, _second_kind)
+
+
+@register(aten.special_chebyshev_polynomial_v)
+def chebyshev_v(x: Any, n: Any) -> Tensor:
+    """Vₙ(cos θ) = cos (n + ½)θ / cos ½θ."""
+    return _chebyshev(x, n, lambda x: x + x - 1, _third_kind)
+
+
+@register(aten.special_chebyshev_polynomial_w)
+def chebyshev_w(x: Any, n: Any) -> Tensor:
+    """Wₙ(cos θ) = sin (n + ½)θ / sin ½θ = (−1)ⁿ·Vₙ(−cos θ)."""
+    return _chebyshev(x, n, lambda x: x + x + 1, _fourth_kind)
+
+
+@register(aten.special_shifted_chebyshev_polynomial_t)
+def shifted_chebyshev_t(x: Any, n: Any) -> Tensor:
+    """Tₙ(2x − 1)."""
+    return _chebyshev(x, n, lambda x: x, _first_kind, shifted=True)
+
+
+@register(aten.special_shifted_chebyshev_polynomial_u)
+def shifted_chebyshev_u(x: Any, n: Any) -> Tensor:
+    """Uₙ(2x − 1)."""
+    return _chebyshev(x, n, lambda x: x + x, _second_kind, shifted=True)
+
+
+@register(aten.special_shifted_chebyshev_polynomial_v)
+def shifted_chebyshev_v(x: Any, n: Any) -> Tensor:
+    """Vₙ(2x − 1)."""
+    return _chebyshev(x, n, lambda x: x + x - 1, _third_kind, shifted=True)
+
+
+@register(aten.special_shifted_chebyshev_polynomial_w)
+def shifted_chebyshev_w(x: Any, n: Any) -> Tensor:
+    """Wₙ(2x − 1)."""
+    return _chebyshev(x, n, lambda x: x + x + 1, _fourth_kind, shifted=True)
+
+
+Function = Callable[[Tensor], Tensor]
+Closed = Callable[[Tensor, Any, Tensor], Tensor]
+
+
+def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool = False) -> Tensor:
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        previous, value = torch.ones_like(x), linear(x)
+        while True:
+            yield previous
+            previous, value = value, (x + x) * value - previous
+
+    def high(x: Tensor, n: Any) -> Tensor:
+        whole = torch.trunc(n) if is_tensor(n) else n
+        half = whole * 0.5
+        odd = torch.floor(half) != half if is_tensor(n) else bool(n % 2)
+        value = closed(x, whole, _flipped(x < 0, odd))
+        # PyTorch steps on past overflow, where one infinity is taken from another.
+        lost = (whole - 2) * torch.acosh(torch.clamp(torch.abs(x), min=1.0)) > math.log(torch.finfo(x.dtype).max)
+        return torch.where(torch.logical_or(lost, x != x), math.nan, value)
+
+    return _of_degree(x, n, steps, high, _LOW, shifted)
+
+
+def _flipped(negative: Tensor, odd: Any) -> Tensor:
+    if is_tensor(odd):
+        return torch.logical_and(negative, odd)
+    return negative if odd else torch.zeros_like(negative)
+
+
+def _first_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
+    inside, angle, argument = _angles(x)
+    outside = torch.cosh(argument * n)
+    return torch.where(inside, torch.cos(angle * n), torch.where(flipped, -outside, outside))
+
+
+def _second_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
+    inside, angle, argument = _angles(x)
+    outside = _sinh_quotient(argument, n + 1, 1.0)
+    outside = torch.where(flipped, -outside, outside)
+    return torch.where(inside, torch.sin(angle * (n + 1)) / torch.sin(angle), outside)
+
+
+def _third_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
+    inside, angle, argument = _angles(x)
+    middle = torch.cos(angle * (n + 0.5)) / torch.cos(angle * 0.5)
+    return torch.where(inside, middle, _half_kinds(x < 0, argument, n, flipped))
+
+
+def _fourth_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
+    inside, angle, argument = _angles(x)
+    middle = torch.sin(angle * (n + 0.5)) / torch.sin(angle * 0.5)
+    return torch.where(inside, middle, _half_kinds(x > 0, argument, n, flipped))
+
+
+def _half_kinds(steep: Tensor, argument: Tensor, n: Any, flipped: Tensor) -> Tensor:
+    """The third and the fourth kind outside of −1 … 1: the steep one on one side, the other one on the other."""
+    even = torch.cosh(argument * (n + 0.5)) / torch.cosh(argument * 0.5)
+    outside = torch.where(steep, _sinh_quotient(argument, n + 0.5, 0.5), even)
+    return torch.where(flipped, -outside, outside)
+
+
+def _sinh_quotient(x: Tensor, factor: Any, divisor: float) -> Tensor:
+    """sinh (factor·x) / sinh (divisor·x), which is factor / divisor at 0."""
+    regular = torch.where(x == 0, 1.0, x)
+    return torch.where(x == 0, factor / divisor, torch.sinh(regular * factor) / torch.sinh(regular * divisor))
+
+
+def _angles(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether |x| < 1, arccos x there, and arcosh |x| elsewhere."""
+    size = torch.abs(x)
+    inside = size < 1
+    return inside, torch.acos(torch.where(inside, x, 0.0)), torch.acosh(torch.where(inside, 1.0, size))
+
+
+# The others
+
+
+@register(aten.special_hermite_polynomial_h)
+def hermite_h(x: Any, n: Any) -> Tensor:
+    """H₀ = 1, H₁ = 2x, Hₖ₊₁ = 2x·Hₖ − 2k·Hₖ₋₁."""
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        twice = x + x
+        previous, value = torch.ones_like(x), twice
+        for k in itertools.count(1):
+            yield previous
+            previous, value = value, twice * value - previous * (2.0 * k)
+
+    return _of_degree(x, n, steps, _no_number, None)
+
+
+@register(aten.special_hermite_polynomial_he)
+def hermite_he(x: Any, n: Any) -> Tensor:
+    """He₀ = 1, He₁ = x, Heₖ₊₁ = x·Heₖ − k·Heₖ₋₁."""
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        previous, value = torch.ones_like(x), x
+        for k in itertools.count(1):
+            yield previous
+            previous, value = value, x * value - previous * float(k)
+
+    return _of_degree(x, n, steps, _no_number, None)
+
+
+@register(aten.special_laguerre_polynomial_l)
+def laguerre(x: Any, n: Any) -> Tensor:
+    """L₀ = 1, L₁ = 1 − x, Lₖ₊₁ = Lₖ + (k·(Lₖ − Lₖ₋₁) − x·Lₖ) / (k + 1)."""
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        previous, value = torch.ones_like(x), 1 - x
+        for k in itertools.count(1):
+            yield previous
+            step = (value - previous) * float(k) - x * value
+            previous, value = value, value + step * (1 / (k + 1))
+
+    return _of_degree(x, n, steps, None, None)
+
+
+@register(aten.special_legendre_polynomial_p)
+def legendre(x: Any, n: Any) -> Tensor:
+    """P₀ = 1, P₁ = x, Pₖ₊₁ = x·Pₖ + k / (k + 1)·(x·Pₖ − Pₖ₋₁)."""
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        previous, value = torch.ones_like(x), x
+        for k in itertools.count(1):
+            yield previous
+            step = x * value
+            previous, value = value, step + (step - previous) * (k / (k + 1))
+
+    return _of_degree(x, n, steps, None, None)
+
+
+def _degree_in_data(call: Any) -> bool:
+    n = call.argument("n")
+    return getattr(n, "dtype", torch.bool) not in _LARGEST
+
+
+RULES.limit(
+    aten.special_laguerre_polynomial_l, aten.special_legendre_polynomial_p,
+    reason="the degree, and so the number of steps, depends on data", when=_degree_in_data,
+)  # fmt: skip
+
+
+def _no_number(x: Tensor, n: Any) -> Tensor:
+    return torch.full_like(x, math.nan)
+
+
+def _of_degree(
+    x: Any,
+    n: Any,
+    steps: Callable[[Tensor], Iterator[Tensor]],
+    high: Callable[[Tensor, Any], Tensor] | None,
+    low: int | None,
+    shifted: bool = False,
+) -> Tensor:
+    """The polynomial of degree n: one of those in `steps`, up to `low` (Hermite's bound where that is not given), and
+    beyond them `high`; without that, all there may be."""
+    largest = _LARGEST.get(n.dtype, math.inf) if is_tensor(n) else 0
+    if high is None and largest == math.inf:
+        return decline("the degree depends on data")
+
+    @float_math
+    def value(x: Any, n: Any) -> Tensor:
+        x = x if is_tensor(x) else constant(n, x)
+        x = x + x - 1 if shifted else x
+        bound = math.inf if high is None else low or _HERMITE[x.dtype]
+        if not is_tensor(n):
+            return _of_known_degree(x, n, steps, high, bound)
+        x, n = torch.broadcast_tensors(x, n)
+        chosen = list(itertools.islice(steps(x), int(min(bound, largest)) + 1))
+        result = chosen[-1] if high is None or largest <= bound else high(x, n)
+        for k, step in reversed(list(enumerate(chosen))):
+            result = torch.where(n < k + 1, step, result)
+        # Numbers that no int64 holds count as negative.
+        return torch.where(torch.logical_and(-1 < n, n < 2.0**63), result, 0.0)
+
+    result: Tensor = value(x, n)
+    return result
+
+
+def _of_known_degree(x: Tensor, n: Any, steps: Any, high: Any, bound: float) -> Tensor:
+    if not -1 < n < 2.0**63:
+        return torch.zeros_like(x)
+    degree = int(n)
+    if high is not None and degree > bound:
+        result: Tensor = high(x, degree)
+        return result
+    return next(itertools.islice(steps(x), degree, None))
