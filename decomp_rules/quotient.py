@@ -132,7 +132,9 @@ def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> 
     nothing = a < b
     rest = way(a, b)
     signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
-    value = torch.where(modulus == 0, math.nan, signed)
+    # x mod 0, and, as PyTorch's vectorised kernel has it, x mod y where x / y overflows.
+    half_range = 2.0**64 if x.dtype == torch.float32 else 2.0**512
+    value = torch.where(b * half_range <= a * (1 / half_range), math.nan, signed)
     # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
     count = torch.trunc((a - rest) * torch.reciprocal(b) + 0.5)
     count = torch.where(nothing, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
