@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+import logging
 from typing import Any
 
 import torch
@@ -144,6 +145,9 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
     call_node = next(node for node in graph.nodes if node.op == "call_function")
     call_node.meta["val"] = result
     guards = len(mode.shape_env.guards)
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # torch 2.13 logs a guard that is refused before it raises
     try:
         call = bound_call(call_node)
         slots = [node for node in inputs if metadata(node) is not None]
@@ -153,6 +157,8 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
         return error.problem
     except (DecompError, *FAILURES) as error:
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    finally:
+        log.setLevel(level)
     if found is None:
         return None
     if isinstance(found, Declined):
