@@ -137,8 +137,8 @@ def _times(x: Tensor, factor: float) -> Tensor:
 
 @register(aten.relu)
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0), with gradient 0 at 0; NaN stays. Exact."""
-    return torch.where(x > 0, x, torch.clamp(x.detach(), min=0))
+    """max(x, 0), with gradient 0 at 0 and 1 at NaN, which stays. Exact."""
+    return torch.where(x != 0, torch.where(x < 0, 0, x), x.detach())
 
 
 @register(aten.relu6)
