@@ -23,8 +23,6 @@ RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
-# Up to this degree the recurrence is as exact as PyTorch's, and short.
-_LOW = 8
 # The last degree for which PyTorch gives Hermite's polynomials.
 _HERMITE = {torch.float32: 128, torch.float64: 512}
 # The largest degree that a tensor of small integers can hold.
@@ -37,7 +35,7 @@ _LARGEST = {torch.bool: 1, torch.int8: 127, torch.uint8: 255}
 @register(aten.special_chebyshev_polynomial_t)
 def chebyshev_t(x: Any, n: Any) -> Tensor:
     """Tₙ(cos θ) = cos nθ."""
-    return _chebyshev(x, n, lambda x: x, _first_kind)
+    return _chebyshev(x, n, lambda x: x, _first_kind, low=6)
 
 
 @register(aten.special_chebyshev_polynomial_u)
@@ -61,7 +59,7 @@ def chebyshev_w(x: Any, n: Any) -> Tensor:
 @register(aten.special_shifted_chebyshev_polynomial_t)
 def shifted_chebyshev_t(x: Any, n: Any) -> Tensor:
     """Tₙ(2x − 1)."""
-    return _chebyshev(x, n, lambda x: x, _first_kind, shifted=True)
+    return _chebyshev(x, n, lambda x: x, _first_kind, shifted=True, low=6)
 
 
 @register(aten.special_shifted_chebyshev_polynomial_u)
@@ -86,7 +84,8 @@ Function = Callable[[Tensor], Tensor]
 Closed = Callable[[Tensor, Any, Tensor], Tensor]
 
 
-def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool = False) -> Tensor:
+def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool = False, low: int = 8) -> Tensor:
+    # Up to the degree `low` the recurrence is as exact as PyTorch's kernel, and short.
     def steps(x: Tensor) -> Iterator[Tensor]:
         previous, value = torch.ones_like(x), linear(x)
         while True:
@@ -102,7 +101,7 @@ def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool =
         lost = (whole - 2) * torch.acosh(torch.clamp(torch.abs(x), min=1.0)) > math.log(torch.finfo(x.dtype).max)
         return torch.where(torch.logical_or(lost, x != x), math.nan, value)
 
-    return _of_degree(x, n, steps, high, _LOW, shifted)
+    return _of_degree(x, n, steps, high, low, shifted)
 
 
 def _flipped(negative: Tensor, odd: Any) -> Tensor:
