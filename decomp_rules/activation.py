@@ -150,6 +150,8 @@ def relu6(x: Tensor) -> Tensor:
 @register(aten.hardtanh)
 def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     """min(max(x, min), max), with gradient 0 at both. Exact."""
+    if not x.is_floating_point():
+        return torch.clamp(x, int(min_val), int(max_val))
     inside = torch.logical_and(x > min_val, x < max_val)
     return torch.where(inside, x, torch.clamp(x.detach(), min_val, max_val))
 
