@@ -98,6 +98,15 @@ def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_bias
     return out, h, c
 
 
+@register(aten.lstm)
+def lstm_packed(data: Tensor, batch_sizes: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
+                num_layers: int, dropout: float, train: bool, bidirectional: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for sequences of several lengths in one, as `pack_padded_sequence` lays them out."""
+    out, (h, c) = _packed(_lstm_step, data, batch_sizes, tuple(hx), params, has_biases, num_layers,
+                          dropout if train else 0.0, bidirectional)
+    return out, h, c
+
+
 def _stateful(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """The rule of a network whose state is one tensor."""
     def rule(input: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
@@ -110,13 +119,46 @@ def _stateful(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return rule
 
 
+def _stateful_packed(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The rule of a network whose state is one tensor, for packed sequences."""
+    def rule(data: Tensor, batch_sizes: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool,
+             num_layers: int, dropout: float, train: bool, bidirectional: bool) -> tuple[Tensor, Tensor]:
+        """The outputs of the last layer at all steps, packed, and the last h of every layer and direction."""
+        out, (h,) = _packed(step, data, batch_sizes, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
+                            bidirectional)
+        return out, h
+    rule.__name__ = f"{name}_packed"
+    return rule
+
+
 for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn_relu, _relu_step)):
     register(_op)(_stateful(_step, _op.__name__))
+    register(_op)(_stateful_packed(_step, _op.__name__))
+
+
+def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,
+            layers: int, dropout: float, bidirectional: bool) -> tuple[Tensor, State]:
+    """`_stack` for packed sequences: row r of `data` is at the last step whose rows begin at or before it. How many
+    sequences run at a step is data; one that does not run there keeps its state."""
+    steps, batch = batch_sizes.shape[0], states[0].shape[1]
+    sizes = batch_sizes.to(data.device).unsqueeze(1)
+    starts = torch.cumsum(sizes, 0) - sizes
+    place = torch.arange(batch, device=data.device)
+    rows = torch.clamp(starts + place, max=data.shape[0] - 1)
+    padded = data.index_select(0, rows.flatten()).view(steps, batch, data.shape[1])
+    out, ends = _stack(step, padded, states, params, has_biases, layers, dropout, bidirectional, False,
+                       (place < sizes).unsqueeze(-1))
+    row = torch.arange(data.shape[0], device=data.device)
+    at = torch.sum((starts <= row).to(torch.int64), [0]) - 1
+    offset = row - starts.squeeze(1).index_select(0, at)
+    return out.flatten(0, 1).index_select(0, at * batch + offset), ends
 
 
 def _stack(step: Step, x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool, layers: int,
-           dropout: float, bidirectional: bool, batch_first: bool) -> tuple[Tensor, State]:
-    """`layers` layers on top of each other, dropout between them; states are (layers · directions, N, H)."""
+           dropout: float, bidirectional: bool, batch_first: bool,
+           running: Tensor | None = None) -> tuple[Tensor, State]:
+    """`layers` layers on top of each other, dropout between them; states are (layers · directions, N, H). `running`
+    says which sequences have a step (T, N, 1), if not all have all."""
     sequence = x.transpose(0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
     cells = _weights(params, has_biases, layers * directions)
@@ -126,7 +168,7 @@ def _stack(step: Step, x: Tensor, states: State, params: Sequence[Tensor], has_b
         for direction in range(directions):
             at = layer * directions + direction
             start = tuple(state.select(0, at) for state in states)
-            out, end = _run(step, sequence, start, cells[at], reverse=direction == 1)
+            out, end = _run(step, sequence, start, cells[at], direction == 1, running)
             outs.append(out)
             ends.append(end)
         sequence = torch.cat(outs, -1) if bidirectional else outs[0]
@@ -148,11 +190,15 @@ def _weights(params: Sequence[Tensor], has_biases: bool, cells: int) -> list[tup
     return result
 
 
-def _run(step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+def _run(step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool,
+         running: Tensor | None) -> tuple[Tensor, State]:
     """One layer in one direction over x (T, N, I): the outputs (T, N, H), and the last state."""
     gates = F.linear(x, weights[0], weights[2])
     outs: list[Any] = [None] * x.shape[0]
     for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
-        state = step(gates.select(0, t), state, weights)
+        moved = step(gates.select(0, t), state, weights)
+        if running is not None:
+            moved = tuple(torch.where(running.select(0, t), new, old) for new, old in zip(moved, state))
+        state = moved
         outs[t] = state[0]
     return torch.stack(outs), state
