@@ -159,13 +159,14 @@ def silu(x: Tensor) -> Tensor:
 
 
 @register(aten.div)
-def divide(x: Tensor, other: Any) -> Tensor:
+def divide(x: Any, other: Any) -> Tensor:
     """z·(1/w); of numbers w the inverse is taken beforehand. ≤ 3 ULP."""
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
     if is_tensor(other):
-        return cast(x, dtype) * torch.reciprocal(cast(other, dtype))
+        inverse = torch.reciprocal(cast(other, dtype))
+        return cast(x, dtype) * inverse if is_tensor(x) else inverse if x == 1 else inverse * x
     inverse = 1 / other if other and math.isfinite(abs(other)) else torch.reciprocal(constant(x, other, dtype))
     return cast(x, dtype) * inverse
 

@@ -183,7 +183,7 @@ def eq(x: Any, other: Any) -> Tensor:
     """Neither part differs. Exact."""
     if not promoted_in_any_order(x, other).is_complex:
         return decline("only complex numbers")
-    return torch.logical_not(torch.ne(x, other))
+    return torch.logical_not(torch.ne(x, other) if is_tensor(x) else torch.ne(other, x))
 
 
 def _parts_of(value: Any, dtype: torch.dtype) -> tuple[Any, Any]:
