@@ -220,7 +220,9 @@ def summed_product(x: Tensor, y: Tensor, dim: int) -> Tensor:
 
 
 def accumulated(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    """β x + α product in the dtype of x, without the factors that are 1."""
+    """β x + α product in the dtype of x, without the factors that are 1; of integers the factors are whole numbers."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
+        beta, alpha = int(beta), int(alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return cast(product, x.dtype)
