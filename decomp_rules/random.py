@@ -21,6 +21,16 @@ RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
+RULES.limit(
+    *(getattr(aten, name) for name in (
+        "rand rand_like randn randn_like randint randint_like randperm bernoulli uniform normal normal_functional"
+        " random exponential cauchy log_normal geometric multinomial dropout native_dropout _fused_dropout"
+        " feature_dropout alpha_dropout feature_alpha_dropout rrelu rrelu_with_noise rrelu_with_noise_functional").split()),
+    reason="the target has no random numbers", needs=("rand",),
+)  # fmt: skip
+RULES.limit(aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet,
+            reason="it is drawn by rejection: how many random numbers it takes is data")
+
 
 @register(aten.dropout)
 def dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -43,6 +53,13 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Ten
 def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
     """dx = dy · m · scale."""
     return grad_output * (cast(mask, grad_output.dtype) * scale)
+
+
+@register(aten._fused_dropout)
+def _fused_dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """(x · m / p, m) with m = u < p: here p is the probability to be kept."""
+    mask = _chosen(x.shape, p, x.device)
+    return x * mask * (1 / p), cast(mask, torch.uint8)
 
 
 @register(aten.feature_dropout)
@@ -205,6 +222,30 @@ def _integer(dtype: Any) -> torch.dtype:
 def _integers(low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, device: torch.device | None) -> Tensor:
     u = torch.rand(list(size), dtype=torch.float64, device=device)
     return cast(cast(torch.floor(u * (high - low)), torch.int64) + low, dtype)
+
+
+@register(aten.random)
+def random_between(x: Tensor, from_: int = 0, to: int | None = None) -> Tensor:
+    """from + ⌊(to − from) · u⌋, in the shape of x."""
+    if to is None:
+        return decline("only between bounds")
+    return _integers(from_, to, list(x.shape), x.dtype, x.device)
+
+
+@register(aten.random)
+def random(x: Tensor) -> Tensor:
+    """Any whole number from 0 on that the dtype has without a gap. The upper and lower half of 64 bits are drawn
+    apart."""
+    if x.dtype != torch.int64:
+        count = 2 if x.dtype == torch.bool else _count(x.dtype)
+        return _integers(0, count, list(x.shape), x.dtype, x.device)
+    halves = _integers(0, 2**32, [2, *x.shape], torch.int64, x.device)
+    return (halves.select(0, 0) >> 1) * 2**32 + halves.select(0, 1)
+
+
+def _count(dtype: torch.dtype) -> int:
+    """How many whole numbers from 0 on a dtype has without a gap."""
+    return int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max + 1
 
 
 @register(aten.randperm)
