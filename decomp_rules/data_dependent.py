@@ -18,8 +18,8 @@ register = RULES.register
 MASKS = (torch.bool, torch.uint8)
 
 SHAPE = "the shape of the result depends on data"
+RULES.limit(aten.nonzero, aten.bincount, reason=SHAPE)
 RULES.limit(
-    aten.nonzero,
     aten.nonzero_numpy,
     aten.argwhere,
     aten.masked_select,
@@ -28,8 +28,8 @@ RULES.limit(
     aten.unique_dim_consecutive,
     aten._unique,
     aten._unique2,
-    aten.bincount,
     reason=SHAPE,
+    needs=(aten.nonzero,),
 )
 RULES.limit(
     aten.equal,
