@@ -270,7 +270,7 @@ def isfinite(x: Tensor) -> Tensor:
     return torch.eq(x * 0, 0) if x.is_floating_point() else torch.ones_like(x, dtype=torch.bool)
 
 
-@register(aten.where)
+@register(aten.where, needs=("where",))
 def where(condition: Tensor, x: Any, other: Any) -> Tensor:
     """x where the condition holds, else other: numbers become 0-d tensors, bytes a condition."""
     dtype = promoted(x, other) if not (is_scalar(x) and is_scalar(other)) else torch.result_type(x, other)
@@ -279,7 +279,7 @@ def where(condition: Tensor, x: Any, other: Any) -> Tensor:
     return torch.where(truth(condition), x, other)
 
 
-@register(aten.masked_fill)
+@register(aten.masked_fill, needs=("where",))
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """value where the mask holds, else x."""
     value = constant(x, value) if is_scalar(value) else cast(value, x.dtype)
