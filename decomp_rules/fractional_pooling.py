@@ -30,7 +30,7 @@ def _forward(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:
         batched = x if x.dim() == dims + 2 else x.unsqueeze(0)
         sides = list(batched.shape[2:])
         samples = random_samples.flip(2) if dims == 2 else random_samples  # of an image the width's comes first
-        samples = samples[:batched.shape[0], :batched.shape[1]]  # there may be more than are needed
+        samples = samples[: batched.shape[0], : batched.shape[1]]  # there may be more than are needed
         index = element_index(samples, sides, ntuple(kernel_size, dims), ntuple(output_size, dims))
         index = index.expand([*batched.shape[:2], *index.shape[2:]])
         values = torch.gather(batched.flatten(2), 2, index.flatten(2)).reshape(index.shape)

@@ -23,8 +23,14 @@ NO_DROPOUT = "the kernel's random numbers cannot be drawn outside of it"
 
 @register(aten._scaled_dot_product_efficient_attention)
 def _scaled_dot_product_efficient_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """softmax(q kᵀ · scale + bias) v, and log Σ exp of the scores, in rows that are a multiple of 32 long."""
     if dropout_p > 0.0:
@@ -36,8 +42,13 @@ def _scaled_dot_product_efficient_attention(
 
 @register(aten._scaled_dot_product_flash_attention)
 def _scaled_dot_product_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    return_debug_mask: bool = False, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    scale: float | None = None,
 ) -> tuple[Any, ...]:
     """softmax(q kᵀ · scale) v, and log Σ exp of the scores."""
     if dropout_p > 0.0 or return_debug_mask:
@@ -50,8 +61,15 @@ def _scaled_dot_product_flash_attention(
 
 @register(aten._scaled_dot_product_cudnn_attention)
 def _scaled_dot_product_cudnn_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
-    dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    scale: float | None = None,
 ) -> tuple[Any, ...]:
     """softmax(q kᵀ · scale + bias) v, and log Σ exp of the scores as a column."""
     if dropout_p > 0.0 or return_debug_mask:
@@ -63,8 +81,14 @@ def _scaled_dot_product_cudnn_attention(
 
 @register(aten._scaled_dot_product_fused_attention_overrideable)
 def _scaled_dot_product_fused_attention_overrideable(
-    query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, return_debug_mask: bool = False, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    scale: float | None = None,
 ) -> tuple[Any, ...]:
     """softmax(q kᵀ · scale + bias) v, and log Σ exp of the scores."""
     if dropout_p > 0.0 or return_debug_mask:
@@ -75,9 +99,19 @@ def _scaled_dot_product_fused_attention_overrideable(
 
 @register(aten._scaled_dot_product_efficient_attention_backward)
 def _scaled_dot_product_efficient_attention_backward(
-    grad_out_: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, out: Tensor,
-    logsumexp: Tensor, philox_seed: Tensor, philox_offset: Tensor, dropout_p: float, grad_input_mask: Sequence[bool],
-    is_causal: bool = False, scale: float | None = None,
+    grad_out_: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    dropout_p: float,
+    grad_input_mask: Sequence[bool],
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of query, key, value and bias."""
     if dropout_p > 0.0:
@@ -89,9 +123,21 @@ def _scaled_dot_product_efficient_attention_backward(
 
 @register(aten._scaled_dot_product_flash_attention_backward)
 def _scaled_dot_product_flash_attention_backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Any,
-    cum_seq_k: Any, max_q: Any, max_k: Any, dropout_p: float, is_causal: bool, philox_seed: Tensor,
-    philox_offset: Tensor, scale: float | None = None,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value."""
     if dropout_p > 0.0:
@@ -101,9 +147,22 @@ def _scaled_dot_product_flash_attention_backward(
 
 @register(aten._scaled_dot_product_cudnn_attention_backward)
 def _scaled_dot_product_cudnn_attention_backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, philox_seed: Tensor,
-    philox_offset: Tensor, attn_bias: Tensor | None, cum_seq_q: Any, cum_seq_k: Any, max_q: Any, max_k: Any,
-    dropout_p: float, is_causal: bool, scale: float | None = None,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    attn_bias: Tensor | None,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value."""
     if dropout_p > 0.0:
@@ -114,9 +173,22 @@ def _scaled_dot_product_cudnn_attention_backward(
 
 @register(aten._scaled_dot_product_fused_attention_overrideable_backward)
 def _scaled_dot_product_fused_attention_overrideable_backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
-    grad_input_mask: Sequence[bool], out: Tensor, logsumexp: Tensor, cum_seq_q: Any, cum_seq_k: Any, max_q: Any,
-    max_k: Any, dropout_p: float, is_causal: bool, philox_seed: Tensor, philox_offset: Tensor,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    grad_input_mask: Sequence[bool],
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
     scale: float | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of query, key, value and bias."""
@@ -128,8 +200,17 @@ def _scaled_dot_product_fused_attention_overrideable_backward(
 
 @register(aten._flash_attention_forward)
 def _flash_attention_forward(
-    query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Tensor | None, cum_seq_k: Tensor | None, max_q: Any,
-    max_k: Any, dropout_p: float, is_causal: bool, return_debug_mask: bool, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    scale: float | None = None,
 ) -> tuple[Tensor, ...]:
     """softmax(q kᵀ · scale) v for (batch, length, heads, d), and log Σ exp of the scores."""
     if cum_seq_q is not None or cum_seq_k is not None:
@@ -142,16 +223,26 @@ def _flash_attention_forward(
     return out.transpose(1, 2), lse, state(query, torch.uint64, 2), state(query, torch.uint64), debug
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool,
-             scale: float | None) -> tuple[Tensor, Tensor]:
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
     """softmax(s) v and log Σ exp(s), in float32, of the scores s = q kᵀ · scale + bias."""
     scores = masked(scaled_scores(wide(query), wide(key), scale), bias, is_causal)
     out = torch.matmul(probabilities(scores, bias), wide(value))
     return cast(out, query.dtype), logsumexp_or_zero(scores, bias)
 
 
-def gradients(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, out: Tensor,
-              lse: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def gradients(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """With p = exp(s − lse) and t = p (g vᵀ − Σ g out): t k · scale, tᵀ q · scale, pᵀ g, and t summed to the bias."""
     grad, q, k, v = wide(grad_out), wide(query), wide(key), wide(value)
     p = torch.exp(masked(scaled_scores(q, k, scale), bias, is_causal) - lse.unsqueeze(-1))
@@ -161,8 +252,12 @@ def gradients(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias:
     own = None
     if bias is not None:
         own = cast(through.sum_to_size(bias.shape), bias.dtype)
-    return (cast(torch.matmul(scaled, k), query.dtype), cast(torch.matmul(scaled.transpose(-2, -1), q), key.dtype),
-            cast(torch.matmul(p.transpose(-2, -1), grad), value.dtype), own)
+    return (
+        cast(torch.matmul(scaled, k), query.dtype),
+        cast(torch.matmul(scaled.transpose(-2, -1), q), key.dtype),
+        cast(torch.matmul(p.transpose(-2, -1), grad), value.dtype),
+        own,
+    )
 
 
 def state(query: Tensor, dtype: torch.dtype = torch.int64, count: int | None = None) -> Tensor:

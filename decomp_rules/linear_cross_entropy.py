@@ -19,9 +19,20 @@ REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
 
 
 def _linear_cross_entropy_batch_chunked(
-    input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Tensor | None, weight: Tensor | None,
-    reduction: str, ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
-    acc_dtype: torch.dtype, allow_retain_graph: bool, compute_input_grad: bool, compute_linear_weight_grad: bool,
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    linear_bias: Tensor | None,
+    weight: Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    allow_retain_graph: bool,
+    compute_input_grad: bool,
+    compute_linear_weight_grad: bool,
     compute_linear_bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """−log softmax(x Wᵀ + b) at the target, and d x = s W, d W = sᵀ x, d b = Σ s with s = w (softmax − target), w being
@@ -41,8 +52,15 @@ def _linear_cross_entropy_batch_chunked(
 
 
 def _linear_cross_entropy_batch_chunked_no_reduction(
-    input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Tensor | None, weight: Tensor | None,
-    ignore_index: int, batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    linear_bias: Tensor | None,
+    weight: Tensor | None,
+    ignore_index: int,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
 ) -> Tensor:
     """−w log softmax(x Wᵀ + b) at the target: (N,)."""
     logits = scores(input, linear_weight, linear_bias)

@@ -1,8 +1,9 @@
 """Quantisation as arithmetic on floats: what quantisation-aware training emits (`fake_quantize_*`), products with 8-bit
 weights, and the ops of `quantized_decomposed` where they have been imported.
 
-A value becomes clamp(round(x / s) + z, lowest, highest), rounded to even, NaN the lowest; and stands for (q − z) s. (The
-kernels for channels overflow beyond 2⁶³ s, where here the range's end is taken.) The gradient goes through where nothing was cut off. Tensors of a quantised dtype are out of reach: no plain op reads them.
+A value becomes clamp(round(x / s) + z, lowest, highest), rounded to even, NaN the lowest; it stands for (q − z) s. (The
+kernels for channels overflow beyond 2⁶³ s, where here the end of the range is taken.) The gradient goes through where
+nothing was cut off. Tensors of a quantised dtype are out of reach: no plain op reads them.
 """
 
 from __future__ import annotations
@@ -211,8 +212,8 @@ def parameters(x: Tensor, scale: Tensor, zero_point: Tensor, axes: tuple[int, ..
 
 
 def slopes(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The value, where it was not cut off, and its derivatives: by s (value − x) / s, where it was cut off the end of the
-    range; by z 0, where it was cut off −s."""
+    """The value, where it was not cut off, and its derivatives: by s (value − x) / s, where it was cut off the end of
+    the range; by z 0, where it was cut off −s."""
     zero = torch.clamp(torch.round(zero), low, high)
     inverse = torch.reciprocal(step)
     place, inside = quantised(x, inverse, zero, low, high)

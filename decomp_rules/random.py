@@ -21,13 +21,13 @@ RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
-RULES.limit(
-    *(getattr(aten, name) for name in (
-        "rand rand_like randn randn_like randint randint_like randperm bernoulli uniform normal normal_functional"
-        " random exponential cauchy log_normal geometric multinomial dropout native_dropout _fused_dropout"
-        " feature_dropout alpha_dropout feature_alpha_dropout rrelu rrelu_with_noise rrelu_with_noise_functional").split()),
-    reason="the target has no random numbers", needs=("rand",),
-)  # fmt: skip
+RANDOM = """
+    rand rand_like randn randn_like randint randint_like randperm bernoulli uniform normal normal_functional random
+    exponential cauchy log_normal geometric multinomial dropout native_dropout _fused_dropout feature_dropout
+    alpha_dropout feature_alpha_dropout rrelu rrelu_with_noise rrelu_with_noise_functional
+""".split()
+
+RULES.limit(*(getattr(aten, name) for name in RANDOM), reason="the target has no random numbers", needs=("rand",))
 RULES.limit(aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet,
             reason="it is drawn by rejection: how many random numbers it takes is data")
 
