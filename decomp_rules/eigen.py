@@ -1,8 +1,9 @@
 """Eigenvalues and eigenvectors of symmetric and hermitian matrices, by Jacobi's method.
 
-The iteration runs on detached values. What depends on the input to first order is added afterwards, as a correction
-that is zero: λ' = diag(Vᴴ A' V) and V' = V (F ∘ Vᴴ A' V) with Fᵢⱼ = 1 / (λⱼ − λᵢ). Eigenvectors are unique up to a
-factor of magnitude one, and so are these.
+The iteration runs on detached values. What depends on the input is added afterwards, as a change that is zero:
+λ' = diag(Vᴴ A' V) and V' = V (F ∘ Vᴴ A' V) with Fᵢⱼ = 1 / (λⱼ − λᵢ). These are taken where half of the change has been
+made (the midpoint rule), so that second derivatives are right as well. Eigenvectors are unique up to a factor of
+magnitude one, and so are these.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ from decomp_rules.operands import cast, constant
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
+
+RULES.limit(
+    aten.linalg_eig,
+    aten.linalg_eigvals,
+    aten._linalg_eigvals,
+    reason="how long the iteration for a matrix that is not symmetric runs, and the order of its results, are data",
+)
 
 
 @register(aten._linalg_eigh)
@@ -67,11 +75,18 @@ def eigenpairs(a: Tensor) -> tuple[Tensor, Tensor]:
     values = real_part(diagonal_of(torch.matmul(adjoint(v), torch.matmul(start, v))))
     values, order = torch.sort(values, -1)
     v = torch.gather(v, -1, order.unsqueeze(-2).expand(v.shape))
-    products = torch.matmul(adjoint(v), torch.matmul(change_of(a), v))
+    change = change_of(a)
+    half_values, half_vectors = _change(values, v, change * 0.5)
+    more_values, more_vectors = _change(values + half_values, v + half_vectors, change)
+    return (values + more_values) * scale.squeeze(-1), v + more_vectors
+
+
+def _change(values: Tensor, v: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+    """λ' and V' for a change of the matrix."""
+    products = torch.matmul(adjoint(v), torch.matmul(change, v))
     gaps = values.unsqueeze(-2) - values.unsqueeze(-1)
-    vectors = v + torch.matmul(v, products * cast(inverse_or_zero(gaps), a.dtype))
-    values = values + real_part(diagonal_of(products))
-    return values * scale.squeeze(-1), vectors
+    vectors = torch.matmul(v, products * cast(inverse_or_zero(gaps), v.dtype))
+    return real_part(diagonal_of(products)), vectors
 
 
 def diagonalising(a: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ aten = torch.ops.aten
 LIMIT = 128
 """Largest side that is unrolled: about forty operations for each column."""
 
+RULES.limit(aten.linalg_lstsq, reason="the shape of the residuals depends on the rank, which is data")
+
 Reflection = tuple[Tensor, Tensor]
 """v, (*, m, 1), and τ, (*, 1, 1)."""
 

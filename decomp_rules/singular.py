@@ -1,7 +1,7 @@
 """Singular values and vectors, by Jacobi's method from one side: A V has orthogonal columns, whose lengths are the
 singular values. U is the Q of those columns, which completes it where singular values are zero.
 
-As with eigenvalues, the iteration runs on detached values and a correction that is zero carries the gradient:
+As with eigenvalues, the iteration runs on detached values and a change that is zero carries the gradients:
 S' = diag(P), U' = U (F ∘ (P S + S Pᴴ)) + (1 − U Uᴴ) A' V S⁻¹ with P = Uᴴ A' V and Fᵢⱼ = 1 / (sⱼ² − sᵢ²), and V' alike.
 """
 
@@ -83,7 +83,9 @@ def linalg_pinv_tolerance_tensors(
     cut = _cut(x, atol, rtol, largest)
     inverse = torch.where(torch.lt(cut, sizes), inverse_or_zero(values), constant(values, 0))
     value = torch.matmul(v * cast(inverse, v.dtype).unsqueeze(-2), adjoint(u))
-    return value + _change_of_inverse(value, a, change_of(x))
+    change = change_of(x)
+    middle = value + _change_of_inverse(value, a, change * 0.5)
+    return value + _change_of_inverse(middle, a + change * 0.5, change)
 
 
 @register(aten.linalg_pinv)
@@ -154,7 +156,9 @@ def decomposed(a: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     image = torch.gather(image, -1, places.expand(image.shape))
     u = _left(image, full)
     first, last = leading(u, n=n), u
-    u, values, v = _corrected(first, values, v, change_of(a))
+    change = change_of(a)
+    middle = _moved((first, values, v), _change(first, values, v, change * 0.5))
+    u, values, v = _moved((first, values, v), _change(*middle, change))
     if full and m > n:
         u = torch.cat([u, aten.slice.Tensor(last, last.dim() - 1, n, m)], -1)
     return u, values * scale.squeeze(-1), v
@@ -190,8 +194,16 @@ def _left(image: Tensor, full: bool) -> Tensor:
     return q * phase.unsqueeze(-2)
 
 
-def _corrected(u: Tensor, s: Tensor, v: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V with a dependence on the matrix to first order; u is (*, m, n), v square, `change` zero."""
+Factors = tuple[Tensor, Tensor, Tensor]
+
+
+def _moved(factors: Factors, change: Factors) -> Factors:
+    u, values, v = factors
+    return u + change[0], values + change[1], v + change[2]
+
+
+def _change(u: Tensor, s: Tensor, v: Tensor, change: Tensor) -> Factors:
+    """U', S' and V' for a change of the matrix; u is (*, m, n), v square."""
     change_v = torch.matmul(change, v)
     products = torch.matmul(adjoint(u), change_v)
     across, down = cast(s, u.dtype).unsqueeze(-2), cast(s, u.dtype).unsqueeze(-1)
@@ -204,5 +216,4 @@ def _corrected(u: Tensor, s: Tensor, v: Tensor, change: Tensor) -> tuple[Tensor,
         diagonal = diagonal_of(products)
         turning = torch.diag_embed((diagonal - torch.conj_physical(diagonal)) * 0.25) * inverse
         turn_u, turn_v = turn_u + turning, turn_v - turning
-    left = u + torch.matmul(u, turn_u) + outside
-    return left, s + real_part(diagonal_of(products)), v + torch.matmul(v, turn_v)
+    return torch.matmul(u, turn_u) + outside, real_part(diagonal_of(products)), torch.matmul(v, turn_v)
