@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules import comparison
 from decomp_rules.operands import cast, constant, is_scalar, promoted, same_size, wrap
 
 aten = torch.ops.aten
@@ -96,6 +97,9 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     if is_scalar(value) and not x.is_floating_point() and not x.is_complex():
         value = int(value) if x.dtype != torch.bool else value
     return torch.where(mask, value, x)
+
+
+register(aten.masked_fill, name="masked_fill")(comparison.masked_fill)  # for targets that reach where in another way
 
 
 @register(aten.cat, needs=("take",))
