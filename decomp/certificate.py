@@ -11,6 +11,8 @@ LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "comp
 """ULP that a rule may be off by even where PyTorch's own kernel is exact."""
 AGAINST_OWN = 2.0
 """A rule may have so many times the error of PyTorch's own kernel."""
+PRECISE = 2.0**20
+"""An error of so many ULP is that of numbers of another precision."""
 GOOD = ("equal", "traces", "distributions agree")
 """Verdicts in words that find nothing amiss."""
 
@@ -44,9 +46,10 @@ class Figures:
     """How many results are wrong altogether: NaN, infinity, the sign of zero; of gradients, wrong by more than 1%."""
     examples: tuple[Mismatch, ...] = ()
 
-    def within(self, limit: float) -> bool:
-        """Whether no result is wrong altogether, and errors are below `limit` or twice PyTorch's own."""
-        return self.mismatches == 0 and self.max <= max(limit, AGAINST_OWN * (self.own_max or 0.0))
+    def allowed(self, limit: float) -> float:
+        """How many ULP the rule may be off by: `limit`, or twice PyTorch's own; where the op's own result is the
+        reference, so many as tell a wrong precision from a rounding."""
+        return PRECISE if self.own_max is None else max(limit, AGAINST_OWN * self.own_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,11 @@ class Way:
 
     def _faults(self) -> Iterator[str]:
         for dtype, figures in self.values.items():
-            if not figures.within(LIMITS[dtype] if figures.own_max is not None else 2.0**20):
-                yield f"{dtype}: {_described(figures)}"
+            if figures.mismatches:
+                yield f"{dtype}: {figures.mismatches} wrong, {figures.examples[0]}"
+            if figures.max > figures.allowed(LIMITS[dtype]):
+                own = "" if figures.own_max is None else f" where PyTorch has {figures.own_max:g}"
+                yield f"{dtype}: {figures.max:g} ULP at {figures.worst}{own}"
         for what, measured in (("gradient", self.gradients), ("second gradient", self.second)):
             for dtype, figures in measured.items():
                 if figures.mismatches:
@@ -102,13 +108,6 @@ def _allowed(what: str, verdict: str, way: str) -> bool:
     if what == "strides":
         return way == "as written"
     return what == "dynamic shapes" and verdict.startswith("declines") and "guard" not in verdict
-
-
-def _described(figures: Figures) -> str:
-    if figures.mismatches:
-        return f"{figures.mismatches} wrong, {figures.examples[0]}"
-    own = "" if figures.own_max is None else f" where PyTorch has {figures.own_max:g}"
-    return f"{figures.max:g} ULP at {figures.worst}{own}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,10 @@ class _Process:
         return self.errors.read()[-500:].decode(errors="replace").strip().rpartition("\n")[2]
 
     def __del__(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout, self.errors):
-            if stream is not None:
+        process = getattr(self, "process", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, self.errors):
                 with contextlib.suppress(OSError):
-                    stream.close()  # it ends when its input does
-        self.process.poll()
+                    stream.close()

@@ -114,7 +114,7 @@ def _about(dtype: torch.dtype, numbers: tuple[float, ...]) -> list[torch.Tensor]
     marks = torch.tensor([*_LANDMARKS, *_small(numbers)], dtype=torch.float64).to(dtype).unique()
     for reach, near in ((24, marks), (200, torch.tensor([0.0, 1.0], dtype=dtype))):
         beside = _bits(near)[:, None] + torch.arange(-reach, reach + 1)
-        beside = beside.flatten().clamp(min=0)
+        beside = beside[beside >= 0]
         parts += [_from_bits(beside, dtype), -_from_bits(beside, dtype)]
     return parts
 
