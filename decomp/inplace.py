@@ -13,6 +13,7 @@ from torch import fx
 from decomp.aliases import hint, inplace_position, is_basic_index, refusal
 from decomp.calls import metadata, nodes_in
 from decomp.emitting import Emitter
+from decomp.functional import can_require_grad
 from decomp.views import put_index, split_at_ellipsis
 
 aten = torch.ops.aten
@@ -40,10 +41,9 @@ def sibling(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> f
         return assigned(emit, node, tensor, args[1], args[2])
     if name == "copy_":
         return copied(emit, node, tensor, args[1] if len(args) > 1 else kwargs["src"])
-    if name == "zero_":
-        return _like(emit, node, "zeros_like", (tensor,), {})
-    if name == "fill_":
-        return _filled(emit, node, tensor, args[1] if len(args) > 1 else kwargs["value"])
+    if name == "zero_" or name == "fill_":
+        value = 0 if name == "zero_" else args[1] if len(args) > 1 else kwargs["value"]
+        return _filled(emit, node, tensor, value)
     if name == "fill_diagonal_":
         return _filled_diagonal(emit, node, tensor, args, kwargs)
     if name in RANDOM:
@@ -184,9 +184,11 @@ def _like(emit: Emitter, node: fx.Node, name: str, args: Any, kwargs: Any) -> fx
 
 
 def _filled(emit: Emitter, node: fx.Node, tensor: fx.Node, value: Any) -> fx.Node:
+    """The value everywhere; what may need a gradient stays connected, so as to get one of zero."""
     if isinstance(value, fx.Node):
         return copied(emit, node, tensor, value)
-    return _like(emit, node, "full_like", (tensor, value), {})
+    name = "fill" if can_require_grad(metadata(tensor)) else "full_like"
+    return _like(emit, node, name, (tensor, value), {})
 
 
 def _filled_diagonal(emit: Emitter, node: fx.Node, tensor: fx.Node, args: Any, kwargs: Any) -> fx.Node:

@@ -35,6 +35,8 @@ class Program:
     settle: Callable[[Any], Any] = lambda out: out
     special: bool = False
     """Whether the inputs hold special values: then gradients are not compared."""
+    random: bool = False
+    """Whether the result is random, so that only its shape and dtype can be compared."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Case:
         """Whether results are random (or uninitialised), so that only shape and dtype can be compared."""
         return self.entry in RANDOM or "dropout" in self.entry and self.capture != "evaluated"
 
+    def draws(self, kwargs: dict[str, Any]) -> bool:
+        """Whether a sample draws although the entry need not."""
+        return self.random or any(kwargs.get(name, 0) not in (0, 0.0) for name in ("dropout_p", "dropout"))
+
     @property
     def differentiable(self) -> bool:
         """Whether gradients are compared."""
@@ -79,7 +85,8 @@ RANDOM = frozenset(
     " randn_like uniform nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d"
     " nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train nn.functional.rrelu nn.RReLU"
     " nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.FractionalMaxPool2d"
-    " nn.FractionalMaxPool3d svd_lowrank pca_lowrank randperm nn.functional.gumbel_softmax".split()
+    " nn.FractionalMaxPool3d nn.functional.multi_head_attention_forward svd_lowrank pca_lowrank"
+    " randperm nn.functional.gumbel_softmax".split()
 )
 
 
@@ -133,7 +140,11 @@ class Called(nn.Module):
         return self.function(*args, **kwargs)
 
 
-_PLACE = object()
+class _Place:
+    """Where a tensor goes; a class, of which a copied module has no other."""
+
+
+_PLACE = _Place
 
 
 def _filled(leaves: list[Any], values: Any) -> list[Any]:
@@ -193,11 +204,13 @@ def _program(case: Case, args: Any, kwargs: Any, settle: Any, special: bool = Fa
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    module: nn.Module | None = None
     if case.capture == "exported":
-        return Program(Called(case.info.op, spec, places), tensors, True, settle, special)
-    if case.capture == "inplace" and not hasattr(torch.Tensor, getattr(case.info.inplace_variant, "__name__", "")):
-        return Program(Called(_on_a_copy(case.info.inplace_variant), spec, places), tensors, True, settle, special)
-    return Program(_graph(case, spec, places, len(tensors)), tensors, False, settle, special)
+        module = Called(case.info.op, spec, places)
+    elif case.capture == "inplace" and not hasattr(torch.Tensor, getattr(case.info.inplace_variant, "__name__", "")):
+        module = Called(_on_a_copy(case.info.inplace_variant), spec, places)
+    graph = module or _graph(case, spec, places, len(tensors))
+    return Program(graph, tensors, module is not None, settle, special, case.draws(kwargs))
 
 
 def _on_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,4 +255,4 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
         leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        yield Program(Called(module, spec, places), tensors, True)
+        yield Program(Called(module, spec, places), tensors, True, random=case.random)

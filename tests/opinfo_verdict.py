@@ -69,15 +69,15 @@ def _too_slow(*_: Any) -> None:
 
 
 def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
-    graded = case.differentiable and not program.special
+    graded = case.differentiable and not program.special and not program.random
     expected = _own_outcome(program, graded) or _own_outcome(program, graded := False)
     if expected is None:
         return Verdict(CLEAN)  # the op itself refuses the sample
     try:
         lowered = _lowered(program, target)
         found = evaluate(lowered, program, graded)
-        exact = None if case.random else in_double(program, graded)
-        compare(found, expected, exact, case.random)
+        exact = None if program.random else in_double(program, graded)
+        compare(found, expected, exact, program.random)
     except TooSlow:
         raise
     except decomp.NotLowered as error:
