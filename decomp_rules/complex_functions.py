@@ -40,6 +40,15 @@ def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], 
     return rule
 
 
+def product(size: Tensor, wave: Tensor, *zeros: Tensor) -> Tensor:
+    """size·wave, which is 0 where one of `zeros` is: also where the other factor is infinite or no number."""
+    nothing = zeros[0] == 0
+    for value in zeros[1:]:
+        nothing = nothing | (value == 0)
+    found = size * wave
+    return torch.where(nothing & (found != found), 0.0, found)
+
+
 # Modulus and direction
 
 
@@ -81,9 +90,9 @@ def _modulus(re: Tensor, im: Tensor) -> Tensor:
 @register(aten.exp)
 @by_parts
 def exp(re: Tensor, im: Tensor) -> Parts:
-    """eᵃ·(cos b + i·sin b). ≤ 3 ULP."""
+    """eᵃ·(cos b + i·sin b), real where b = 0, even where eᵃ overflows. ≤ 3 ULP."""
     size = torch.exp(re)
-    return size * torch.cos(im), size * torch.sin(im)
+    return size * torch.cos(im), product(size, torch.sin(im), im)
 
 
 @register(aten.exp2)
@@ -91,7 +100,7 @@ def exp(re: Tensor, im: Tensor) -> Parts:
 def exp2(re: Tensor, im: Tensor) -> Parts:
     """2ᵃ·(cos(b·ln 2) + i·sin(b·ln 2)). The rounded b·ln 2 costs |b| / 2 ULP, as it does the kernel."""
     size, turn = torch.exp2(re), im * math.log(2)
-    return size * torch.cos(turn), size * torch.sin(turn)
+    return size * torch.cos(turn), product(size, torch.sin(turn), im)
 
 
 @register(aten.expm1)
@@ -136,23 +145,29 @@ def log2(re: Tensor, im: Tensor) -> Parts:
 @register(aten.log1p)
 @by_parts
 def log1p(re: Tensor, im: Tensor) -> Parts:
-    """ln(1 + z); for small z the real part is log1p(a·(2 + a) + b²) / 2. ≤ 4 ULP."""
-    whole = parts(torch.log(torch.complex(1 + re, im)))
+    """ln(1 + z), on the side of the cut that the sign of b says; for small z the real part is
+    log1p(a·(2 + a) + b²) / 2. ≤ 4 ULP."""
+    below = torch.signbit(im)
+    size, turn = parts(torch.log(torch.complex(1 + re, torch.where(below, -im, im))))
     near = (torch.abs(re) < 0.5) & (torch.abs(im) < 0.5)
     a, b = torch.where(near, re, 0.0), torch.where(near, im, 0.0)
-    return torch.where(near, 0.5 * torch.log1p(a * (2 + a) + b * b), whole[0]), whole[1]
+    return torch.where(near, 0.5 * torch.log1p(a * (2 + a) + b * b), size), torch.where(below, -turn, turn)
 
 
 @register(aten.sigmoid)
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e⁻ᶻ)."""
-    return torch.reciprocal(1 + torch.exp(-x)) if x.is_complex() else decline("only complex numbers")
+    """1 / (1 + e⁻ᶻ). As the kernel, which has no digits next to a pole."""
+    if not x.is_complex():
+        return decline("only complex numbers")
+    re, im = parts(x)
+    size = torch.exp(-re)
+    return torch.reciprocal(torch.complex(1 + size * torch.cos(im), -product(size, torch.sin(im), im)))
 
 
 @register(aten.silu)
 def silu(x: Tensor) -> Tensor:
     """z / (1 + e⁻ᶻ)."""
-    return x / (1 + torch.exp(-x)) if x.is_complex() else decline("only complex numbers")
+    return x * torch.sigmoid(x) if x.is_complex() else decline("only complex numbers")
 
 
 # Quotients and powers

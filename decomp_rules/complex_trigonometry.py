@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_functions import Parts, by_parts
+from decomp_rules.complex_functions import Parts, by_parts, product
 from decomp_rules.complex_numbers import parts
 
 RULES = Rules()
@@ -30,7 +30,7 @@ FAR = {torch.float32: 2.0**30, torch.float64: 2.0**60}
 @by_parts
 def sin(re: Tensor, im: Tensor) -> Parts:
     """sin a·cosh b + i·cos a·sinh b. ≤ 4 ULP."""
-    return torch.sin(re) * torch.cosh(im), torch.cos(re) * torch.sinh(im)
+    return product(torch.cosh(im), torch.sin(re), re), product(torch.sinh(im), torch.cos(re), im)
 
 
 @register(aten.sinc)
@@ -46,21 +46,21 @@ def sinc(x: Tensor) -> Tensor:
 @by_parts
 def cos(re: Tensor, im: Tensor) -> Parts:
     """cos a·cosh b − i·sin a·sinh b. ≤ 4 ULP."""
-    return torch.cos(re) * torch.cosh(im), -torch.sin(re) * torch.sinh(im)
+    return torch.cos(re) * torch.cosh(im), -product(torch.sinh(im), torch.sin(re), re, im)
 
 
 @register(aten.sinh)
 @by_parts
 def sinh(re: Tensor, im: Tensor) -> Parts:
     """sinh a·cos b + i·cosh a·sin b. ≤ 4 ULP."""
-    return torch.sinh(re) * torch.cos(im), torch.cosh(re) * torch.sin(im)
+    return product(torch.sinh(re), torch.cos(im), re), product(torch.cosh(re), torch.sin(im), im)
 
 
 @register(aten.cosh)
 @by_parts
 def cosh(re: Tensor, im: Tensor) -> Parts:
     """cosh a·cos b + i·sinh a·sin b. ≤ 4 ULP."""
-    return torch.cosh(re) * torch.cos(im), torch.sinh(re) * torch.sin(im)
+    return torch.cosh(re) * torch.cos(im), product(torch.sinh(re), torch.sin(im), re, im)
 
 
 @register(aten.tanh)
@@ -139,7 +139,10 @@ def atan(re: Tensor, im: Tensor) -> Parts:
 
 def _asin(re: Tensor, im: Tensor) -> Parts:
     (pr, pi), (qr, qi) = _root(1 - re, -im), _root(1 + re, im)
-    return torch.atan2(re, pr * qr - pi * qi), torch.asinh(pr * qi - pi * qr)
+    across = pr * qr - pi * qi
+    # Of an infinite a it is 0·∞: then only whether b is infinite counts.
+    across = torch.where(across != across, torch.abs(im), across)
+    return torch.atan2(re, across), torch.asinh(pr * qi - pi * qr)
 
 
 def _root(re: Tensor, im: Tensor) -> Parts:
@@ -155,5 +158,5 @@ def _atanh(re: Tensor, im: Tensor) -> Parts:
     near = torch.log1p(4 * a / ((1 - a) * (1 - a) + b * b)) * 0.25
     turn = torch.atan2(2 * b, (1 - a) * (1 + a) - b * b) * 0.5
     inverse, _ = parts(torch.reciprocal(torch.complex(torch.where(far, re, 1.0), im)))
-    level = torch.where(far, inverse, torch.copysign(near, re))
+    level = torch.where(far, torch.where(torch.abs(im) == math.inf, 0.0, inverse), torch.copysign(near, re))
     return level, torch.where(far, torch.copysign(torch.full_like(im, math.pi / 2), im), turn)
