@@ -30,6 +30,27 @@ def embedding(
     return scaled_gradient(rows, shares(rows, indices).unsqueeze(-1)) if scale_grad_by_freq else rows
 
 
+@register(aten.embedding_bag)
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The kernel; a padding index may count from the end."""
+    if include_last_offset:
+        return decline("which kernel it is, and how many sizes there are, depends on whether a gradient is wanted")
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return aten._embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding
+    )
+
+
 @register(aten._embedding_bag_forward_only)
 def _embedding_bag_forward_only(
     weight: Tensor,
