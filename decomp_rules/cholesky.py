@@ -12,11 +12,13 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.matrices import (
     adjoint,
+    change_of,
     column,
     conjugate,
     diagonal_of,
     first_place,
     hermitian,
+    identity,
     real_part,
     row,
     rows,
@@ -24,6 +26,7 @@ from decomp_rules.matrices import (
     transposed,
 )
 from decomp_rules.operands import constant
+from decomp_rules.triangular import solved
 
 RULES = Rules()
 register = RULES.register
@@ -40,6 +43,7 @@ def linalg_cholesky_ex(x: Tensor, upper: bool = False, check_errors: bool = Fals
     if reason:
         return decline(reason)
     factor = factored(hermitian(x, upper))
+    factor = factor + _unread_part(x, factor) if x.is_complex() else factor
     diagonal = real_part(diagonal_of(factor))
     return adjoint(factor) if upper else factor, first_place(torch.ne(diagonal, diagonal))
 
@@ -48,6 +52,15 @@ def linalg_cholesky_ex(x: Tensor, upper: bool = False, check_errors: bool = Fals
 def linalg_cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """linalg_cholesky_ex without a look at what went wrong."""
     return torch.linalg.cholesky_ex(x, upper=upper)[0]
+
+
+def _unread_part(x: Tensor, factor: Tensor) -> Tensor:
+    """The change of L with the part of x that is not hermitian: zero, but with a gradient in PyTorch, which does not
+    project: L diag(i Im Xⱼⱼ / 2) with X = L⁻¹ x L⁻ᴴ."""
+    inverse = solved(factor, identity(factor, x.shape[-1]), True)
+    change = torch.matmul(inverse, change_of((x - adjoint(x)) * 0.5))
+    turn = torch.imag(torch.sum(change * conjugate(inverse), [-1]))
+    return factor * (turn * 0.5j).unsqueeze(-2)
 
 
 def factored(a: Tensor) -> Tensor:

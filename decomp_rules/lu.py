@@ -98,8 +98,8 @@ def _linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sign = _parity(pivots).to(A.dtype)
     zero = torch.eq(diagonal, constant(diagonal, 0))
     tiny = torch.where(zero, constant(diagonal, torch.finfo(A.dtype).eps), constant(diagonal, 0))
-    near = torch.prod(diagonal + tiny, -1)
-    value = torch.prod(diagonal, -1)
+    near = _product(diagonal + tiny)
+    value = _product(diagonal)
     return (near + (value - near).detach()) * sign, factors, pivots
 
 
@@ -111,7 +111,7 @@ def _linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return decline(reason)
     factors, pivots = factored(_as_kernels_do(A))
     diagonal = diagonal_of(factors)
-    sign = torch.prod(torch.sgn(diagonal), -1) * _parity(pivots).to(A.dtype)
+    sign = _product(torch.sgn(diagonal)) * _parity(pivots).to(A.dtype)
     return sign, torch.sum(torch.log(torch.abs(diagonal)), [-1]), factors, pivots
 
 
@@ -264,4 +264,9 @@ def _parity(pivots: Tensor) -> Tensor:
     """1 for an even number of exchanges of rows, −1 for an odd one; int64."""
     number = torch.arange(1, pivots.shape[-1] + 1, dtype=torch.int64, device=pivots.device)
     moved = torch.ne(pivots, number).to(torch.int64)
-    return torch.prod(1 - 2 * moved, -1)
+    return _product(1 - 2 * moved)
+
+
+def _product(x: Tensor) -> Tensor:
+    """The product over the last dimension, of which not every target knows that it is 1 if there is nothing in it."""
+    return torch.prod(x, -1) if x.shape[-1] else torch.sum(x, [-1]) + 1
