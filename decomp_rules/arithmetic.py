@@ -224,14 +224,14 @@ def min_other(x: Tensor, other: Tensor) -> Tensor:
 def fmax(x: Tensor, other: Tensor) -> Tensor:
     """x where x ≥ other or other is NaN, else other; a tie sends its gradient to x."""
     dtype = promoted(x, other)
-    return torch.where(torch.ge(x, other) | torch.ne(other, other), cast(x, dtype), cast(other, dtype))
+    return torch.where(torch.ge(x, other) | torch.isnan(other), cast(x, dtype), cast(other, dtype))
 
 
 @register(aten.fmin)
 def fmin(x: Tensor, other: Tensor) -> Tensor:
     """x where x ≤ other or other is NaN, else other; a tie sends its gradient to x."""
     dtype = promoted(x, other)
-    return torch.where(torch.le(x, other) | torch.ne(other, other), cast(x, dtype), cast(other, dtype))
+    return torch.where(torch.le(x, other) | torch.isnan(other), cast(x, dtype), cast(other, dtype))
 
 
 @register(aten.clamp)
@@ -240,10 +240,10 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
     x = cast(x, dtype)
     if min is not None:
-        bound = constant(x, min) if is_scalar(min) else cast(min, dtype)
+        bound = min if is_scalar(min) else cast(min, dtype)
         x = torch.where(_beyond(x < bound, bound, min), bound, x)
     if max is not None:
-        bound = constant(x, max) if is_scalar(max) else cast(max, dtype)
+        bound = max if is_scalar(max) else cast(max, dtype)
         x = torch.where(_beyond(bound < x, bound, max), bound, x)
     return x
 
@@ -252,7 +252,7 @@ def _beyond(outside: Tensor, bound: Tensor, given: Any) -> Tensor:
     """`outside`, or the bound is NaN: asked of the data where the bound is data, of the number where it is one."""
     if is_scalar(given):
         return outside if given == given else torch.ones_like(outside)
-    return outside | torch.ne(bound, bound) if bound.is_floating_point() else outside
+    return outside | torch.isnan(bound) if bound.is_floating_point() else outside
 
 
 @register(aten.clamp_min)
@@ -275,9 +275,9 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
     limits = torch.finfo(x.dtype)
     top = limits.max if posinf is None else posinf
     bottom = limits.min if neginf is None else neginf
-    kept = torch.where(torch.ne(x, x), constant(x, 0.0 if nan is None else nan), x)
-    kept = torch.where(torch.eq(x, float("inf")), constant(x, top), kept)
-    return torch.where(torch.eq(x, float("-inf")), constant(x, bottom), kept)
+    kept = torch.where(torch.isnan(x), 0.0 if nan is None else nan, x)
+    kept = torch.where(torch.eq(x, float("inf")), top, kept)
+    return torch.where(torch.eq(x, float("-inf")), bottom, kept)
 
 
 @register(aten.heaviside)

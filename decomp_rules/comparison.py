@@ -156,7 +156,7 @@ def isclose(x: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, 
     """x = other, or |x − other| ≤ atol + rtol · |other| and finite."""
     close = torch.eq(x, other)
     if equal_nan and x.is_floating_point():
-        close = close | (torch.ne(x, x) & torch.ne(other, other))
+        close = close | (torch.isnan(x) & torch.isnan(other))
     if rtol == 0 and atol == 0:
         return close
     if not x.is_floating_point():

@@ -39,7 +39,7 @@ def picked(chosen: Tensor, x: Tensor, dim: int) -> Tensor:
     """The one element along `dim` where `chosen` holds, or zero if it holds nowhere."""
     if x.dtype == torch.bool:
         return torch.any(chosen & x, dim)
-    return torch.sum(torch.where(chosen, x, constant(x, 0)), dim=[dim], dtype=x.dtype)
+    return torch.sum(torch.where(chosen, x, 0), dim=[dim], dtype=x.dtype)
 
 
 @register(aten.gather)
@@ -134,7 +134,7 @@ def unsafe_masked_index_put_accumulate(
     x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], values: Tensor
 ) -> Tensor:
     """x with the values added at the indices where the mask holds."""
-    kept = torch.where(mask, values, constant(values, 0))
+    kept = torch.where(mask, values, 0)
     return aten.index_put.default(x, _clamped(x, indices), kept, True)
 
 
@@ -170,7 +170,7 @@ def embedding_dense_backward(
     chosen = torch.eq(flat, rows)
     if padding_idx >= 0:
         chosen = chosen & torch.ne(rows, padding_idx)
-    total = torch.sum(torch.where(chosen.unsqueeze(-1), grad.unsqueeze(1), constant(grad, 0)), dim=[0])
+    total = torch.sum(torch.where(chosen.unsqueeze(-1), grad.unsqueeze(1), 0), dim=[0])
     if not scale_grad_by_freq:
         return total
     count = torch.clamp(torch.sum(chosen.to(grad.dtype), dim=[0]), min=1)

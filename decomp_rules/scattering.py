@@ -57,7 +57,7 @@ def _scatter_sum(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     pointing = _pointing(x1, dim, index1)
     if x.dtype == torch.bool:
         return (x1 | _grown(torch.any(pointing & src, dim), x1, dim)).view(x.shape)
-    total = torch.sum(torch.where(pointing, src, constant(src, 0)), dim=[dim], dtype=x.dtype)
+    total = torch.sum(torch.where(pointing, src, 0), dim=[dim], dtype=x.dtype)
     return (x1 + _grown(total, x1, dim)).view(x.shape)
 
 
@@ -96,7 +96,7 @@ def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, in
     neutral = _neutral(reduce, x.dtype)
     if neutral is None:
         return f"no reduction {reduce!r} of {x.dtype}"
-    chosen = torch.where(pointing, src, constant(x, neutral))
+    chosen = torch.where(pointing, src, neutral)
     if include_self:
         chosen = torch.cat([x.unsqueeze(dim), chosen], dim)
     if reduce in ("sum", "mean"):
@@ -142,7 +142,7 @@ def _pointing(x: Tensor, dim: int, index: Tensor) -> Tensor:
 def _last(pointing: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The last along `dim` that points at each place, and whether one does."""
     number = ramp(pointing, pointing.shape[dim], dim, pointing.dim()) + 1
-    last = torch.amax(torch.where(pointing, number, constant(number, 0)), [dim], keepdim=True)
+    last = torch.amax(torch.where(pointing, number, 0), [dim], keepdim=True)
     return pointing & torch.eq(number, last), torch.ne(last, 0).squeeze(dim)
 
 
@@ -209,7 +209,7 @@ def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
         return torch.where(hit, picked(last, src.unsqueeze(1), 0), x)
     if x.dtype == torch.bool:
         return x | torch.any(pointing & src.unsqueeze(1), 0)
-    return x + torch.sum(torch.where(pointing, src.unsqueeze(1), constant(src, 0)), dim=[0], dtype=x.dtype)
+    return x + torch.sum(torch.where(pointing, src.unsqueeze(1), 0), dim=[0], dtype=x.dtype)
 
 
 @register(aten.index_add)

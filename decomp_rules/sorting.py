@@ -114,7 +114,7 @@ def _placed(x: Tensor, dim: int, ranks: Tensor, count: Any) -> tuple[Tensor, Ten
     here = torch.eq(ranks.unsqueeze(dim), ramp(x, count, dim, x.dim() + 1))
     number = ramp(x, x.shape[dim], dim + 1, x.dim() + 1)
     values = picked(here, x.unsqueeze(dim), dim + 1)
-    return values, torch.sum(torch.where(here, number, constant(number, 0)), dim=[dim + 1], dtype=torch.int64)
+    return values, torch.sum(torch.where(here, number, 0), dim=[dim + 1], dtype=torch.int64)
 
 
 @register(aten.argmax)
@@ -143,10 +143,10 @@ def _first(x: Tensor, dim: int) -> Tensor:
     x = x.detach()
     best = torch.eq(x, torch.amax(x, [dim], keepdim=True))
     if x.is_floating_point():
-        best = best | torch.ne(x, x)
+        best = best | torch.isnan(x)
     length = x.shape[dim]
     left = length - ramp(x, length, dim, x.dim())
-    return length - torch.amax(torch.where(best, left, constant(left, 0)), [dim], keepdim=True)
+    return length - torch.amax(torch.where(best, left, 0), [dim], keepdim=True)
 
 
 def _reversed(x: Tensor) -> Tensor:
@@ -184,13 +184,13 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
     middle = ramp(x, 1, dim, x.dim()) + (x.shape[dim] - 1) // 2
     ranks = _ranks(x, dim, False)
     if x.is_floating_point():
-        wrong = torch.ne(x, x)
+        wrong = torch.isnan(x)
         count = torch.sum(wrong, dim=[dim], keepdim=True, dtype=torch.int64)
         middle = torch.where(torch.gt(count, 0), x.shape[dim] - count, middle)
     here = torch.eq(ranks, middle)
     number = ramp(x, x.shape[dim], dim, x.dim())
     value = picked(here, x, dim)
-    index = torch.sum(torch.where(here, number, constant(number, 0)), dim=[dim], dtype=torch.int64)
+    index = torch.sum(torch.where(here, number, 0), dim=[dim], dtype=torch.int64)
     return (value.unsqueeze(dim), index.unsqueeze(dim)) if keepdim else (value, index)
 
 
@@ -240,7 +240,7 @@ def _running_symbolic(x: Tensor, dim: int, neutral: Any) -> Tensor:
     """Reduced over the square of places at or before each, where the number of doublings is not known."""
     number = ramp(x, x.shape[dim], dim, x.dim() + 1)
     upto = torch.logical_not(torch.lt(number, number.movedim(dim, dim + 1)))
-    square = torch.where(upto, x.unsqueeze(dim), constant(x, neutral))
+    square = torch.where(upto, x.unsqueeze(dim), neutral)
     if neutral == 0:
         return torch.sum(square, dim=[dim + 1], dtype=x.dtype)
     return torch.prod(square, dim + 1, dtype=x.dtype) if neutral == 1 else torch.logsumexp(square, [dim + 1])
@@ -270,5 +270,5 @@ def _running_extreme(x: Tensor, key: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     # A place is a candidate if none before it is greater: then the last candidate so far is the maximum so far.
     beaten = torch.any(_less(key.unsqueeze(dim + 1), key.unsqueeze(dim)) & earlier, dim + 1, keepdim=True)
     candidate = torch.logical_not(beaten).movedim(dim + 1, dim)
-    latest = torch.amax(torch.where(candidate & earlier, number, constant(number, 0)), [dim + 1])
+    latest = torch.amax(torch.where(candidate & earlier, number, 0), [dim + 1])
     return torch.gather(x, dim, latest), latest
