@@ -14,6 +14,7 @@ from torch import Tensor
 from decomp import Rules
 from decomp_rules.activation import tanh_argument
 from decomp_rules.floating import float_math
+from decomp_rules.operands import wide
 
 RULES = Rules()
 register = RULES.register
@@ -97,12 +98,13 @@ def elu_backward(
 @register(aten.threshold_backward)
 def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
     """g above the threshold, else 0. Exact."""
-    return torch.where(x <= threshold, 0, grad).to(torch.result_type(grad, x))
+    return torch.where(wide(x) <= threshold, 0, grad).to(torch.result_type(grad, x))
 
 
 @register(aten.hardtanh_backward)
 def hardtanh_backward(grad: Tensor, x: Tensor, min_val: float, max_val: float) -> Tensor:
     """g strictly between the bounds, else 0. Exact."""
+    x = wide(x)
     return torch.where(torch.logical_and(x > min_val, x < max_val), grad, 0.0)
 
 
@@ -170,7 +172,7 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
 @register(aten.logit_backward)
 @float_math
 def logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Tensor:
-    """g / (x·(1 − x)); outside [eps, 1 − eps] 0, or NaN outside [0, 1] where there is no eps."""
+    """g / (x·(1 − x)); outside [eps, 1 − eps] and at NaN 0, or NaN outside [0, 1] where there is no eps."""
     low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
-    outside = torch.logical_or(x < low, x > high)
-    return torch.where(outside, math.nan if eps is None else 0.0, grad / (x * (1 - x)))
+    inside = torch.logical_and(x >= low, x <= high)
+    return torch.where(inside, grad / (x * (1 - x)), math.nan if eps is None else 0.0)
