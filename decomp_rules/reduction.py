@@ -192,7 +192,7 @@ def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dty
 @register(aten.var)
 def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
         keepdim: bool = False) -> Tensor:
-    """Σ(x − mean)² / (n − correction), in two passes. 2.5 ULP; the kernel, which sums in float64, 0.5."""
+    """Σ(x − mean)² / (n − correction). 0.8 ULP of 768 numbers, 2.4 of 10; the kernel, which sums in float64, 0.5."""
     if x.is_complex():
         return decline("only real inputs")
     return var_mean(x, dim, unbiased, correction, keepdim)[0]
@@ -201,19 +201,46 @@ def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 @register(aten.var_mean)
 def var_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
              keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Σ(x − mean)² / (n − correction) and the mean, in two passes."""
+    """Σ(x − mean)² / (n − correction) and the mean, which is mended twice by the mean of what it leaves: the first time
+    it is right, or almost, the second time nothing is left of it in the deviations, however far x lies from 0."""
     if x.is_complex():
         return decline("only real inputs")
     dims = reduced_dims(x, dim)
     x_wide = wide(x)
     if not dims:
         x_wide, dims, keepdim = x_wide.reshape(1), (0,), False
-    centre = torch.mean(x_wide, dims, keepdim=True)
+    count = extent(x_wide, dims)
+    centre = average_over(x_wide, dims, count)
+    if x.dtype == x_wide.dtype:
+        centre = centre + average_over(x - centre, dims, count)
     deviation = x_wide - centre
-    squares = torch.sum(deviation * deviation, dims, keepdim)
-    variance = squares / freedom(extent(x_wide, dims), unbiased, correction)
+    if x.dtype == x_wide.dtype:
+        deviation = deviation - average_over(deviation, dims, count)
+    variance = mean_square(deviation, dims, count, degrees(unbiased, correction), keepdim, x.dtype == x_wide.dtype)
     average = centre if keepdim else squeezed(centre, dims)
     return cast(variance, x.dtype), cast(average, x.dtype)
+
+
+def mean_square(
+    deviation: Tensor, dims: Sequence[int], count: int, correction: float, keepdim: bool, careful: bool
+) -> Tensor:
+    """Σd² / (n − c). A sum of numbers of one sign drifts with each addition: with care it is that of their differences
+    from about their mean m, as m + (Σ(d² − m) + c m) / (n − c)."""
+    squares, left = deviation * deviation, freedom(count, correction)
+    if not careful:
+        return torch.sum(squares, dims, keepdim) / left
+    about = average_over(squares.detach(), dims, count)
+    excess = torch.sum(squares - about, dims, keepdim)
+    about = about if keepdim else squeezed(about, dims)
+    whole = about + (excess + about * correction if correction else excess) / left
+    return torch.where(about < math.inf, whole, about)
+
+
+def average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
+    """About the mean, with the dimensions kept: of parts so small that they cannot overflow, each of them rounded."""
+    if isinstance(count, int) and count == 0:
+        return torch.mean(x, dims, keepdim=True)
+    return torch.sum(x * (1 / count) if isinstance(count, int) else x / count, dims, keepdim=True)
 
 
 @register(aten.std)
@@ -317,9 +344,9 @@ def degrees(unbiased: bool, correction: float | None) -> float:
     return int(unbiased) if correction is None else correction
 
 
-def freedom(n: int, unbiased: bool, correction: float | None) -> float:
+def freedom(n: int, correction: float) -> float:
     """n less the correction, and never negative: PyTorch divides by 0 there."""
-    left = n - degrees(unbiased, correction)
+    left = n - correction
     return 0 if isinstance(left, (int, float)) and left < 0 else left
 
 

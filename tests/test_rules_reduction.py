@@ -126,6 +126,21 @@ def test_variance_of_numbers_far_from_zero() -> None:
     assert abs(reduction.var(x).double() - exact) < 1e-5 * exact
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e5])
+def test_the_variance_is_right_within_an_ulp_wherever_its_centre(shift: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(50, 768) + shift
+    exact = x.double().var(-1)
+    assert ((reduction.var(x, -1) - exact).abs() < 1.2e-7 * exact).all()
+
+
+def test_what_does_not_vary_has_no_variance_and_what_is_huge_an_infinite_one() -> None:
+    assert reduction.var(torch.full((3, 768), 0.1), -1).tolist() == [0.0, 0.0, 0.0]
+    huge = torch.tensor([[3e38, 3e38], [3e38, -3e38]])
+    for found, expected in zip(reduction.var_mean(huge, 1), torch.var_mean(huge, 1)):
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_logsumexp(dtype: torch.dtype) -> None:
     agrees(RULES, aten.logsumexp.default, sample(3, 4, dtype=dtype) * 50, [1])
