@@ -244,7 +244,7 @@ def j1(x: Tensor) -> Tensor:
 @float_math
 def y0(x: Tensor) -> Tensor:
     """Y0(x), up to 3 as 2/π·ln x·J0(x) plus a polynomial in x², beyond as the sine wave to the cosine wave of J0.
-    ≤ 4 ULP but next to zeros."""
+    ≤ 5 ULP but next to zeros."""
     near = x < _FROM[x.dtype]
     inside = torch.where(near, x, 1.0)
     smooth = polynomial(inside * inside - _MIDDLE[x.dtype], _Y0[x.dtype])
@@ -257,7 +257,7 @@ def y0(x: Tensor) -> Tensor:
 @float_math
 def y1(x: Tensor) -> Tensor:
     """Y1(x), up to 3 as 2/π·(ln x·J1(x) − 1/x) plus x times a polynomial in x², beyond like Y0.
-    ≤ 4 ULP but next to zeros."""
+    ≤ 5 ULP but next to zeros."""
     near = x < _FROM[x.dtype]
     inside = torch.where(near, x, 1.0)
     smooth = polynomial(inside * inside - _MIDDLE[x.dtype], _Y1[x.dtype])

@@ -208,7 +208,8 @@ def _far(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 @register(aten.special_modified_bessel_k0)
 @float_math
 def k0(x: Tensor) -> Tensor:
-    """K0(x), up to 1 as a polynomial in x² minus ln x·I0(x), beyond as e^−x / √x times one in 1 / (1 + x). ≤ 3.9 ULP."""
+    """K0(x), up to 1 as a polynomial in x² minus ln x·I0(x), beyond as e^−x / √x times one in
+    1 / (1 + x). ≤ 3.9 ULP."""
     near, far = _k0_parts(x)
     return torch.where(x < 1, near, far * torch.exp(-x))
 
@@ -216,7 +217,7 @@ def k0(x: Tensor) -> Tensor:
 @register(aten.special_scaled_modified_bessel_k0)
 @float_math
 def scaled_k0(x: Tensor) -> Tensor:
-    """e^x·K0(x). ≤ 3.4 ULP."""
+    """e^x·K0(x). ≤ 3.8 ULP."""
     near, far = _k0_parts(x)
     return torch.where(x < 1, near * torch.exp(torch.where(x < 1, x, 0.0)), far)
 
@@ -233,7 +234,7 @@ def k1(x: Tensor) -> Tensor:
 @register(aten.special_scaled_modified_bessel_k1)
 @float_math
 def scaled_k1(x: Tensor) -> Tensor:
-    """e^x·K1(x). ≤ 3.5 ULP."""
+    """e^x·K1(x). ≤ 3.8 ULP."""
     near, far = _k1_parts(x)
     return torch.where(x < 1, near * torch.exp(torch.where(x < 1, x, 0.0)), far)
 
