@@ -1,10 +1,10 @@
 import pytest
+from rule_agreement import agrees, compare, evaluated
 import torch
 
 import decomp
 from decomp_rules import ctc, targets
 from decomp_rules.ctc import RULES
-from rule_agreement import agrees, compare, evaluated
 
 aten = torch.ops.aten
 TARGETS = torch.tensor([[1, 1, 2, 4], [3, 2, 1, 0], [4, 4, 4, 4]])
@@ -57,8 +57,8 @@ def test_the_kernel_and_its_backward() -> None:
 
 def test_lengths_that_are_tensors_are_data() -> None:
     module, logs = torch.nn.CTCLoss(reduction="none"), log_probs(7, 3, 5)
-    first, second = ((torch.tensor(steps), torch.tensor(sizes)) for steps, sizes in (([7, 6, 5], [4, 3, 2]),
-                                                                                      ([5, 7, 4], [1, 2, 2])))
+    first = torch.tensor([7, 6, 5]), torch.tensor([4, 3, 2])
+    second = torch.tensor([5, 7, 4]), torch.tensor([1, 2, 2])
     lowered = decomp.lower(module, to=targets.tinygrad, args=(logs, TARGETS, *first)).result
     for lengths in (first, second):
         expected, grads = evaluated(module, (logs, TARGETS, *lengths), {}, [True, False, False, False])

@@ -180,3 +180,41 @@ def test_multilabel_margin(reduction: int) -> None:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
 def test_lowered_to_the_end(function: Callable[..., object]) -> None:
     lowered_agrees(function, sample(4, 3), sample(4, 3, seed=1))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_margins_of_a_single_number(reduction: int) -> None:
+    agrees(RULES, aten.multi_margin_loss.default, torch.tensor(2.0), torch.tensor(0), 1, 1, None, reduction, fixed=(1,))
+    agrees(RULES, aten.multilabel_margin_loss_forward.default, torch.tensor(2.0), torch.tensor(0), reduction,
+           fixed=(1,))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("log_input", [False, True])
+def test_poisson_of_counts(log_input: bool, full: bool) -> None:
+    x, counts = sample(4, 5).abs(), torch.arange(20.0).view(4, 5)
+    agrees(RULES, aten.poisson_nll_loss.default, x, counts, log_input, full, 1e-8, 1)
+    agrees(RULES, aten.poisson_nll_loss.default, counts.long(), counts.long(), log_input, full, 1e-8, 2, gradient=False)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gaussian_negative_log_likelihood(reduction: str, full: bool) -> None:
+    x, t = sample(4, 5).requires_grad_(), sample(4, 5, seed=1).requires_grad_()
+    for shape in ((4, 5), (4, 1), (4,)):
+        var = (sample(*shape, seed=2).abs() * 0.01).requires_grad_()  # some below ε
+        expected = F.gaussian_nll_loss(x, t, var, full, 5e-3, reduction)
+        found = loss.gaussian_nll_loss(x, t, var, full, 5e-3, reduction)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), (x, t, var)),
+                                   torch.autograd.grad(expected.sum(), (x, t, var)))
+
+
+def test_cosine_similarity_of_shapes_that_broadcast_along_its_dimension() -> None:
+    agrees(RULES, aten.cosine_similarity.default, sample(1, 2, 3), sample(2, 1, 3, seed=1), -2)
+
+
+def test_the_distance_that_counts_differences_has_a_gradient_of_zeros() -> None:
+    x = sample(5, 4).requires_grad_()
+    grad, = torch.autograd.grad(norms.norm_over(x.abs(), 0.0, [1], False).sum(), x)
+    assert torch.equal(grad, torch.zeros_like(x))

@@ -108,3 +108,14 @@ def test_max_unpool() -> None:
         values, indices = MAX[dims](x, [2] * dims)
         more = ([2] * dims, [0] * dims) if dims == 3 else ()
         agrees(RULES, getattr(aten, f"max_unpool{dims}d").default, values, indices, [6] * dims, *more)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_averages_of_integers_are_cut_off(dims: int) -> None:
+    op = (aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d)[dims - 1].default
+    agrees(RULES, op, sample("plain", dims, torch.int64) * 7, [3] * dims, [2] * dims, [1] * dims, gradient=False)
+
+
+def test_an_element_that_is_put_twice_takes_both_gradients() -> None:
+    x, index = torch.tensor([[[[1.0, 2.0, 3.0]]]]), torch.tensor([[[[0, 4, 4]]]])
+    agrees(RULES, aten.max_unpool2d.default, x, index, [2, 3], fixed=(1,))

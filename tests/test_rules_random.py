@@ -130,3 +130,22 @@ def test_each_random_op_draws_once_on_tinygrad() -> None:
     drawn = [node for node in low.result.graph.nodes if node.target is aten.rand.default]
     assert len(drawn) == 4
     assert low.result(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_random_ops_are_declared_for_targets_without_random_numbers() -> None:
+    class Noisy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(x + torch.randn_like(x), 0.5)
+
+    with pytest.raises(decomp.NotLowered) as raised:
+        decomp.lower(Noisy(), to=targets.luminal, args=(torch.ones(3),))
+    assert {blocker.limitation for blocker in raised.value.blockers} == {"the target has no random numbers"}
+
+
+@pytest.mark.parametrize("dtype, top", [(torch.int64, 2**63), (torch.uint8, 256), (torch.float32, 2**24 + 1),
+                                        (torch.bfloat16, 257), (torch.bool, 2)])
+def test_whole_numbers_over_all_that_a_dtype_has(dtype: torch.dtype, top: int) -> None:
+    torch.manual_seed(0)
+    drawn = random.random(torch.zeros(4000, dtype=dtype))
+    assert drawn.dtype == dtype and 0 <= drawn.min() and drawn.double().max() <= top - 1
+    assert abs(drawn.double().mean() / ((top - 1) / 2) - 1) < 0.05

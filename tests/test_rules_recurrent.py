@@ -7,7 +7,8 @@ from rule_agreement import agrees, lowered_agrees
 import torch
 from torch import nn
 
-from decomp_rules import recurrent
+import decomp
+from decomp_rules import recurrent, targets
 
 aten = torch.ops.aten
 RULES = recurrent.RULES
@@ -83,3 +84,33 @@ def test_networks_reach_the_targets(name: str) -> None:
         return getattr(torch, name)(x, start, weights, True, 1, 0.0, True, False, True)[0]
 
     lowered_agrees(run, torch.randn(3, 2, 4), *state)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_packed_sequences(name: str, bidirectional: bool) -> None:
+    kwargs = {"nonlinearity": name.removeprefix("rnn_")} if name.startswith("rnn") else {}
+    module, state = network(name, torch.float64, num_layers=2, bidirectional=bidirectional, **kwargs)
+    x = torch.randn(4, 3, 4, dtype=torch.float64)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [4, 3, 1])
+    params = [p.detach() for p in module._flat_weights]
+    hx = list(state) if name == "lstm" else state[0]
+    agrees(RULES, getattr(aten, name).data, packed.data, packed.batch_sizes, hx, params, True, 2, 0.0, False,
+           bidirectional, fixed=(1,))
+
+
+def test_how_many_sequences_run_is_data() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = network("lstm", torch.float32)[0]
+
+        def forward(self, data: torch.Tensor, sizes: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> Any:
+            return torch.lstm(data, sizes, (h, c), self.lstm._flat_weights, True, 1, 0.0, False, False)
+
+    module, data, state = Packed(), torch.randn(8, 4), torch.randn(1, 3, 5)
+    traced = torch.fx.symbolic_trace(module)
+    lowered = decomp.lower(traced, to=targets.tinygrad, args=(data, torch.tensor([3, 3, 1, 1]), state, state)).result
+    for sizes in ([3, 3, 1, 1], [3, 2, 2, 1]):
+        args = data, torch.tensor(sizes), state, state
+        torch.testing.assert_close(lowered(*args), module(*args))
