@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Rules
-from decomp_rules.floating import LN_2, LOG2_E, float_math, polynomial
+from decomp import Rules, decline
+from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, polynomial
+from decomp_rules.operands import cast, constant
 
 RULES = Rules()
 register = RULES.register
@@ -47,6 +48,13 @@ def exp(x: Tensor) -> Tensor:
     """eˣ = 2ⁿ·2^(r·log₂e), where n is the integer next to x·log₂e and r = x − n·ln 2 keeps all digits. ≤ 1.4 ULP."""
     n, r = _halving(x, *_EXPONENTS[x.dtype])
     return torch.exp2(n) * torch.exp2(r * LOG2_E)
+
+
+@register(aten.exp2, needs=("pow",))
+def exp2_as_power(x: Tensor) -> Tensor:
+    """2ˣ by the power of two tensors, which is exact for whole x. ≤ 0.8 ULP."""
+    dtype = float_dtype(x)
+    return decline("only real numbers") if dtype.is_complex else torch.pow(constant(x, 2.0, dtype), cast(x, dtype))
 
 
 @register(aten.exp2)
