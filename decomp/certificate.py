@@ -37,11 +37,11 @@ class Figures:
     points: int
     max: float
     mean: float
-    worst: str
+    worst: str = ""
     """The input with the largest error."""
-    own_max: float | None
+    own_max: float | None = None
     """None where the op's own result is what is compared with."""
-    own_mean: float | None
+    own_mean: float | None = None
     mismatches: int = 0
     """How many results are wrong altogether: NaN, infinity, the sign of zero; of gradients, wrong by more than 1%."""
     examples: tuple[Mismatch, ...] = ()
@@ -116,11 +116,11 @@ class Certificate:
 
     rule: str
     """`decomp_rules.activation:relu for aten.relu`."""
-    hash: str
+    hash: str = ""
     """Of the code of the rule and of what it reaches in its package."""
-    torch: str
-    seed: int
-    domain: str
+    torch: str = ""
+    seed: int = 0
+    domain: str = ""
     """What it was measured on."""
     reference: Mapping[str, str] = field(default_factory=dict)
     """What it was held against, by dtype."""
@@ -235,4 +235,4 @@ def _way(data: Mapping[str, Any]) -> Way:
 
 def _figures(data: Mapping[str, Any]) -> Figures:
     examples = tuple(Mismatch(**one) for one in data.get("examples", ()))
-    return Figures(**{"own_max": None, "own_mean": None, **data, "examples": examples})
+    return Figures(**{**data, "examples": examples})

@@ -102,7 +102,7 @@ def stale(rule: Rule, certificate: Certificate | None) -> str:
     """Why a committed certificate says nothing of the rule as it is now; empty if it does."""
     if certificate is None:
         return "there is no certificate"
-    if not certificate.error and certificate.hash != content_hash([rule]):
+    if certificate.hash != content_hash([rule]):
         return "the rule has changed since"
     for way in certificate.ways:
         if way.rules and way.hash != _hash_of(way.rules):

@@ -1,59 +1,59 @@
-"""First and second gradients of a way to compute a call, for any weighting of its results."""
+"""First and second gradients of a way to compute a call, for a weighting of those results that the op itself makes
+differentiable."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from decomp.results import flat
-from decomp.trials import Function
+from decomp.trials import Function, Trial
 
 
-def gradients(function: Function, tensors: Sequence[torch.Tensor], pointwise: bool) -> list[torch.Tensor] | None:
-    """The gradient of the weighted sum of all results, by each float tensor; None if no result has one. The weights are
-    ones for pointwise ops, else a ramp."""
-    inputs = _leaves(tensors)
-    found = _gradients(function, inputs, pointwise, create_graph=False)
-    return None if found is None else [g.detach() for g in found]
+@dataclass(frozen=True)
+class Derivative:
+    """What to differentiate, and how often."""
 
+    order: int
+    pointwise: bool
+    """Whether results are weighted with ones, or with a ramp."""
+    results: tuple[bool, ...]
+    """Which results: those that have a gradient in the op itself."""
 
-def second_gradients(function: Function, tensors: Sequence[torch.Tensor], pointwise: bool) -> list[torch.Tensor] | None:
-    """The gradient of the weighted sum of the first gradients; None if they do not depend on the inputs."""
-    inputs = _leaves(tensors)
-    first = _gradients(function, inputs, pointwise, create_graph=True)
-    first = [g for g in first or [] if g.requires_grad]
-    if not first:
-        return None
-    wanted = [t for t in inputs if t.requires_grad]
-    found = torch.autograd.grad(first, wanted, [_weights(g, pointwise) for g in first], allow_unused=True)
-    return _filled(found, wanted)
+    def of(self, function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The gradient by each float tensor; None if the results do not depend on them."""
+        inputs = [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
+        with torch.enable_grad():
+            results = [r for r, wanted in zip(flat(function(inputs)), self.results) if wanted]
+            found = self._gradients(results, inputs, create_graph=self.order > 1)
+            if self.order > 1:
+                found = self._gradients(found or [], inputs, create_graph=False)
+        return None if found is None else [g.detach() for g in found]
 
-
-def _gradients(
-    function: Function, inputs: list[torch.Tensor], pointwise: bool, create_graph: bool
-) -> list[torch.Tensor] | None:
-    with torch.enable_grad():
-        results = [r for r in flat(function(inputs)) if r.requires_grad]
+    def _gradients(
+        self, results: list[torch.Tensor], inputs: list[torch.Tensor], create_graph: bool
+    ) -> list[torch.Tensor] | None:
         wanted = [t for t in inputs if t.requires_grad]
-        if not results or not wanted:
+        weighted = [(r, self._weights(r)) for r in results if r.requires_grad]
+        if not weighted or not wanted:
             return None
-        weights = [_weights(r, pointwise) for r in results]
-        found = torch.autograd.grad(results, wanted, weights, allow_unused=True, create_graph=create_graph)
-        return _filled(found, wanted)
+        outputs, weights = zip(*weighted)
+        found = torch.autograd.grad(outputs, wanted, weights, allow_unused=True, create_graph=create_graph)
+        return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted)]
+
+    def _weights(self, like: torch.Tensor) -> torch.Tensor:
+        """Eighths, so that they are the same in every dtype."""
+        if self.pointwise or like.numel() < 2:
+            return torch.ones_like(like)
+        steps = torch.arange(like.numel()) % 13 - 5
+        return (steps / 8).to(like.dtype).reshape(like.shape)
 
 
-def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
-
-
-def _filled(found: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted)]
-
-
-def _weights(like: torch.Tensor, pointwise: bool) -> torch.Tensor:
-    """Eighths, so that they are the same in every dtype."""
-    if pointwise or like.numel() < 2:
-        return torch.ones_like(like)
-    steps = torch.arange(like.numel()) % 13 - 5
-    return (steps / 8).to(like.dtype).reshape(like.shape)
+def derivative(what: Trial, order: int) -> Derivative | None:
+    """The derivative to compare of a trial; None if the op has none."""
+    inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in what.sample.tensors]
+    with torch.enable_grad():
+        results = tuple(r.requires_grad for r in flat(what.own(inputs)))
+    return Derivative(order, what.pointwise, results) if any(results) else None

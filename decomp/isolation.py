@@ -37,7 +37,7 @@ def measured_apart(job: Job, timeout: float | None = None) -> Certificate:
 
 def unmeasured(job: Job, error: str) -> Certificate:
     """The certificate of a rule that could not be measured."""
-    return Certificate(job.rule, "", torch.__version__.partition("+")[0], job.seed, domain="", error=error)
+    return Certificate(job.rule, job.hash, torch.__version__.partition("+")[0], job.seed, error=error)
 
 
 _OWN = threading.local()

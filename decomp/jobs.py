@@ -3,7 +3,7 @@ the collection that holds them, since neither functions nor targets with conditi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 import importlib
 import pickle
@@ -17,6 +17,7 @@ from decomp.measuring import measured
 from decomp.ops import Op
 from decomp.rules import Rule, Rules
 from decomp.samples import Sample
+from decomp.sources import content_hash
 from decomp.target import Target
 from decomp.ways import identity
 
@@ -32,6 +33,8 @@ class Job:
     samples: tuple[Sample, ...] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     seed: int = 0
+    hash: str = ""
+    """Of the rule's code, for the certificate of one that cannot be measured."""
 
     def run(self) -> Certificate:
         """Measure it. Raises `LookupError` where the rule or a target is not found."""
@@ -52,7 +55,7 @@ def job(rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: 
     """The job of measuring `rule`."""
     sent = tuple(target.name if _is_known(target) else target for target in targets)
     chosen = tuple(samples) if samples is not None else None
-    return Job(identity(rule), sent, chosen, tuple(dtypes) if dtypes is not None else None, seed)
+    return Job(identity(rule), sent, chosen, tuple(dtypes) if dtypes is not None else None, seed, content_hash([rule]))
 
 
 def found(name: str) -> tuple[Rule, Rules | None]:
@@ -76,12 +79,6 @@ def found(name: str) -> tuple[Rule, Rules | None]:
         raise LookupError(f"no rule {name}")
     alone = Rules({Op(op): function})
     return next(iter(alone)), alone
-
-
-def of_family(rules: Rules) -> Iterator[tuple[str, Rule]]:
-    """Each rule with the module that it lives in: its family."""
-    for rule in rules:
-        yield rule.function.__module__.rpartition(".")[2], rule
 
 
 def target_named(name: str) -> Target:

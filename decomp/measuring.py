@@ -3,7 +3,7 @@ the exact results and against PyTorch's own. What comes out is the rule's certif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +12,7 @@ from decomp import points
 from decomp.certificate import Certificate
 from decomp.comparison import Comparison
 from decomp.courses import Course, first_line
-from decomp.differentiation import gradients, second_gradients
+from decomp.differentiation import derivative
 from decomp.distributions import disagreement
 from decomp.numerics import Exact
 from decomp.promotion import LOWERED, promotion_trials, verdict
@@ -36,7 +36,6 @@ MOST_SAMPLES = 12
 """Sample calls beyond so many are left out."""
 
 Bound = Sequence[tuple[Course, Function]]
-Derivative = Callable[[Function, Sequence[torch.Tensor], bool], "list[torch.Tensor] | None"]
 
 
 def measured(
@@ -114,9 +113,9 @@ class _Measurement:
             self.domain[_described(what, inputs)] = None
             self._values(what, inputs, bound)
             if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
-                self._derivatives("gradients", gradients, what, inputs, bound)
+                self._derivatives("gradients", what, inputs, bound)
                 # Lowered, second gradients go the way of first ones: one target shows whether there are any.
-                self._derivatives("second", second_gradients, what, _moderate(what, inputs), bound[:2])
+                self._derivatives("second", what, _moderate(what, inputs), bound[:2])
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         own = flat(what.own(inputs.tensors))
@@ -151,21 +150,21 @@ class _Measurement:
         self.references[name] = "the op in float64" + (", its worst points by mpmath" if function else "")
         return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]) if function else None)
 
-    def _derivatives(self, kind: str, derivative: Derivative, what: Trial, inputs: Inputs, bound: Bound) -> None:
+    def _derivatives(self, kind: str, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Measure gradients against the op's own in float64, kinks and all."""
         try:
-            own = derivative(what.own, inputs.tensors, what.pointwise)
-            exact = derivative(what.wide, widened(inputs.tensors), what.pointwise)
+            wanted = derivative(what, 1 if kind == "gradients" else 2)
+            own = wanted.of(what.own, inputs.tensors) if wanted is not None else None
+            exact = wanted.of(what.wide, widened(inputs.tensors)) if wanted is not None else None
         except FAILURES:
             return  # the op itself has none
-        if own is None or exact is None:
+        if wanted is None or own is None or exact is None:
             return
         exact = exact if what.sample.exact == "float64" else list(widened(own))
         comparison = Comparison(what, inputs, own, [Exact(t) for t in exact], loose=True)
         for course, function in bound:
-            found = course.results(
-                what, lambda: derivative(function, inputs.tensors, what.pointwise), own, f"{kind}, {inputs.label}"
-            )
+            place = f"{kind}, {inputs.label}"
+            found = course.results(what, lambda: wanted.of(function, inputs.tensors), own, place)
             if found is not None:
                 comparison.count(kind, course, found)
 

@@ -63,7 +63,9 @@ class Tally:
         if results.found.is_floating_point():
             self._floats(results)
         else:
-            self._mismatched(results.found != results.own, results)
+            wrong = results.found != results.own
+            self._mismatched(wrong, results)
+            self.points += int((~wrong).sum())
 
     def figures(self) -> Figures:
         """What was counted, rounded to what is worth comparing."""

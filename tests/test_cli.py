@@ -319,7 +319,7 @@ def test_a_model_that_cannot_be_captured_exits_with_3(programs):
 
 
 def test_help_documents_the_exit_codes():
-    for words in ([], ["lower"], ["plan"], ["explain"], ["rules"], ["targets"], ["demo"]):
+    for words in ([], ["lower"], ["plan"], ["explain"], ["certify"], ["rules"], ["targets"], ["demo"]):
         result = run(*words, "--help")
         assert result.exit_code == 0
         assert squeezed(EXIT_CODES) in squeezed(result.output)
