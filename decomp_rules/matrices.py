@@ -131,6 +131,13 @@ def change_of(x: Tensor) -> Tensor:
     return torch.where(torch.eq(change, zero), change, zero)  # of what is NaN or infinite the difference is NaN
 
 
+def changed(value: Tensor, change: Tensor) -> Tensor:
+    """value + change, where the change is zero but for its gradient; not where it came out as NaN, for want of a finite
+    factor."""
+    zero = constant(change, 0)
+    return value + torch.where(torch.eq(change, zero), change, zero)
+
+
 def unaffected_by(value: Tensor, x: Tensor) -> Tensor:
     """`value`, which has the shape of x, with a gradient of zero for x."""
     return torch.where(torch.full((), True, dtype=torch.bool, device=x.device), value, x)

@@ -13,17 +13,21 @@ from decomp import Rules, decline
 from decomp_rules.matrices import (
     adjoint,
     change_of,
+    changed,
     column,
+    columns,
     diagonal_of,
     identity,
     leading,
     lower,
+    on_diagonal,
     row,
     rows,
     too_large,
     transposed,
     upper,
 )
+from decomp_rules.operands import constant
 
 RULES = Rules()
 register = RULES.register
@@ -80,9 +84,24 @@ def cholesky_inverse(x: Tensor, upper: bool = False) -> Tensor:
     if reason:
         return decline(reason)
     factor = adjoint(x) if upper else x
-    half = solved(factor, identity(x, x.shape[-1]), True)
+    half = inverse_of_lower(factor)
     inverse = torch.matmul(adjoint(half), half)
-    return inverse - torch.matmul(inverse, torch.matmul(_unread_part(factor), inverse))
+    return changed(inverse, -torch.matmul(inverse, torch.matmul(_unread_part(factor), inverse)))
+
+
+def inverse_of_lower(a: Tensor) -> Tensor:
+    """a⁻¹ for lower triangular a; what is above the diagonal is never computed, so that it is zero whatever a holds."""
+    size = a.shape[-1]
+    if not size:
+        return a.clone()
+    down, across, zero = rows(a, size), columns(a, size), constant(a, 0)
+    pivots = diagonal_of(a).unsqueeze(-1)
+    parts = lower(a / pivots, -1)
+    b = torch.where(on_diagonal(a, size, size), torch.reciprocal(pivots), zero)
+    for j in range(size - 1):
+        known = torch.lt(down, j + 1) | torch.lt(-across, -j)
+        b = torch.where(known, b, b - column(parts, j) * row(b, j))
+    return b
 
 
 def from_cholesky(factor: Tensor, b: Tensor, is_upper: bool) -> Tensor:
@@ -94,7 +113,7 @@ def from_cholesky(factor: Tensor, b: Tensor, is_upper: bool) -> Tensor:
     both = torch.cat([b.expand(*batch, size, width), unit], -1)
     both = solved(adjoint(factor), solved(factor, both, True), False)
     solution, inverse = leading(both, n=width), aten.slice.Tensor(both, both.dim() - 1, width, width + size)
-    return solution - torch.matmul(inverse, torch.matmul(_unread_part(factor), solution))
+    return changed(solution, -torch.matmul(inverse, torch.matmul(_unread_part(factor), solution)))
 
 
 def _unread_part(factor: Tensor) -> Tensor:

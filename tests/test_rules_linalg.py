@@ -151,6 +151,14 @@ def test_cholesky_reads_one_triangle() -> None:
     assert torch.equal(cholesky.linalg_cholesky_ex(spoilt.mT, upper=True)[0].mT, cholesky.linalg_cholesky_ex(x)[0])
 
 
+def test_infinities_in_cholesky_factors_and_right_sides_spread_as_in_lapack() -> None:
+    factor, right = torch.linalg.cholesky(positive(4, 4)), sample(4, 4)
+    spoilt, wrong = factor.clone(), right.clone()
+    spoilt[0, 0], spoilt[2, 2], wrong[0, 0], wrong[2, 2] = (float(value) for value in ("nan", "inf", "nan", "-inf"))
+    agrees(triangular.RULES, aten.cholesky_inverse.default, spoilt, gradient=False, tolerance=1e-4)
+    agrees(triangular.RULES, aten.cholesky_solve.default, wrong, factor, gradient=False, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize("unit", [True, False])
