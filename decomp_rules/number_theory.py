@@ -41,6 +41,6 @@ def lcm(x: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(x, other)
     inner = dtype if dtype.itemsize > 2 else torch.int32
     x, other = cast(x, inner), cast(other, inner)
-    divisor = torch.gcd(x, other)
+    divisor = torch.abs(torch.gcd(x, other))  # −1 of the least integer, which overflows if it is divided by that
     some = torch.where(torch.eq(divisor, 0), constant(divisor, 1), divisor)
     return cast(torch.abs(torch.div(x, some, rounding_mode="trunc") * other), dtype)

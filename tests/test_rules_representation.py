@@ -82,6 +82,14 @@ def test_divisors_and_multiples(dtype):
     agrees(RULES, aten.lcm.default, a, b)
 
 
+def test_divisors_and_multiples_of_the_least_integer():
+    least = torch.tensor([-(2**63)])
+    for other in (-1, 1, 3, 6, 7, 0, -(2**63)):
+        agrees(RULES, aten.gcd.default, least, torch.tensor([other]))
+        agrees(RULES, aten.gcd.default, torch.tensor([other]), least)
+    agrees(RULES, aten.lcm.default, least, torch.tensor([1, -1, 3, 6]))
+
+
 def test_lowered_to_the_end():
     x, y = torch.tensor([1.5, -3e-40, 7e37]), torch.tensor([2.0, -1.0, 0.0])
     lowered_agrees(lambda x: torch.frexp(x), x)
