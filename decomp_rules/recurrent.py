@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decomp import Rules
+from decomp import Rules, decline
 
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
+LSTM = 2
+"""oneDNN's code for the kind of network."""
 State = tuple[Tensor, ...]
 """What a cell passes on: (h,), or (h, c)."""
 Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
@@ -105,6 +107,23 @@ def lstm_packed(data: Tensor, batch_sizes: Tensor, hx: Sequence[Tensor], params:
     out, (h, c) = _packed(_lstm_step, data, batch_sizes, tuple(hx), params, has_biases, num_layers,
                           dropout if train else 0.0, bidirectional)
     return out, h, c
+
+
+@register(aten.mkldnn_rnn_layer)
+def mkldnn_rnn_layer(
+    x: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor, weight3: Tensor, hx_: Tensor, cx_: Tensor,
+    reverse: bool, batch_sizes: Sequence[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool,
+    bidirectional: bool, batch_first: bool, train: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One layer of an LSTM in one direction: its outputs, the last h and c, and no workspace."""
+    if mode != LSTM or batch_sizes:
+        return decline("only an LSTM whose sequences are all of one length")
+    h, c = (state.reshape(state.shape[-2:]) for state in (hx_, cx_))
+    weights = (weight0, weight1, *((weight2, weight3) if has_biases else (None, None)), None)
+    out, ends = _run(_lstm_step, x.transpose(0, 1) if batch_first else x, (h, c), weights, reverse, None)
+    last, cell = (end.reshape(hx_.shape) for end in ends)
+    workspace = torch.full((0,), 0, dtype=torch.uint8, device=x.device)
+    return out.transpose(0, 1) if batch_first else out, last, cell, workspace
 
 
 def _stateful(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -114,3 +114,13 @@ def test_how_many_sequences_run_is_data() -> None:
     for sizes in ([3, 3, 1, 1], [3, 2, 2, 1]):
         args = data, torch.tensor(sizes), state, state
         torch.testing.assert_close(lowered(*args), module(*args))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_layer_of_onednn(reverse: bool) -> None:
+    module, (h, c) = network("lstm", torch.float32)
+    params, x = [p.detach() for p in module._flat_weights], torch.randn(4, 3, 4)
+    for state in ((h, c), (h[0], c[0])):
+        args = x, *params, *state, reverse, [], recurrent.LSTM, 5, 1, True, False, False, False
+        found, expected = recurrent.mkldnn_rnn_layer(*args), aten.mkldnn_rnn_layer(*args)
+        torch.testing.assert_close(found[:3], expected[:3])
