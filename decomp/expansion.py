@@ -154,7 +154,10 @@ def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
         if kind_of(slot) == "host":
             tracer.numbers.add(node)
         return tracer.proxy(node)
-    node = tracer.tape.placeholder(f"arg{index}", value if isinstance(value, SYMBOLIC) else fake_like(mode, value))
+    fake = value if isinstance(value, SYMBOLIC) else fake_like(mode, value)
+    if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
+        fake.requires_grad_()  # PyTorch's kernels take other ways then
+    node = tracer.tape.placeholder(f"arg{index}", fake)
     if isinstance(value, (tuple, list)):
         return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))
     return tracer.proxy(node) if isinstance(value, torch.Tensor) else value

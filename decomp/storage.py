@@ -134,7 +134,7 @@ class Memory:
             self.grad_enabled, self.region = enabled, self.region + 1
 
     def _note_gradient(self, alias: Alias, requires_grad: bool, at: fx.Node) -> None:
-        if not self.grad_enabled:
+        if not self.grad_enabled or not requires_grad and _is_detached(alias):
             if alias.requires_grad:
                 alias.root.untracked = at
             return
@@ -185,6 +185,15 @@ def _untracked(root: Root, at: fx.Node) -> Exception:
     return refusal(root.untracked, f"it writes with gradients off into a tensor whose gradient is needed at "
                    f"{at.name!r}, and a functional program has no way to change the value and keep the gradient",
                    "clone() before the write, or use the tensor only where gradients are off")
+
+
+def _is_detached(alias: Alias) -> bool:
+    """Whether it looks at its memory through `detach()`, so that autograd sees no write of it."""
+    while alias.parent is not None:
+        if alias.view is not None and alias.view.is_detach:
+            return True
+        alias = alias.parent
+    return False
 
 
 def _is_within(alias: Alias, ancestor: Alias) -> bool:
