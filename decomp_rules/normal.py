@@ -121,7 +121,7 @@ def _scaled_complement(x: Tensor) -> Tensor:
 def _exp_square(x: Tensor, sign: int = 1) -> Tensor:
     """e^±x², with x² to twice the digits: e^lost ≈ 1 + lost; of an infinite x that is NaN."""
     square = x * x
-    lost = square_error(x, square)
+    lost = square_error(x.detach(), square.detach())
     lost = torch.where(torch.abs(lost) < 1, lost * sign, 0.0)
     result = torch.exp(square * sign)
     return result + torch.where(result < math.inf, result * lost, 0.0)
@@ -176,7 +176,7 @@ def _proper(near: Tensor, q: Tensor) -> Tensor:
 
 def _pole(q: Tensor) -> Tensor:
     """∞ where q is 0, with an infinite gradient; elsewhere 1."""
-    return torch.reciprocal(torch.where(q == 0, torch.abs(q), 1.0))
+    return torch.abs(torch.reciprocal(torch.where(q == 0, q, 1.0)))
 
 
 def _from_logarithm(
@@ -186,4 +186,8 @@ def _from_logarithm(
     w = torch.sqrt(logarithm)
     t = torch.reciprocal(w + offsets[0]) + offsets[1]
     rest = share * torch.log(logarithm) + polynomial(t, coefficients)
+    # What the root has lost is worth another half ULP.
+    root = w.detach()
+    square = root * root
+    rest = rest + 0.5 * ((logarithm.detach() - square) - square_error(root, square))
     return w + rest * torch.reciprocal(w)
