@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, polynomial
+from decomp_rules.floating import LN_2, LOG2_E, float_dtype, float_math, nearest, polynomial
 from decomp_rules.operands import cast, constant
 
 RULES = Rules()
@@ -84,6 +84,5 @@ def expm1(x: Tensor) -> Tensor:
 def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
     """The integer n next to x / ln 2, within bounds and detached, and r = x − n·ln 2, good to the last bit."""
     high, low = LN_2_PARTS[x.dtype]
-    n = torch.clamp(x.detach() * LOG2_E, lowest, highest)
-    n = torch.trunc(n + (0.5 - lowest)) + lowest
+    n = nearest(torch.clamp(x.detach() * LOG2_E, lowest, highest))
     return n, (x - n * high) - n * low
