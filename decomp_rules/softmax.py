@@ -30,7 +30,8 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     if known_empty(x):
         return x.clone()
     powers = torch.exp(below_largest(wide(x), dim))
-    return cast(powers / torch.sum(powers, [dim], keepdim=True), x.dtype)
+    # The sum is 1 or more: its inverse needs none of the care that a quotient takes.
+    return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
 
 
 @register(aten.log_softmax)
