@@ -68,7 +68,7 @@ def diagonalised(x: Tensor, labels: list[Label]) -> Labelled:
             i = labels.index(label)
             j = labels.index(label, i + 1)
             x = torch.diagonal(x, 0, i, j)
-            labels = [*labels[:i], *labels[i + 1:j], *labels[j + 1:], label]
+            labels = [*labels[:i], *labels[i + 1 : j], *labels[j + 1 :], label]
     return x, labels
 
 

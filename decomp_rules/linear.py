@@ -38,8 +38,11 @@ def matmul(x: Tensor, other: Tensor) -> Tensor:
     if x.dim() == 1:
         return torch.matmul(x.unsqueeze(0), other).squeeze(-2)
     if other.dim() == 2:
-        return torch.mm(folded(x), other) if x.dim() == 2 else torch.mm(folded(x), other).view(
-            *x.shape[:-1], other.shape[1])
+        return (
+            torch.mm(folded(x), other)
+            if x.dim() == 2
+            else torch.mm(folded(x), other).view(*x.shape[:-1], other.shape[1])
+        )
     batch = broadcast(x.shape[:-2], other.shape[:-2])
     product = torch.bmm(stacked(x, batch), stacked(other, batch))
     return product if len(batch) == 1 else product.view(*batch, x.shape[-2], other.shape[-1])
@@ -107,8 +110,9 @@ def addr(x: Tensor, vec1: Tensor, vec2: Tensor, beta: float = 1, alpha: float = 
 
 
 @register(aten._addmm_activation)
-def _addmm_activation(x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1,
-                      use_gelu: bool = False) -> Tensor:
+def _addmm_activation(
+    x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> Tensor:
     """ReLU or GELU of β x + α m₁ m₂."""
     out = torch.addmm(x, mat1, mat2, beta=beta, alpha=alpha)
     return torch.nn.functional.gelu(out) if use_gelu else torch.relu(out)
@@ -183,8 +187,7 @@ def linalg_vecdot(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
 @register(aten.linalg_cross)
 def linalg_cross(x: Tensor, other: Tensor, dim: int = -1) -> Tensor:
     """xᵢ₊₁ yᵢ₊₂ − xᵢ₊₂ yᵢ₊₁, the indices modulo 3."""
-    return (torch.roll(x, -1, dim) * torch.roll(other, -2, dim)
-            - torch.roll(x, -2, dim) * torch.roll(other, -1, dim))
+    return torch.roll(x, -1, dim) * torch.roll(other, -2, dim) - torch.roll(x, -2, dim) * torch.roll(other, -1, dim)
 
 
 @register(aten.cross)
@@ -206,8 +209,16 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 
 
 @register(aten._trilinear)
-def _trilinear(i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int],
-               expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Tensor:
+def _trilinear(
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
     """Σ i₁ i₂ i₃ over `sumdim`, each operand unsqueezed at its `expand`."""
     first, second, third = unsqueezed(i1, expand1), unsqueezed(i2, expand2), unsqueezed(i3, expand3)
     product = first * second * third
@@ -262,7 +273,8 @@ def broadcast(first: Sequence[int], second: Sequence[int]) -> list[int]:
 def same_sizes(first: Sequence[int], second: Sequence[int]) -> bool:
     """Whether two shapes are known to be the same, without asking about symbolic sizes."""
     return len(first) == len(second) and all(
-        n is m or (isinstance(n, int) and isinstance(m, int) and n == m) for n, m in zip(first, second))
+        n is m or (isinstance(n, int) and isinstance(m, int) and n == m) for n, m in zip(first, second)
+    )
 
 
 def unsqueezed(x: Tensor, dims: Sequence[int]) -> Tensor:
