@@ -107,8 +107,8 @@ _NDTRI_TAIL = {
 @float_math
 def erfcx(x: Tensor) -> Tensor:
     """e^x²·erfc(x), t times a polynomial in t = 1 / (1 + x/2) on the right, and 2·e^x² less that on the left."""
-    tail = _scaled_complement(torch.abs(x))
     negative = x < 0
+    tail = _scaled_complement(torch.where(negative, -x, x))
     return torch.where(negative, 2 * _exp_square(torch.where(negative, x, 0.0)) - tail, tail)
 
 
