@@ -115,8 +115,12 @@ _SEVERAL: dict[str, Function] = {
     "special_xlog1py": lambda m, x, y: x * m.log1p(y) if y > -1 and x else None,
     "logaddexp": lambda m, x, y: max(x, y) + m.log1p(m.exp(-abs(x - y))),
     "logaddexp2": lambda m, x, y: max(x, y) + m.log1p(m.mpf(2) ** -abs(x - y)) / m.log(m.mpf(2)),
-    "gelu": lambda m, x, approximate="none": x * m.erfc(-x / m.sqrt(m.mpf(2))) / 2 if approximate == "none" else None,
-    "special_zeta": lambda m, x, q: m.zeta(x, q) if 1 < x < 100 and 0 < q < 1e4 else None,
+    "gelu": lambda m, x, approximate="none": (
+        x * m.erfc(-x / m.sqrt(m.mpf(2))) / 2
+        if approximate == "none"
+        else x / (1 + m.exp(-2 * m.sqrt(2 / m.pi) * (x + m.mpf(0.044715) * x**3))) if abs(x) < 100 else None
+    ),
+    "special_zeta": lambda m, x, q: m.zeta(x, q) if 1.01 < x < 60 and 1e-3 < q < 1e3 else None,
     "polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x < 1e4 and n < 10 else None,
     "special_polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x < 1e4 and n < 10 else None,
     "special_gammainc": lambda m, a, x: m.gammainc(a, 0, x, regularized=True) if 0 < a < 200 and 0 < x < 300 else None,
