@@ -1,19 +1,21 @@
 """Complex numbers and the pairs of real numbers that they are: parts, pairs, conjugates, and what only asks about them.
 
-Two ops carry everything, `view_as_real` and `complex`, and each target does them with what it has: by looking at the
-bits, by a Fourier transform of four points, which neither multiplies nor rounds, or by turning with i and casting. All
-of them are differentiable. A cast of a complex number to a real one is its real part, exactly, whatever it is.
+Two ops carry everything, `view_as_real` and `complex`, and each target does them with what it has: by a Fourier
+transform of four points, which neither multiplies nor rounds, by looking at the bits, or by turning with i and casting.
+All of them are differentiable. A cast of a complex number to a real one is its real part, exactly, whatever it is.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
+import warnings
 
 import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, constant, same_size
+from decomp_rules.operands import cast, constant, is_scalar, same_size
 
 RULES = Rules()
 register = RULES.register
@@ -23,8 +25,11 @@ BY_FOURIER = (aten._fft_c2r, aten._fft_r2c)
 
 
 def real_part(x: Tensor) -> Tensor:
-    """The real part, exactly. (`Tensor.to` would warn that the rest is lost.)"""
-    return aten._to_copy.default(x, dtype=x.dtype.to_real())
+    """The real part, exactly, by a cast."""
+    with warnings.catch_warnings():
+        # PyTorch says once a process that the rest is lost: here it is meant to be.
+        warnings.simplefilter("ignore")
+        return x.to(x.dtype.to_real())
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,13 +46,6 @@ def imaginary_part(x: Tensor) -> Tensor:
 # From complex to real
 
 
-@register(aten.view_as_real)
-def view_as_real_by_bits(x: Tensor) -> Tensor:
-    """The bits of x read as pairs. Exact; the gradient is that of casts, which knows no infinity."""
-    bits = torch.stack([x], -1).view(x.dtype.to_real())
-    return _carrying(bits, real_part(torch.stack([x, x * -1j], -1)))
-
-
 @register(aten.view_as_real, needs=BY_FOURIER)
 def view_as_real_by_fourier(x: Tensor) -> Tensor:
     """Re z is a transform of one point, 2·Im z the last of the real transform of (−0, z, 0). Exact; where the double
@@ -55,9 +53,16 @@ def view_as_real_by_fourier(x: Tensor) -> Tensor:
     if _known_empty(x):
         return decline("a Fourier transform needs an element")
     doubled = aten._fft_c2r(_between(x, -0.0, 0.0), [x.dim()], 0, 4).select(-1, 3)
-    turned = real_part(x * -1j)
-    overflows = (torch.abs(doubled) == float("inf")) & (turned == turned)
-    return torch.stack([real_part(x), torch.where(overflows, turned, doubled * 0.5)], -1)
+    turned = _real_point(x * -1j)
+    overflows = (torch.abs(doubled) == math.inf) & (turned == turned)
+    return torch.stack([_real_point(x), torch.where(overflows, turned, doubled * 0.5)], -1)
+
+
+@register(aten.view_as_real)
+def view_as_real_by_bits(x: Tensor) -> Tensor:
+    """The bits of x read as pairs. Exact; the gradient is that of casts, which knows no infinity."""
+    bits = torch.stack([x], -1).view(x.dtype.to_real())
+    return _carrying(bits, real_part(torch.stack([x, x * -1j], -1)))
 
 
 @register(aten.view_as_real)
@@ -66,6 +71,14 @@ def view_as_real_by_turning(x: Tensor) -> Tensor:
     # The code of a graph would spell this number −1j, whose real part is −0.
     minus_i = torch.tensor(complex(0.0, -1.0), dtype=x.dtype, device=x.device)
     return torch.stack([real_part(x), real_part(x * minus_i)], -1)
+
+
+@register(aten.real, needs=BY_FOURIER)
+def real_by_fourier(x: Tensor) -> Tensor:
+    """The transform of one point. Exact."""
+    if not x.is_complex() or _known_empty(x):
+        return decline("a Fourier transform needs a complex element")
+    return _real_point(x)
 
 
 @register(aten.real)
@@ -89,15 +102,6 @@ def view_as_real_copy(x: Tensor) -> Tensor:
 # From real to complex
 
 
-@register(aten.complex)
-def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
-    """The bits of the pair read as one number, where they are not those of re + i·im, which has a gradient. Exact, but
-    the sign of a zero may be lost."""
-    real, imag = _broadcast(real, imag)
-    bits = torch.stack([real, imag], -1).view(_complex_dtype(real, imag)).squeeze(-1)
-    return _unless_different(_turned(real, imag), bits)
-
-
 @register(aten.complex, needs=BY_FOURIER)
 def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
     """The second of the transform of (re, 0, 0, im). Exact."""
@@ -107,6 +111,15 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
     nothing = torch.zeros_like(real)
     points = torch.stack([real, nothing, nothing, imag], -1)
     return aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1)
+
+
+@register(aten.complex)
+def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
+    """The bits of the pair read as one number, where they are not those of re + i·im, which has a gradient. Exact, but
+    the sign of a zero may be lost."""
+    real, imag = _broadcast(real, imag)
+    bits = torch.stack([real, imag], -1).view(_complex_dtype(real, imag)).squeeze(-1)
+    return _unless_different(_turned(real, imag), bits)
 
 
 @register(aten.complex, needs=(aten.take,))
@@ -153,15 +166,12 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
 # Conjugates
 
 
-@register(aten._conj, aten._conj_physical, aten._conj_copy)
-def conj_by_bits(x: Tensor) -> Tensor:
-    """The sign bit of the imaginary part turned, where that is not 2·Re z − z, which has a gradient. Exact, but a zero
-    may lose its sign."""
-    if not x.is_complex():
-        return x
-    pairs = torch.stack([x], -1).view(x.dtype.to_real())
-    signs = torch.tensor([1.0, -1.0], dtype=pairs.dtype, device=x.device)
-    return _unless_different(_mirrored(x), (pairs * signs).view(x.dtype).squeeze(-1))
+@register(aten._conj, aten._conj_physical)
+def conj_of_number(x: Any) -> Tensor:
+    """The conjugate of a constant, which backward graphs ask for."""
+    if not is_scalar(x):
+        return decline("only numbers")
+    return torch.full((), x.conjugate(), dtype=torch.complex128 if isinstance(x, complex) else None)
 
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy, needs=BY_FOURIER)
@@ -171,6 +181,17 @@ def conj_by_parts(x: Tensor) -> Tensor:
         return x
     re, im = parts(x)
     return torch.complex(re, -im)
+
+
+@register(aten._conj, aten._conj_physical, aten._conj_copy)
+def conj_by_bits(x: Tensor) -> Tensor:
+    """The sign bit of the imaginary part turned, where that is not 2·Re z − z, which has a gradient. Exact, but a zero
+    may lose its sign."""
+    if not x.is_complex():
+        return x
+    pairs = torch.stack([x], -1).view(x.dtype.to_real())
+    signs = torch.tensor([1.0, -1.0], dtype=pairs.dtype, device=x.device)
+    return _unless_different(_mirrored(x), (pairs * signs).view(x.dtype).squeeze(-1))
 
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
@@ -250,6 +271,10 @@ def _mirrored(x: Tensor) -> Tensor:
 def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     alike = x.dim() == y.dim() and all(map(same_size, x.shape, y.shape))
     return (x, y) if alike else torch.broadcast_tensors(x, y)
+
+
+def _real_point(x: Tensor) -> Tensor:
+    return aten._fft_c2r(x.unsqueeze(-1), [x.dim()], 0, 1).squeeze(-1)
 
 
 def _between(x: Tensor, first: float, last: float) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_numbers import imaginary_part, parts, real_part
+from decomp_rules.complex_numbers import imaginary_part, parts
 from decomp_rules.floating import is_tensor, promoted_in_any_order
 from decomp_rules.operands import cast, constant
 from decomp_rules.reduction import Dims, degrees, reduced_dims, root
@@ -79,7 +79,7 @@ def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
         return decline("only complex numbers")
     dims = reduced_dims(x, dim)
     point = x.detach()
-    largest = torch.amax(real_part(point), dims, keepdim=True)
+    largest = torch.amax(torch.real(point), dims, keepdim=True)
     shift = torch.where(torch.abs(largest) == math.inf, 0.0, largest)
     value = torch.log(torch.sum(torch.exp(point - shift), dims, keepdim=True)) + shift
     shares = torch.sum(torch.exp(x - value), dims, keepdim=True)
@@ -95,10 +95,11 @@ def logaddexp(x: Tensor, other: Tensor) -> Tensor:
     if not dtype.is_complex:
         return decline("only complex numbers")
     x, other = cast(x, dtype), cast(other, dtype)
-    swap = real_part(x) < real_part(other)
+    first, second = torch.real(x), torch.real(other)
+    swap = first < second
     larger, smaller = torch.where(swap, other, x), torch.where(swap, x, other)
     total = larger + torch.log1p(torch.exp(smaller - larger))
-    return torch.where((torch.abs(real_part(larger)) == math.inf) & (real_part(x) == real_part(other)), x, total)
+    return torch.where((torch.abs(first) == math.inf) & (first == second), x, total)
 
 
 @register(aten.l1_loss)
