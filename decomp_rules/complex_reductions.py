@@ -98,7 +98,9 @@ def logaddexp(x: Tensor, other: Tensor) -> Tensor:
     first, second = torch.real(x), torch.real(other)
     swap = first < second
     larger, smaller = torch.where(swap, other, x), torch.where(swap, x, other)
-    total = larger + torch.log1p(torch.exp(smaller - larger))
+    # So far below, and of −∞ above all, it adds nothing: e^−1000 is 0.
+    below = torch.real(smaller) - torch.real(larger) < -1000
+    total = larger + torch.log1p(torch.exp(torch.where(below, -1000.0, smaller - larger)))
     return torch.where((torch.abs(first) == math.inf) & (first == second), x, total)
 
 
