@@ -72,7 +72,7 @@ def prod_by_halves(x: Tensor, dim: int | None = None, keepdim: bool = False,
     if not isinstance(size, int):
         return decline("the size of the dimension is not known")
     if size == 0:
-        return decline("the dimension is empty")
+        return cast(torch.sum(factors, [at], keepdim and dim is not None) + 1, result)
     while size > 1:
         half = size // 2
         product = factors.narrow(at, 0, half) * factors.narrow(at, half, half)
