@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Rules, decline
+from decomp import Rules
 from decomp_rules.floating import float_math, polynomial
 from decomp_rules.operands import ramp
 
@@ -195,12 +195,9 @@ def _logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @register(aten.mvlgamma)
+@float_math
 def mvlgamma(x: Tensor, p: int) -> Tensor:
     """p(p−1)/4·ln π + Σ lnΓ(x − j/2) over 0 ≤ j < p."""
-    if x.is_complex():
-        return decline("only real numbers")
-    if not x.is_floating_point():
-        x = x.to(torch.get_default_dtype())
     steps = ramp(x, p, dtype=x.dtype) * -0.5
     return torch.sum(torch.lgamma(torch.unsqueeze(x, -1) + steps), [-1]) + p * (p - 1) / 4 * math.log(math.pi)
 
