@@ -15,6 +15,7 @@ from decomp.trials import Function, Trial, takes
 OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool)
 LOWERED = ("int64",)
 """Targets are measured in these."""
+LARGE = 2.0**20
 TOLERANCE = 2.0**-17
 """Relative to each value: results in float are measured in ULP elsewhere."""
 
@@ -23,7 +24,7 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
     """The call in other dtypes, each with its name: "int64", "float32 with float64". Only those that the
     op takes; nothing for an op without float tensors."""
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
-    if not floats:
+    if not floats or sample.exact == "shape":
         return
     pointwise = sample.pointwise
     for dtype in OTHERS:
@@ -51,7 +52,12 @@ def verdict(what: Trial, function: Function) -> str:
     except Exception as error:  # whatever a rule raises is a finding
         return f"fails: {str(error).strip().partition(chr(10))[0]}"
     for mine, theirs in zip(found, own):
-        wrong = _differs(mine, theirs).flatten().nonzero().flatten()
+        differs = _differs(mine, theirs)
+        if what.pointwise and theirs.is_floating_point():
+            # Of large integers PyTorch's float kernels may be wrong themselves; those of floats are measured elsewhere.
+            inputs = [t for t in what.sample.tensors if t.shape == theirs.shape]
+            differs &= torch.stack([t.double().abs() <= LARGE for t in inputs]).all(0) if inputs else True
+        wrong = differs.flatten().nonzero().flatten()
         if len(wrong):
             at = int(wrong[0])
             inputs = ", ".join(str(t.flatten()[at].item()) for t in what.sample.tensors if t.numel() > at)

@@ -67,6 +67,12 @@ class Reference:
                 self.exact.low[i] = low
         return changed
 
+    def forget(self, indices: Iterable[int]) -> None:
+        """Leave points out that mpmath has not computed: they are compared with nothing."""
+        for i in indices:
+            if i not in (self.known or ()):
+                self.exact.high[i] = float("nan")
+
     def at(self, index: int) -> tuple[float, float] | None:
         """The exact value at a point as the sum of two float64; None where mpmath has no word."""
         if self.function is None or self.spent > PATIENCE:
