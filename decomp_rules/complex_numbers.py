@@ -16,6 +16,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.operands import cast, constant, is_scalar, same_size
+from decomp_rules.reduction import known_empty
 
 RULES = Rules()
 register = RULES.register
@@ -50,7 +51,7 @@ def imaginary_part(x: Tensor) -> Tensor:
 def view_as_real_by_fourier(x: Tensor) -> Tensor:
     """Re z is a transform of one point, 2·Im z the last of the real transform of (−0, z, 0). Exact; where the double
     overflows, by turning z."""
-    if _known_empty(x):
+    if known_empty(x):
         return decline("a Fourier transform needs an element")
     doubled = aten._fft_c2r(_between(x, -0.0, 0.0), [x.dim()], 0, 4).select(-1, 3)
     turned = _real_point(x * -1j)
@@ -76,7 +77,7 @@ def view_as_real_by_turning(x: Tensor) -> Tensor:
 @register(aten.real, needs=BY_FOURIER)
 def real_by_fourier(x: Tensor) -> Tensor:
     """The transform of one point. Exact."""
-    if not x.is_complex() or _known_empty(x):
+    if not x.is_complex() or known_empty(x):
         return decline("a Fourier transform needs a complex element")
     return _real_point(x)
 
@@ -105,7 +106,7 @@ def view_as_real_copy(x: Tensor) -> Tensor:
 @register(aten.complex, needs=BY_FOURIER)
 def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
     """The second of the transform of (re, 0, 0, im). Exact."""
-    if _known_empty(real) or _known_empty(imag):
+    if known_empty(real) or known_empty(imag):
         return decline("a Fourier transform needs an element")
     real, imag = _broadcast(real, imag)
     nothing = torch.zeros_like(real)
@@ -285,7 +286,3 @@ def _between(x: Tensor, first: float, last: float) -> Tensor:
 
 def _complex_dtype(real: Tensor, imag: Tensor) -> torch.dtype:
     return torch.promote_types(real.dtype, imag.dtype).to_complex()
-
-
-def _known_empty(x: Tensor) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in x.shape)

@@ -49,7 +49,7 @@ def std(
 @register(aten.var_mean)
 def var_mean(
     x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+) -> Any:
     """var and mean."""
     if not x.is_complex():
         return decline("only complex numbers")
@@ -59,7 +59,7 @@ def var_mean(
 @register(aten.std_mean)
 def std_mean(
     x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+) -> Any:
     """std and mean."""
     if not x.is_complex():
         return decline("only complex numbers")

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.complex_numbers import parts, real_part
 from decomp_rules.operands import cast
+from decomp_rules.reduction import known_empty
 
 RULES = Rules()
 register = RULES.register
@@ -36,7 +37,7 @@ STEP = 16
 @register(aten._fft_c2c, needs=(aten._fft_r2c,))
 def complex_by_real_transforms(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
     """F(re + i·im) = F(re) + i·F(im); the inverse is the transform of the mirrored input."""
-    if _known_empty(x):
+    if known_empty(x):
         return decline("the kernel needs an element")
     first, second = parts(x if forward else mirrored(x, dim))
     dims = list(dim)
@@ -108,10 +109,6 @@ def _count(x: Tensor, dims: Sequence[int]) -> Any:
 
 def _known_sizes(x: Tensor, dims: Sequence[int]) -> bool:
     return all(isinstance(x.shape[d], int) for d in dims)
-
-
-def _known_empty(x: Tensor) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in x.shape)
 
 
 def _along(x: Tensor, dims: Sequence[int], forward: bool) -> Tensor:
