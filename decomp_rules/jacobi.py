@@ -33,7 +33,8 @@ LIMIT = 32
 
 def sweeps(n: int, dtype: torch.dtype) -> int:
     """How many sweeps leave nothing off the diagonal but rounding, for random matrices, graded ones, clusters and
-    eigenvalues that are all ±1 (found by trial up to n = 48; half of it is enough for random matrices)."""
+    eigenvalues that are all ±1 (found by trial up to n = 48; for random matrices two thirds are enough). Eigenvalues
+    and singular values of random and graded float32 matrices are then off by 0.4 to 0.8 times what LAPACK's are."""
     if n < 3:
         return n - 1
     return 1 + math.ceil((1.85 if dtype in (torch.float32, torch.complex64) else 3.2) * math.log2(n))

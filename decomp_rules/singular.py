@@ -169,7 +169,8 @@ def _orthogonalising(a: Tensor) -> Tensor:
     m, n = a.shape[-2:]
     both = torch.cat([a, identity(a, n).expand(*a.shape[:-2], n, n)], -2)
     games = jacobi.tournament(a, n)
-    for _ in range(jacobi.sweeps(n, a.dtype)):
+    # One sweep more than for eigenvalues where many columns are graded: it is their products that are turned.
+    for _ in range(jacobi.sweeps(n, a.dtype) + (n > 8)):
         for apart in games.apart:
             image = leading(both, m)
             both = torch.matmul(both, jacobi.rotation(torch.matmul(adjoint(image), image), apart, games))

@@ -138,3 +138,13 @@ def test_sweeps_are_enough_for_clusters_and_graded_matrices(dtype: torch.dtype) 
         q = torch.linalg.qr(sample(20, n, n, dtype=dtype))[0]
         for spectrum in (torch.logspace(0, -12, n), torch.arange(n) % 2 * 2 - 1.0, 1 + 1e-6 * torch.arange(n)):
             checked_eigenpairs(q @ (spectrum.to(dtype).unsqueeze(-1) * q.mH), "L")
+
+
+def test_singular_values_of_graded_rows_are_as_good_as_lapacks() -> None:
+    x = torch.logspace(0, -5, 12).unsqueeze(-1) * sample(30, 12, 12)
+    exact = torch.linalg.svdvals(x.double())
+
+    def error(values: torch.Tensor) -> float:
+        return float(((values.double() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+
+    assert error(singular._linalg_svd(x)[1]) <= 2 * error(torch.linalg.svdvals(x))
