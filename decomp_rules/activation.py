@@ -45,10 +45,18 @@ def silu(x: Tensor) -> Tensor:
 
 
 @register(aten.gelu)
-@float_math
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x·(1 + erf(x/√2)) / 2, or with "tanh" x·sigmoid(√(8/π)·(x + 0.044715·x³)), which is the same as with tanh and
     keeps its digits in the lower tail."""
+    value = _gelu(x, approximate)
+    if approximate == "none" and x.dtype in (torch.float32, torch.bfloat16):
+        # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
+        return value + x * 0.0
+    return value
+
+
+@float_math
+def _gelu(x: Tensor, approximate: str) -> Tensor:
     if approximate == "tanh":
         return x * torch.sigmoid(tanh_argument(x))
     return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))

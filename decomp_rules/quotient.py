@@ -106,7 +106,7 @@ def remainder(x: Any, other: Any) -> Tensor:
     if isinstance(operands, Declined):
         return operands
     dtype, x, y = operands
-    rest = torch.fmod(x, y)
+    rest = cast(torch.fmod(cast(x, dtype), cast(y, dtype)), x.dtype)
     other_side = torch.logical_and(rest != 0, (rest < 0) != (y < 0))
     return cast(torch.where(other_side, rest + y, rest), dtype)
 
@@ -132,9 +132,10 @@ def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> 
     nothing = a < b
     rest = way(a, b)
     signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
-    # x mod 0, and, as PyTorch's vectorised kernel has it, x mod y where x / y overflows.
+    # Not only x mod 0 is NaN: PyTorch's vectorised kernel of float32 loses what has a quotient that overflows.
     half_range = 2.0**64 if x.dtype == torch.float32 else 2.0**512
-    value = torch.where(b * half_range <= a * (1 / half_range), math.nan, signed)
+    lost = modulus == 0 if dtype in HALVES else b * half_range <= a * (1 / half_range)
+    value = torch.where(lost, math.nan, signed)
     # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
     count = torch.trunc((a - rest) * torch.reciprocal(b) + 0.5)
     count = torch.where(nothing, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
