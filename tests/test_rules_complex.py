@@ -13,6 +13,7 @@ import torch
 
 import decomp
 from decomp_rules import targets
+from decomp_rules.complex_numbers import conj_of_number
 
 INF, NAN = float("inf"), float("nan")
 PLACES = [complex(a, b) for a in (0.0, 1.0, -2.5, INF, -INF, NAN, 1e38, 1e-40) for b in (0.0, -3.0, INF, NAN, 1e-40)]
@@ -165,3 +166,23 @@ def test_polar_coordinates() -> None:
     for target in TARGETS:
         found = lowered(torch.polar, target, size, angle)(size, angle)
         torch.testing.assert_close(found, torch.polar(size, angle), equal_nan=True)
+
+
+def test_numbers_over_tensors_in_a_symbolic_trace() -> None:
+    class Over(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return 1 / z + (2 + 1j) / z + (1 == z)
+
+    z = torch.tensor([1 + 1j, 2.0, -3j])
+    traced = torch.fx.symbolic_trace(Over())
+    torch.testing.assert_close(decomp.lower(traced, to=targets.tinygrad, args=(z,)).result(z), Over()(z))
+
+
+def test_backward_graphs_may_ask_for_the_conjugate_of_a_number() -> None:
+    assert conj_of_number(1 + 2j).item() == 1 - 2j
+
+
+def test_what_is_infinitely_small_adds_nothing() -> None:
+    z, w = torch.tensor([3 + 1j, -INF + 0j]), torch.tensor([-INF + 0j, 3 + 1j])
+    for target in TARGETS:
+        torch.testing.assert_close(lowered(torch.logaddexp, target, z, w)(z, w), torch.tensor([3 + 1j, 3 + 1j]))
