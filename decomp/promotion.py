@@ -21,10 +21,11 @@ TOLERANCE = 2.0**-17
 
 
 def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
-    """The call in other dtypes, each with its name: "int64", "float32 with float64". Only those that the
-    op takes; nothing for an op without float tensors."""
+    """The call in other dtypes, each with its name: "int64", "float32 with float64"; those that the op takes, and none
+    for an op without float tensors."""
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
-    if not floats or sample.exact == "shape":
+    # Kernels of gradients never see integers; smooth_l1_loss_backward of torch 2.13 divides by zero on them, and crashes.
+    if not floats or sample.exact == "shape" or "_backward" in str(sample.overload):
         return
     pointwise = sample.pointwise
     for dtype in OTHERS:

@@ -8,9 +8,11 @@ import functools
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from decomp import Sample
 from decomp_rules.samples import layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
     GPT as GPT,
     LSTM as LSTM,
@@ -29,11 +31,21 @@ _TABLES = (pointwise, reductions, shapes, matrices, layers)
 CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table.CALLS}, _TABLES, {})
 """Calls of ops whose arguments a schema does not tell, by name: functions that make them."""
 
+FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
+    "torch.nn.functional.softsign": lambda: (Sample(F.softsign, (f(4, 4),), elementwise=True),),
+    "torch.nn.functional.tanhshrink": lambda: (Sample(F.tanhshrink, (f(4, 4),), elementwise=True),),
+    "torch.nn.functional.normalize": lambda: (Sample(F.normalize, (f(3, 8),)), Sample(F.normalize, (f(3, 8), 1.0, 0))),
+    "torch.nn.functional.interpolate": lambda: (Sample(F.interpolate, (f(2, 3, 5, 4), [7, 9])),),
+    "torch.nn.functional.grid_sample": lambda: (Sample(F.grid_sample, (f(2, 3, 5, 6), f(2, 3, 4, 2).tanh())),),
+    "torch.nn.functional.gaussian_nll_loss": lambda: (Sample(F.gaussian_nll_loss, (f(5, 4), f(5, 4), p(5, 4))),),
+}
+"""Sample calls of functions that are no ATen op."""
+
 
 def calls_of(op: Any) -> tuple[Sample, ...]:
     """Sample calls of an op: those of `CALLS`; else, for a pointwise op, one guessed from the schema an overload."""
     if not isinstance(op, torch._ops.OpOverloadPacket):
-        return ()
+        return FUNCTIONS[op]() if op in FUNCTIONS else ()
     namespace, _, name = op._qualified_op_name.partition("::")
     given = CALLS.get(name) if namespace == "aten" else None
     exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN else "float64"

@@ -156,6 +156,17 @@ CALLS: Calls = {
         (f(2, 4, 5, 5), f(4, 3, 2, 2), None, [1, 1], [0, 0], [0, 0], 2),
     ),
     "conv_transpose3d": lambda: ((f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2)),),
+    "_convolution_mode": lambda: ((f(2, 4, 8, 8), f(6, 4, 3, 3), f(6), [1, 1], "same", [1, 1], 1),),
+    **{
+        name: (lambda: ((f(2, 4, 8, 8), f(6, 4, 3, 3), [3, 3], f(6), [2, 2], [1, 1]),))
+        for name in ("thnn_conv2d", "_slow_conv2d_forward", "slow_conv_dilated2d")
+    },
+    **{
+        name: (lambda: ((f(1, 2, 4, 4, 4), f(3, 2, 2, 2, 2), [2, 2, 2], f(3), [1, 1, 1], [0, 0, 0]),))
+        for name in ("slow_conv3d", "slow_conv3d_forward", "slow_conv_dilated3d")
+    },
+    "slow_conv_transpose2d": lambda: ((f(2, 4, 5, 5), f(4, 6, 2, 2), [2, 2], f(6), [2, 2]),),
+    "slow_conv_transpose3d": lambda: ((f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2), [2, 2, 2], f(3), [2, 2, 2]),),
     "conv_tbc": lambda: ((f(9, 2, 4), f(3, 4, 5), f(5), 1),),
     # pools
     **{f"max_pool{n}d": partial(_pools, n, [1]) for n in (1, 2, 3)},
