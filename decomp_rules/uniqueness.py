@@ -17,6 +17,11 @@ RULES = Rules()
 register = RULES.register
 
 
+# Seen on torch 2.13: `torch.unique_consecutive(x, dim=-1)` on fake tensors has all dimensions twice but the last.
+WRONG_RANK = "PyTorch itself takes the result of a negative dimension to have another rank"
+RULES.limit(aten.unique_consecutive, reason=WRONG_RANK, when=lambda call: (call.arguments.get("dim") or 0) < 0)
+
+
 @register(aten.argwhere, needs=(aten.nonzero,))
 def argwhere(x: Tensor) -> Tensor:
     """nonzero. Exactly the op."""
@@ -65,7 +70,7 @@ def unique_consecutive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The elements, or the slices, that differ from the one before. Exactly the op."""
     if dim is not None and dim < 0:
-        return decline("PyTorch's own metadata has another rank for a negative dimension")  # seen on torch 2.13
+        return decline(WRONG_RANK)
     if dim is not None:
         return unique_dim_consecutive(x, dim, return_inverse, return_counts)
     values = x.reshape(-1)
