@@ -24,7 +24,7 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
     """The call in other dtypes, each with its name: "int64", "float32 with float64"; those that the op takes, and none
     for an op without float tensors."""
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
-    # Kernels of gradients never see integers; smooth_l1_loss_backward of torch 2.13 divides by zero on them, and crashes.
+    # Kernels of gradients never see integers: smooth_l1_loss_backward of torch 2.13 divides by zero, and crashes.
     if not floats or sample.exact == "shape" or "_backward" in str(sample.overload):
         return
     pointwise = sample.pointwise
