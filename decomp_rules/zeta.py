@@ -143,8 +143,8 @@ def zeta(x: Tensor, other: Tensor) -> Tensor:
     fractional = torch.floor(s.detach()) != s
     mirrored = torch.where(fractional, math.nan, over_all - sign * value)
     value = torch.where(left, torch.where(torch.floor(q.detach()) == q, math.inf, mirrored), value)
-    # Of an infinite order PyTorch's kernel has no number, where the first term is 0.
-    number = torch.logical_and(1 <= s, torch.logical_or(s != math.inf, q <= 1))
+    # Of an order whose powers overflow PyTorch's kernel has no number, where the first term is 0.
+    number = torch.logical_and(1 <= s, torch.logical_or(s < 1e13, q <= 1))
     return torch.where(s == 1, math.inf, torch.where(torch.logical_or(number, s != s), value, math.nan))
 
 
@@ -173,5 +173,5 @@ def _zeta(s: Tensor, q: Tensor) -> Tensor:
 
 
 def _restored(s: Tensor, z: Tensor, lost: Tensor) -> Tensor:
-    """(z + lost)^−s / z^−s, for what the rounding of z has lost: it counts s times."""
-    return 1 - s * (lost.detach() * torch.reciprocal(z.detach()))
+    """(z + lost)^−s / z^−s, for what the rounding of z has lost: it counts s times. Where z < 1 that is nothing."""
+    return 1 - s * (lost.detach() * torch.reciprocal(torch.clamp(z.detach(), min=1.0)))
