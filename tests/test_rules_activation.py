@@ -107,8 +107,7 @@ def test_no_nan_gradient_at_a_finite_input(op: Any, arguments: Any, bound: Any) 
 def test_nan_and_infinities_come_out_as_from_the_op(op: Any, arguments: Any, bound: Any) -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf])
     (rule,) = RULES[op]
-    found, expected = rule.function(x, *arguments), op(x.double(), *arguments)
-    torch.testing.assert_close(found, expected.float(), equal_nan=True)
+    torch.testing.assert_close(rule.function(x, *arguments), op(x, *arguments), equal_nan=True)
 
 
 def gradient(function: Callable[..., Tensor], x: Tensor, arguments: Any) -> Tensor:
