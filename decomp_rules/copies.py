@@ -106,27 +106,6 @@ def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
     return torch.cat(parts, dim + 1)
 
 
-@register(aten.fill)
-def fill(x: Tensor, value: Any) -> Tensor:
-    """The value, in the shape and dtype of x, whose gradient is a 0 that is there. Exactly the op."""
-    if not isinstance(value, (bool, int, float, complex, torch.SymInt, torch.SymFloat)):
-        return _tied(x, cast(value, x.dtype))
-    if not x.is_floating_point() and not x.is_complex():
-        return torch.full(x.shape, value, dtype=x.dtype, device=x.device)
-    return _tied(x, torch.full((), value, dtype=x.dtype, device=x.device))
-
-
-@register(aten.zero)
-def zero(x: Tensor) -> Tensor:
-    """Zeros in the shape and dtype of x, whose gradient is a 0 that is there. Exactly the op."""
-    return fill(x, False if x.dtype == torch.bool else 0)
-
-
-def _tied(x: Tensor, value: Tensor) -> Tensor:
-    """The value everywhere; x is never taken, but a training graph stays connected to it."""
-    return torch.where(torch.full((), False, dtype=torch.bool, device=x.device), x, value)
-
-
 @register(aten.resize)
 def resize(x: Tensor, size: Sequence[Any]) -> Tensor:
     """The elements in a row, cut to another size, or followed by zeros, which are as good as what memory held."""

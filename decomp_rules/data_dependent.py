@@ -111,57 +111,6 @@ RULES.limit(aten.index, aten._unsafe_index, reason=SHAPE, when=_masked)
 RULES.limit(aten.one_hot, reason=SHAPE, when=lambda call: call.arguments.get("num_classes", -1) == -1)
 
 
-@register(aten.masked_select, needs=("index",))
-def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """What stands where the mask is true, by the index that a mask is. Exact."""
-    x, mask = torch.broadcast_tensors(x, mask)
-    return x[mask]
-
-
-LISTING = (aten.nonzero, aten.index)
-"""What a target has to know for results that are as long as there are different elements."""
-
-
-@register(aten._unique2, needs=LISTING)
-def _unique2(
-    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The first of each run of equal elements once they are sorted. NaN is different from itself, as in the op."""
-    if _empty(x):
-        return decline("no elements")
-    ordered, order = torch.sort(x.reshape(-1))
-    values, number, counts = _runs(ordered)
-    inverse = torch.zeros_like(number).scatter(0, order, number).reshape(x.shape)
-    nothing = torch.full((0,), 0, dtype=torch.int64, device=x.device)
-    return values, inverse if return_inverse or return_counts else nothing, counts if return_counts else nothing
-
-
-@register(aten.unique_consecutive, needs=LISTING)
-def unique_consecutive(
-    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The first of each run of equal elements."""
-    if dim is not None or _empty(x):
-        return decline("only elements of all dimensions, and at least one")
-    values, number, counts = _runs(x.reshape(-1))
-    nothing = torch.full((0,), 0, dtype=torch.int64, device=x.device)
-    return values, number.reshape(x.shape) if return_inverse else nothing, counts if return_counts else nothing
-
-
-def _empty(x: Tensor) -> bool:
-    return any(type(size) is int and size == 0 for size in x.shape)
-
-
-def _runs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first element of each run of equal ones, the number of each element's run, and how long the runs are."""
-    begin = torch.full((1,), True, dtype=torch.bool, device=x.device)
-    begins = torch.cat([begin, x[1:] != x[:-1]])
-    number = torch.cumsum(begins, 0) - 1
-    places = torch.nonzero(begins).squeeze(1)
-    counts = torch.zeros_like(places).scatter_add(0, number, torch.ones_like(number))
-    return x[begins], number, counts
-
-
 @register(aten.repeat_interleave)
 def repeat_interleave(repeats: Tensor, output_size: Any = None) -> Tensor:
     """Place i, repeatsᵢ times, for as many as are said to come out: how many runs have ended there. Exactly the op."""

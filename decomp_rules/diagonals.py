@@ -79,9 +79,3 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
 def diagflat(x: Tensor, offset: int = 0) -> Tensor:
     """All elements on the diagonal of a matrix."""
     return torch.diag_embed(x.reshape(-1), offset)
-
-
-@register(aten.trace)
-def trace(x: Tensor) -> Tensor:
-    """The sum of the diagonal."""
-    return torch.sum(torch.diagonal(x), dim=[0])
