@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import decomp
 from decomp.cli import app
+from decomp_rules import RULES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,3 +57,14 @@ def test_the_map_names_files_that_exist():
     named = re.findall(r"`((?:decomp|decomp_rules|tests)/[\w./]*)`", README)
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_what_is_declared_to_be_out_of_reach_is_listed():
+    section = README.partition("## What is reached")[2].partition("\n## ")[0]
+    reasons = {limitation.reason for limitation in RULES.limitations}
+    assert [reason for reason in sorted(reasons) if f"- {reason}: " not in section.replace("\n  ", " ")] == []
+
+
+def test_the_table_is_the_one_that_was_measured():
+    table = (ROOT / "benchmarks" / "results" / "rules.md").read_text().partition("\n\n")[2].strip()
+    assert table in README
