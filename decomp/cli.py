@@ -146,6 +146,7 @@ def certify(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or a rule.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every rule of the library.")] = False,
     family: Annotated[str | None, typer.Option(help="The rules of one module of the library: activation.")] = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Only rules that changed since they were measured.")] = False,
     to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
     stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
@@ -159,8 +160,10 @@ def certify(
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
     with _failing(debug, as_json):
-        chosen = _chosen_rules(name, family, everything)
         before = certificates.committed()
+        chosen = _chosen_rules(name, family, everything or stale)
+        if stale:
+            chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
         else:
@@ -196,7 +199,7 @@ def _chosen_rules(name: str | None, family: str | None, everything: bool) -> lis
         if not rules:
             raise Unusable(f"no family {family!r}.{_near(family, known)} There are {', '.join(known)}")
     elif not everything:
-        raise Unusable("which rules? Name an op, or pass --family FAMILY or --all")
+        raise Unusable("which rules? Name an op, or pass --family FAMILY, --stale or --all")
     return rules
 
 

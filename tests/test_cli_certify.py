@@ -51,7 +51,7 @@ def test_only_rules_of_one_argument_can_be_drawn(kept, tmp_path):
 
 
 def test_which_rules_must_be_said(kept):
-    assert said(run("certify")) == (2, "error: which rules? Name an op, or pass --family FAMILY or --all")
+    assert said(run("certify")) == (2, "error: which rules? Name an op, or pass --family FAMILY, --stale or --all")
     code, text = said(run("certify", "--family", "activatoin"))
     assert code == 2
     assert text.startswith("error: no family 'activatoin'. Did you mean 'activation'")
