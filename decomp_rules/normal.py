@@ -132,8 +132,8 @@ def _exp_square(x: Tensor, sign: int = 1) -> Tensor:
 def log_ndtr(x: Tensor) -> Tensor:
     """ln Φ(x) = log1p(−erfc(x/√2) / 2), below −1 as ln(e^y²·erfc(y) / 2) − x²/2 with y = −x/√2."""
     left = x < -1
-    y = torch.where(left, x, -1.0) * -math.sqrt(0.5)
-    below = torch.log(0.5 * _scaled_complement(y)) - (0.5 * x) * x
+    low = torch.where(left, x, -1.0)
+    below = torch.log(0.5 * _scaled_complement(low * -math.sqrt(0.5))) - (0.5 * low) * low
     above = torch.log1p(-0.5 * torch.erfc(torch.where(left, 0.0, x) * math.sqrt(0.5)))
     return torch.where(left, below, above)
 

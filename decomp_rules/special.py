@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.floating import float_math
+from decomp_rules.floating import float_math, polynomial
 
 RULES = Rules()
 register = RULES.register
@@ -33,13 +33,21 @@ def entr(x: Tensor) -> Tensor:
     return torch.where(zero, at_zero, torch.where(x < 0, -math.inf, product))
 
 
+# sin y / y in powers of y², enough of them for |y| ≤ π/4.
+_SINC = {dtype: tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(n)) for dtype, n in (
+    (torch.float32, 6), (torch.float64, 10),
+)}  # fmt: skip
+
+
 @register(aten.sinc)
 @float_math
 def sinc(x: Tensor) -> Tensor:
-    """sin(πx) / (πx), 1 at 0. As PyTorch's, off by the rounding of πx."""
-    zero = x == 0
-    angle = torch.where(zero, 1.0, x) * math.pi
-    return torch.where(zero, 1.0, torch.sin(angle) / angle)
+    """sin(πx) / (πx), up to 1/4 by its series, so that the gradient keeps its digits next to 0, where that of the
+    quotient has none. As PyTorch's, off by the rounding of πx."""
+    near = torch.abs(x) <= 0.25
+    inner = torch.where(near, x, 0.0) * math.pi
+    outer = torch.where(near, 1.0, x) * math.pi
+    return torch.where(near, polynomial(inner * inner, _SINC[x.dtype]), torch.sin(outer) / outer)
 
 
 @register(aten.deg2rad)
