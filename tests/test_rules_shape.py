@@ -7,7 +7,7 @@ import torch
 from decomp_rules import diagonals, operands, shape, slicing
 
 aten = torch.ops.aten
-RULES = shape.RULES | slicing.RULES | diagonals.RULES
+RULES = shape.RULES | slicing.RULES | diagonals.RULES | reduction.RULES
 CUBE = torch.arange(24.0).view(2, 3, 4)
 STRIDED = [CUBE, CUBE.transpose(0, 2), CUBE[:, ::2], CUBE[:, :, 1:3], CUBE[0].expand(5, 3, 4), CUBE.permute(1, 0, 2),
            torch.tensor(3.0), torch.zeros(0, 3), torch.zeros(1, 4).expand(3, 4)]
