@@ -4,7 +4,7 @@ import pytest
 from rule_agreement import agrees, lowered_agrees
 import torch
 
-from decomp_rules import diagonals, operands, shape, slicing
+from decomp_rules import diagonals, operands, reduction, shape, slicing
 
 aten = torch.ops.aten
 RULES = shape.RULES | slicing.RULES | diagonals.RULES | reduction.RULES
