@@ -42,10 +42,10 @@ class Comparison:
             tally.add(results)
 
     def _results(self, found: torch.Tensor, own: torch.Tensor, exact: Exact) -> Results:
-        flat_exact = Exact(exact.high.flatten(), None if exact.low is None else exact.low.flatten())
+        parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))
         return Results(
             found.detach().flatten(),
-            flat_exact,
+            Exact(*parts),
             own.detach().flatten(),
             pointwise=self.what.pointwise and found.numel() > 1,
             naming=self._name,

@@ -17,6 +17,8 @@ class Exact:
 
     high: torch.Tensor
     low: torch.Tensor | None = None
+    unknown: torch.Tensor | None = None
+    """Bool: where nothing is known after all, so that nothing is to be compared."""
 
     def rounded(self, dtype: torch.dtype) -> torch.Tensor:
         """The nearest values of `dtype`."""

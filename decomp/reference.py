@@ -70,8 +70,8 @@ class Reference:
     def forget(self, indices: Iterable[int]) -> None:
         """Leave points out that mpmath has not computed: they are compared with nothing."""
         for i in indices:
-            if i not in (self.known or ()):
-                self.exact.high[i] = float("nan")
+            if i not in (self.known or ()) and self.exact.unknown is not None:
+                self.exact.unknown[i] = True
 
     def at(self, index: int) -> tuple[float, float] | None:
         """The exact value at a point as the sum of two float64; None where mpmath has no word."""

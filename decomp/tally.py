@@ -88,8 +88,11 @@ class Tally:
         wrong = ours.special & ~_same_kind(results)
         if results.loose:
             wrong |= _far_off(results, unit)
+        unknown = results.exact.unknown
+        known = ~unknown if unknown is not None else torch.ones_like(wrong)
+        wrong &= known
         self._mismatched(wrong, results)
-        good = ours.error.isfinite() & ~wrong
+        good = ours.error.isfinite() & ~wrong & known
         if not results.counted:
             return
         if bool(good.any()):
@@ -98,7 +101,7 @@ class Tally:
             if float(error[at]) > self.largest or not self.worst:
                 self.largest, self.worst = float(error[at]), results.naming(at)
             self.points, self.total = self.points + int(good.sum()), self.total + float(error.sum())
-        fine = own.error.isfinite()
+        fine = own.error.isfinite() & known
         theirs = torch.where(fine, own.error, 0.0)
         self.own_points, self.own_total = self.own_points + int(fine.sum()), self.own_total + float(theirs.sum())
         self.own_largest = max(self.own_largest, float(theirs.max()))
