@@ -118,6 +118,10 @@ def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Pro
     return _prepared(graph, tracer.root, "module", inline)
 
 
+class NeedsData(CaptureError):
+    """An op of the program does not run on fake tensors, because it reads their data."""
+
+
 def _traced_instead(
     model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, inline: Any, infer: Any, refused: CaptureError
 ) -> Program:
@@ -133,9 +137,20 @@ def _traced_instead(
 def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any, infer: Infer | None) -> Program:
     _lint(model.graph)
     program = _prepared(model.graph, model, "graph", inline)
-    if program.mode is None and (args is not None or kwargs):
-        program = _with_metadata(program, args or (), kwargs or {}, infer)
-    return program
+    if program.mode is not None or args is None and not kwargs:
+        return program
+    try:
+        return _with_metadata(program, args or (), kwargs or {}, infer)
+    except NeedsData as refused:
+        return _exported_instead(model, args or (), kwargs or {}, refused)
+
+
+def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Program:
+    """The graph by export, where it has sizes that are data, for which only an exported graph has symbols."""
+    try:
+        return _exported(_export(model, args, kwargs, None), "captured")
+    except CaptureError:
+        raise refused from refused.__cause__
 
 
 def _prepared(graph: fx.Graph, root: nn.Module, kind: str, inline: Any) -> Program:
@@ -176,8 +191,8 @@ def _with_metadata(
     except NotLowered:
         raise
     except Exception as error:
-        remedy = "\n  to do: pass the nn.Module, or what torch.export.export makes of it" if _lacks_data(error) else ""
-        raise CaptureError(f"the program does not run on the example inputs: {_first_line(error)}{remedy}") from error
+        kind = NeedsData if _lacks_data(error) else CaptureError
+        raise kind(f"the program does not run on the example inputs: {_first_line(error)}") from error
     before = program.origin
     return Program(
         module.graph,

@@ -61,3 +61,10 @@ def test_a_size_that_is_data_cannot_disagree():
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     lowered = decomp.lower(torch.export.export(Places(), (x,)), to=targets.core_aten).result.module()
     assert [lowered(y).tolist() for y in (x, x * 0 + 1)] == [Places()(y).tolist() for y in (x, x * 0 + 1)]
+
+
+def test_a_traced_graph_with_sizes_that_are_data_is_exported():
+    traced = torch.fx.symbolic_trace(lambda x: torch.nonzero(x) + 1)
+    x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    lowered = decomp.lower(traced, to=targets.core_aten, args=(x,)).result
+    assert [lowered(y).tolist() for y in (x, x + 1)] == [traced(y).tolist() for y in (x, x + 1)]
