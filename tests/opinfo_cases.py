@@ -56,6 +56,11 @@ class Case:
         """`float32`."""
         return str(self.dtype).removeprefix("torch.")
 
+    @property
+    def is_module(self) -> bool:
+        """Whether this is one of the module tests."""
+        return not isinstance(self.info, OpInfo)
+
     def programs(self, count: int) -> Iterator[Program]:
         """Up to `count` ordinary samples spread over all, and one of special values where that makes sense."""
         if isinstance(self.info, OpInfo):
@@ -266,4 +271,7 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
         leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        yield Program(Called(module, spec, places), tensors, True, random=case.random)
+        if len(tensors) == len(given.args) == len(leaves):
+            yield Program(module, tensors, random=case.random)
+        else:
+            yield Program(Called(module, spec, places), tensors, True, random=case.random)

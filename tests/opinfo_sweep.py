@@ -25,7 +25,9 @@ TARGETS = ("core_aten", "tinygrad", "luminal")
 def main(argv: list[str]) -> None:
     """Run what the arguments choose."""
     options = _options(argv)
-    chosen = [case for case in cases() if _wanted(case, options)][:: options.stride]
+    wanted = [case for case in cases() if _wanted(case, options)]
+    modules = [case for case in wanted if case.is_module]
+    chosen = [case for case in wanted if not case.is_module][:: options.stride] + modules
     jobs = [(str(case), name, options.samples) for name in options.target for case in chosen]
     rows = []
     with open(options.json or "/dev/null", "w") as log:
@@ -48,7 +50,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", help="float32, bfloat16, int64, complex64 (default: all)")
     parser.add_argument("--capture", default="", help="regular expression over the capture (exported, function, ...)")
     parser.add_argument("--samples", type=int, default=3, help="samples a case")
-    parser.add_argument("--stride", type=int, default=1, help="only every n-th case")
+    parser.add_argument("--stride", type=int, default=1, help="only every n-th case of the operators")
     parser.add_argument("--workers", type=int, default=0, help="processes (default: none but this one)")
     parser.add_argument("--json", help="file for all verdicts, one a line")
     parser.add_argument("--write", action="store_true", help="keep the table beside the benchmark results")
