@@ -39,15 +39,16 @@ def numbers_in(rule: Rule) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _parts(function: Callable[..., Any]) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def _parts(function: Callable[..., Any]) -> tuple[str, ...]:
     definitions = _definitions(function)
     parts = [f"{module}:{name} {_dump(node)}" for (module, name), node in definitions.items()]
     inner = inspect.unwrap(function)
     if not parts and not isinstance(inner, types.FunctionType):
-        return [spelled(function)]
+        return (spelled(function),)
     if not parts or "<" in inner.__qualname__:
         parts.append(_compiled(inner))
-    return parts
+    return tuple(parts)
 
 
 def _definitions(function: Callable[..., Any]) -> dict[Place, ast.AST]:
