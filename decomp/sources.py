@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -79,8 +80,12 @@ def _compiled(function: types.FunctionType) -> str:
 
 
 def _plain(value: Any) -> str:
+    """A value that a function closes over, the same in every process: functions print where they lie in memory."""
     if isinstance(value, types.FunctionType):
         return " ".join(_parts(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return f"{type(value).__name__}{inner}"
     return spelled(value) if callable(value) else repr(value)
 
 
