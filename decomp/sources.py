@@ -86,7 +86,13 @@ def _plain(value: Any) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         inner = [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
         return f"{type(value).__name__}{inner}"
-    return spelled(value) if callable(value) else repr(value)
+    if callable(value):
+        return spelled(value)
+    text = repr(value)
+    if " at 0x" not in text:
+        return text
+    items = [*value.items()] if isinstance(value, dict) else value
+    return str([*map(_plain, items)]) if isinstance(items, (list, tuple)) else type(value).__qualname__
 
 
 def _reached(module: str, node: ast.AST) -> Iterator[Place]:
