@@ -22,7 +22,6 @@ from decomp.rules import Declined, Rule
 from decomp.signature import is_data, surely
 from decomp.torch_tables import Refused, traced
 
-
 COMPOSITE = "PyTorch's composite kernel"
 NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 

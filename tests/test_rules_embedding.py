@@ -1,10 +1,10 @@
 import pytest
+from rule_agreement import agrees, lowered_agrees
 import torch
 
 import decomp
 from decomp_rules import targets
 from decomp_rules.embedding import RULES, _embedding_bag_backward
-from rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
 INDICES, OFFSETS = torch.tensor([1, 2, 2, 4, 5, 1]), torch.tensor([0, 2, 2, 4])

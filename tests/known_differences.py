@@ -1,0 +1,38 @@
+"""What is neither clean nor declared, entry by entry, and why: mostly where PyTorch's own kernel is the odd one. An entry
+that is not here has to be clean or declared."""
+
+KNOWN_DIFFERENCES = {
+    # PyTorch's kernel does what nobody can want, or leaves open what it does.
+    "as_strided_scatter": "PyTorch's gradient for the tensor that is written into is that of the places written",
+    "nn.KLDivLoss": "xlogy(t, t) has a gradient of NaN at t = 0 in PyTorch; here it is 0",
+    "nn.functional.kl_div": "the same",
+    "qr": "MKL gives a finite R beside a NaN; the rule gives NaN",
+    "linalg.qr": "the same",
+    "geqrf": "the same",
+    "matrix_exp": "PyTorch's result is NaN in bfloat16; the rule's is finite",
+    "renorm": "PyTorch's gradient of complex numbers is NaN; the rule's is finite",
+    "mode": "which of the places of the mode is returned is open",
+    "argsort": "an unstable sort leaves the order of equal elements open",
+    "special.ndtr": "PyTorch gives 0 where the value is still a number",
+    "special.chebyshev_polynomial_u": "PyTorch returns what memory held at NaN",
+    "special.chebyshev_polynomial_w": "the same",
+    "special.shifted_chebyshev_polynomial_t": "the same",
+    "special.shifted_chebyshev_polynomial_u": "the same",
+    "special.shifted_chebyshev_polynomial_w": "the same",
+    "searchsorted": "of a sequence that is not sorted nobody knows the place",
+    "__rmod__": "PyTorch's vector kernel gives NaN where the quotient overflows, its scalar kernel does not",
+    # The rules fall short.
+    "linalg.pinv.singular": "Jacobi rotations are unrolled for sides up to 32",
+    "stft": "the pattern of NaN follows the order of operations within MKL",
+    "nn.functional.scaled_dot_product_attention": "infinities among the inputs; PyTorch's fused kernel skips them",
+    "nn.LPPool1d": "on luminal the gradient of relu at NaN is 0, where PyTorch has 1",
+    "nn.LPPool2d": "the same",
+    "nn.LPPool3d": "the same",
+    "nn.functional.lp_pool1d": "the same",
+    "nn.functional.lp_pool2d": "the same",
+    "nn.functional.lp_pool3d": "the same",
+    "nextafter": "steps through integers, which have no gradient, where PyTorch has one of zero",
+    "max_pool2d_with_indices_backward": "its second derivative is lost on targets without scatter",
+    "nn.functional.conv2d": "bfloat16 with infinities: NaN in PyTorch, -inf here",
+    "nn.functional.rms_norm": "complex: the gradient of one element is 4e-8 where it is 0",
+}
