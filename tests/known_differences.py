@@ -1,5 +1,5 @@
-"""What is neither clean nor declared, entry by entry, and why: mostly where PyTorch's own kernel is the odd one. An entry
-that is not here has to be clean or declared."""
+"""What is neither clean nor declared, entry by entry, and why: mostly where PyTorch's own kernel is the odd one. An
+entry that is not here has to be clean or declared."""
 
 KNOWN_DIFFERENCES = {
     # PyTorch's kernel does what nobody can want, or leaves open what it does.
