@@ -47,6 +47,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--share", type=int, default=40, help="mutants of a family")
     parser.add_argument("--each", type=int, default=4, help="mutants of a case")
     parser.add_argument("--family", help="only this one")
+    parser.add_argument("--cases", type=int, help="so many cases, drawn by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="keep the result beside the benchmark results")
     options = parser.parse_args(argv)
@@ -70,6 +71,7 @@ def collected(options: Any) -> list[Mutant]:
     chance = random.Random(options.seed)
     chosen = [case for case in cases((torch.float32,)) if case.capture in ("exported", "training") and not case.random]
     chance.shuffle(chosen)
+    chosen = chosen[: options.cases]
     mutants: list[Mutant] = []
     counts: dict[str, int] = defaultdict(int)
     for i, case in enumerate(chosen):
