@@ -239,8 +239,7 @@ class _Propagation(fx.Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:
-            asked = self.infer is not None and _lacks_data(error)
-            result = self.infer(n) if asked and self.infer is not None else None
+            result = self.infer(n) if self.infer is not None and _lacks_data(error) else None
             if result is None:
                 raise
         if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):

@@ -111,7 +111,7 @@ class Pipeline:
             return None
         for rule in self.rules.of(call.op):
             accepted = rule.accept(call)
-            if isinstance(accepted, Declined) or not all(self.target.knows(op) for op in rule.needs):
+            if isinstance(accepted, Declined) or rule.lacking(self.target) is not None:
                 continue
             args, kwargs = fx.node.map_arg(accepted, metadata)
             result = rule.function(*args, **kwargs)

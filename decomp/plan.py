@@ -247,7 +247,7 @@ class Planner:
         self, rule: Rule, index: int, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory
     ) -> Stamp | Obstacle:
         """What one alternative comes to."""
-        lacking = next((op for op in rule.needs if not self.target.knows(op)), None)
+        lacking = rule.lacking(self.target)
         if lacking is not None:
             return Obstacle(f"is for targets that know {lacking}")
         expansion = self._expansion(rule, call, node, key, slots, memory)

@@ -63,6 +63,10 @@ class Rule:
     def __str__(self) -> str:
         return f"{self.name} ({self.location})"
 
+    def lacking(self, target: Target) -> Op | None:
+        """The first op that this way needs and `target` does not know."""
+        return next((op for op in self.needs if not target.knows(op)), None)
+
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
         """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
         if self.overload is not None:
