@@ -2,8 +2,8 @@
 
 from decomp.backends import backend as backend
 from decomp.calls import Call as Call, calls as calls
-from decomp.certificate import Certificate as Certificate, Certificates as Certificates
-from decomp.certify import certify as certify
+from decomp.certification.certificate import Certificate as Certificate, Certificates as Certificates
+from decomp.certification.certify import certify as certify
 from decomp.errors import (
     CaptureError as CaptureError,
     DecompError as DecompError,

@@ -26,11 +26,12 @@ from torch.export import ExportedProgram
 import typer
 
 import decomp
-from decomp import certificate_tables, certificates, frontends, tables
+from decomp import frontends, tables
+from decomp.certification import certificates, tables as certificate_tables
+from decomp.certification.ways import identity
 from decomp.demo import demonstrate
 from decomp.explanation import routes
 from decomp.lowering import library
-from decomp.ways import identity
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule is worse than its certificate; "
@@ -175,7 +176,7 @@ def certify(
         worse = {rule: lines for rule, lines in worse.items() if lines}
         _show_certificates(measured, worse, as_json)
         if plot is not None:
-            from decomp.ulp_plot import plot_errors
+            from decomp.certification.ulp_plot import plot_errors
 
             _show(Text(f"saved {plot_errors(chosen, [load_target(each) for each in to], plot)}"))
         if update:

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from decomp.certificate import Certificate
-from decomp.certificate_tables import in_brief
+from decomp.certification.certificate import Certificate
+from decomp.certification.tables import in_brief
+from decomp.certification.ways import identity
 from decomp.demo import Comparison, Demo
 from decomp.errors import spelled
 from decomp.explanation import Route, Step
@@ -24,7 +25,6 @@ from decomp.plan import Plan
 from decomp.report import ROWS, Report, folded, folded_modules
 from decomp.rules import Rule
 from decomp.target import Target
-from decomp.ways import identity
 
 
 def report_table(report: Report) -> RenderableType:

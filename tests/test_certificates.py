@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import decomp
-from decomp import Certificate, certificates
-from decomp.ways import identity
+from decomp import Certificate
+from decomp.certification import certificates
+from decomp.certification.ways import identity
 from decomp_rules import RULES, targets
 
 SEED, EVERY = 2026, 150

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from decomp import certificates
+from decomp.certification import certificates
 from decomp.cli import app
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from decomp import points
+from decomp.certification import points
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decomp import Rules
-from decomp.sources import content_hash, numbers_in
+from decomp.certification.sources import content_hash, numbers_in
 
 HELP = "SCALE = 0.25\n\n\ndef scaled(x):\n    return x * SCALE\n\n\ndef unused(x):\n    return x\n"
 RULE = "from {0}.help import scaled\n\n\ndef rule(x):\n    return scaled(x) + 0.125\n"
@@ -39,7 +39,7 @@ def hashed(tmp_path, monkeypatch):
 
 
 def _parts_without(name, function):
-    from decomp.sources import _parts
+    from decomp.certification.sources import _parts
 
     return sorted(part.replace(name, "package") for part in _parts(function))
 

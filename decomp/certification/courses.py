@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from decomp.certificate import GOOD, Way
-from decomp.results import MismatchedResults, Refused, held_against
-from decomp.sources import content_hash
-from decomp.tally import Tally
-from decomp.trials import Function, Trial
-from decomp.ways import AsWritten, Legal, Lowered, NotServed, identity
+from decomp.certification.certificate import GOOD, Way
+from decomp.certification.results import MismatchedResults, Refused, held_against
+from decomp.certification.sources import content_hash
+from decomp.certification.tally import Tally
+from decomp.certification.trials import Function, Trial
+from decomp.certification.ways import AsWritten, Legal, Lowered, NotServed, identity
 
 
 @dataclass(eq=False)

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from decomp.certificate import Certificate
+from decomp.certification.certificate import Certificate
+from decomp.certification.sources import content_hash
+from decomp.certification.ways import identity
 from decomp.lowering import library
 from decomp.rules import Rule
-from decomp.sources import content_hash
-from decomp.ways import identity
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 """The targets that committed certificates measure."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from decomp.results import flat
-from decomp.trials import Function, Trial
+from decomp.certification.results import flat
+from decomp.certification.trials import Function, Trial
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from decomp.certificate import Figures, Mismatch
+from decomp.certification.certificate import Figures, Mismatch
 from decomp.numerics import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3

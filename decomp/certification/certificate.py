@@ -150,7 +150,7 @@ class Certificate:
         return tuple(worse for way in self.ways for worse in _worse(way, other.way(way.name)))
 
     def __str__(self) -> str:
-        from decomp.certificate_text import text
+        from decomp.certification.text import text
 
         return text(self)
 

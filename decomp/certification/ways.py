@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import BindingError, bind_function
 from decomp.calls import bound_call, kind_of, metadata
+from decomp.certification.trials import FAILURES, Function, Trial
 from decomp.errors import DecompError, RuleError, spelled
 from decomp.expansion import expand
 from decomp.explanation import program_of
@@ -22,7 +23,6 @@ from decomp.plan import Blocked, Derived
 from decomp.rules import Declined, Rule, Rules
 from decomp.samples import Sample
 from decomp.target import Target
-from decomp.trials import FAILURES, Function, Trial
 
 
 class NotServed(Exception):

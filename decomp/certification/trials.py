@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from decomp import points
+from decomp.certification import points
 from decomp.samples import Sample
 
 Function = Callable[[Sequence[torch.Tensor]], Any]

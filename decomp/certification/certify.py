@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from decomp.certificate import Certificate, Certificates
-from decomp.isolation import measured_apart, unmeasured
-from decomp.jobs import Job, job
-from decomp.measuring import measured
+from decomp.certification.certificate import Certificate, Certificates
+from decomp.certification.isolation import measured_apart, unmeasured
+from decomp.certification.jobs import Job, job
+from decomp.certification.measuring import measured
 from decomp.ops import op as op_of
 from decomp.rules import Rule, Rules
 from decomp.samples import samples_of

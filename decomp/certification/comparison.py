@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from decomp.courses import Course
+from decomp.certification.courses import Course
+from decomp.certification.reference import Reference
+from decomp.certification.tally import Results, worst_points
+from decomp.certification.trials import Inputs, Trial
 from decomp.numerics import Exact, deviation
-from decomp.reference import Reference
-from decomp.tally import Results, worst_points
-from decomp.trials import Inputs, Trial
 
 ROUNDS = 12
 """How often the worst points are computed anew by mpmath, until none changes."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from decomp.certificate import Certificate
-from decomp.jobs import Job
-from decomp.worker import receive, send
+from decomp.certification.certificate import Certificate
+from decomp.certification.jobs import Job
+from decomp.certification.worker import receive, send
 
 TIMEOUT = 180.0
 """Seconds that a rule may take by default."""
@@ -55,7 +55,7 @@ class _Process:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "decomp.worker"],
+            [sys.executable, "-m", "decomp.certification.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-from decomp import points
+from decomp.certification import points
+from decomp.certification.results import MismatchedResults, Refused, flat, held_against
+from decomp.certification.trials import Function, Trial, takes
 from decomp.numerics import kinds
-from decomp.results import MismatchedResults, Refused, flat, held_against
 from decomp.samples import Sample
-from decomp.trials import Function, Trial, takes
 
 OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool)
 LOWERED = ("int64",)

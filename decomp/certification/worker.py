@@ -21,7 +21,7 @@ def main() -> None:
 
     import torch
 
-    import decomp.jobs  # noqa: F401  so that the first job is not charged for it
+    import decomp.certification.jobs  # noqa: F401  so that the first job is not charged for it
 
     torch.set_num_threads(1)
     send(answers, b"ready")

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from decomp.comparison import ROUNDS
-from decomp.measuring import measured_samples
+from decomp.certification.comparison import ROUNDS
+from decomp.certification.measuring import measured_samples
+from decomp.certification.reference import Reference, mp_function
+from decomp.certification.results import flat
+from decomp.certification.sources import numbers_in
+from decomp.certification.trials import FAILURES, Function, Trial, trial, widened
+from decomp.certification.ways import AsWritten, Legal, Lowered, NotServed, asked_first
 from decomp.numerics import Exact, deviation
-from decomp.reference import Reference, mp_function
-from decomp.results import flat
 from decomp.rules import Rule
-from decomp.sources import numbers_in
 from decomp.target import Target
-from decomp.trials import FAILURES, Function, Trial, trial, widened
-from decomp.ways import AsWritten, Legal, Lowered, NotServed, asked_first
 
 Errors = tuple[str, torch.Tensor, torch.Tensor]
 """Title, inputs, errors in ULP."""

@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from decomp import points
-from decomp.certificate import Certificate
-from decomp.comparison import Comparison
-from decomp.courses import Course, first_line
-from decomp.differentiation import derivative
-from decomp.distributions import disagreement
+from decomp.certification import points
+from decomp.certification.certificate import Certificate
+from decomp.certification.comparison import Comparison
+from decomp.certification.courses import Course, first_line
+from decomp.certification.differentiation import derivative
+from decomp.certification.distributions import disagreement
+from decomp.certification.promotion import LOWERED, promotion_trials, verdict
+from decomp.certification.reference import Reference, mp_function, mpmath_is_installed
+from decomp.certification.results import flat, same_strides
+from decomp.certification.sources import content_hash, numbers_in
+from decomp.certification.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
+from decomp.certification.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
 from decomp.numerics import Exact
-from decomp.promotion import LOWERED, promotion_trials, verdict
-from decomp.reference import Reference, mp_function, mpmath_is_installed
-from decomp.results import flat, same_strides
 from decomp.rules import Rule, Rules
 from decomp.samples import Sample, samples_of
-from decomp.sources import content_hash, numbers_in
 from decomp.target import Target
-from decomp.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
-from decomp.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64)
 LOWERED_DTYPES = {torch.float32: 4, torch.bfloat16: 1, torch.complex64: 1}

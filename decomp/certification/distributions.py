@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from decomp.results import flat, held_against
-from decomp.trials import Function
+from decomp.certification.results import flat, held_against
+from decomp.certification.trials import Function
 
 DRAWS = 4096
 SIGNIFICANT = 2.5

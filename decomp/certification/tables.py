@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from decomp.certificate import Certificate, Way
-from decomp.certificate_text import COLUMNS, examples, rows, said, verdict
+from decomp.certification.certificate import Certificate, Way
+from decomp.certification.text import COLUMNS, examples, rows, said, verdict
 
 SHOWN = 40
 """How many faulty rules a summary names."""

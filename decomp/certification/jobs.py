@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from decomp.certificate import Certificate
+from decomp.certification.certificate import Certificate
+from decomp.certification.measuring import measured
+from decomp.certification.sources import content_hash
+from decomp.certification.ways import identity
 from decomp.lowering import library
-from decomp.measuring import measured
 from decomp.ops import Op
 from decomp.rules import Rule, Rules
 from decomp.samples import Sample
-from decomp.sources import content_hash
 from decomp.target import Target
-from decomp.ways import identity
 
 
 @dataclass(frozen=True)

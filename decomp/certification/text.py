@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from decomp.certificate import Certificate, Figures, Way
+from decomp.certification.certificate import Certificate, Figures, Way
 
 Row = tuple[str, str, str, str, str, str]
 COLUMNS = ("", "dtype", "rule, max / mean ULP", "PyTorch, max / mean", "worst at", "wrong")
