@@ -20,6 +20,8 @@ from decomp.certification.ways import identity
 from decomp.demo import Comparison, Demo
 from decomp.errors import spelled
 from decomp.explanation import Route, Step
+from decomp.limitation import Limitation
+from decomp.linting import Finding
 from decomp.ops import Op, resolve
 from decomp.plan import Plan
 from decomp.report import ROWS, Report, folded, folded_modules
@@ -70,6 +72,24 @@ def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) 
         error, wrong = in_brief(certificates.get(identity(rule)))
         first = documentation(rule).partition("\n")[0]
         table.add_row(*map(Text, (str(rule.op), rule.name, rule.location, error, wrong, first)))
+    return table
+
+
+def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
+    """One row a limitation: op, for which calls and targets it holds, and the reason."""
+    table = _table("op", "holds for", "why no rule can take it to a target")
+    for limitation in limitations:
+        calls = "some calls" if limitation.when is not None else "every call"
+        lacking = f" on targets without {', '.join(limitation.needs)}" if limitation.needs else ""
+        table.add_row(*map(Text, (str(limitation.op), calls + lacking, limitation.reason)))
+    return table
+
+
+def findings_table(findings: Iterable[Finding]) -> RenderableType:
+    """One row a finding of the linter."""
+    table = _table("op", "rule", "problem")
+    for finding in findings:
+        table.add_row(*map(Text, (finding.op, finding.rule, finding.problem)))
     return table
 
 

@@ -142,6 +142,25 @@ def test_rules_lists_and_filters():
     assert len(every.splitlines()) > 300
 
 
+def test_rules_lists_what_is_beyond_them():
+    lines = run("rules", "--limitations").output.splitlines()
+    assert any(line.split() == "aten.equal every call the result is a Python value read from data".split()
+               for line in lines)
+    random = next(line for line in lines if line.startswith("aten.rand "))
+    assert random.split()[1:7] == "every call on targets without aten.rand".split()
+    assert next(line for line in lines if line.startswith("aten.one_hot ")).split()[1:3] == ["some", "calls"]
+    assert lines[-1].split()[1::3] == ["limitations", "ops"]
+    assert len(run("rules", "--limitations", "aten.rand_like").output.splitlines()) == 4
+    assert said(run("rules", "--limitations", "softmax")) == (
+        2, "error: no limitation with 'softmax' in its op or reason")
+
+
+def test_lint_finds_nothing_in_the_library():
+    result = run("lint")
+    assert result.exit_code == 0
+    assert result.output.startswith("0 findings in ")
+
+
 def test_targets_lists_them_and_shows_one_with_its_conditions():
     listed = run("targets").output
     assert all(name in listed for name in ("core_aten", "luminal", "onnx", "prims", "stablehlo", "tinygrad"))
@@ -245,6 +264,8 @@ PROGRAMS = """
 import torch
 from torch import nn
 
+import decomp
+
 
 def good():
     return nn.Linear(3, 2), (torch.ones(1, 3),)
@@ -272,6 +293,14 @@ def picky():
 
 
 number = 3
+
+rules = decomp.Rules()
+table = {torch.ops.aten.lerp.Scalar: lambda self, weight, end: self}
+
+
+@rules.register("softplus")
+def softplus(x, beta=2.0, threshold=20.0):
+    return x
 """
 
 
@@ -300,6 +329,22 @@ def test_a_callable_that_is_not_there_or_none_is_wrong_usage(programs):
         2, "error: my_programs:alone must return a module and example inputs, or an ExportedProgram, not Linear")
 
 
+def test_lint_shows_what_contradicts_a_schema_and_exits_with_1(programs):
+    result = run("lint", f"{programs}:rules")
+    assert result.exit_code == 1
+    assert "has beta=2.0 by default, where the op has 1" in result.output
+    assert result.output.splitlines()[-1] == "1 findings in 1 rule"
+    found = run("lint", f"{programs}:table", "--json")
+    assert found.exit_code == 1
+    assert [finding["op"] for finding in json.loads(found.stdout)] == ["aten.lerp.Scalar"] * 2
+
+
+def test_lint_takes_rules_and_tables_alone(programs):
+    assert said(run("lint", f"{programs}:number")) == (
+        2, "error: my_programs:number must be a decomp.Rules or a table of functions by op, not int")
+    assert said(run("lint", f"{programs}:nothing"))[0] == 2
+
+
 def test_an_error_of_the_users_own_exits_with_3_and_debug_shows_where(programs, capfd):
     assert said(run("lower", f"{programs}:broken", "--to", "tinygrad")) == (
         3, "error: RuntimeError: no weights here (--debug shows where)")
@@ -319,7 +364,7 @@ def test_a_model_that_cannot_be_captured_exits_with_3(programs):
 
 
 def test_help_documents_the_exit_codes():
-    for words in ([], ["lower"], ["plan"], ["explain"], ["certify"], ["rules"], ["targets"], ["demo"]):
+    for words in ([], ["lower"], ["plan"], ["explain"], ["certify"], ["rules"], ["lint"], ["targets"], ["demo"]):
         result = run(*words, "--help")
         assert result.exit_code == 0
         assert squeezed(EXIT_CODES) in squeezed(result.output)
