@@ -7,6 +7,7 @@ from decomp.certification.certify import certify as certify
 from decomp.errors import (
     CaptureError as CaptureError,
     DecompError as DecompError,
+    InputMismatch as InputMismatch,
     MutationError as MutationError,
     NotLowered as NotLowered,
     RuleCycle as RuleCycle,
@@ -22,6 +23,6 @@ from decomp.plan import Plan as Plan
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report
 from decomp.rules import Declined as Declined, Rule as Rule, Rules as Rules, decline as decline
-from decomp.samples import Sample as Sample
+from decomp.samples import Leeway as Leeway, Sample as Sample
 from decomp.target import Target as Target
 from decomp.verify import VerificationError as VerificationError, verify as verify

@@ -34,6 +34,16 @@ class CaptureError(DecompError):
     """The model could not be turned into a graph, or the graph that was given is malformed."""
 
 
+class InputMismatch(DecompError, ValueError):
+    """A lowered module was called with an input of another shape than it was lowered for."""
+
+    def __init__(self, name: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+        super().__init__(
+            f"input {name!r} has shape {found}, the program was lowered for {expected}\n"
+            "  to do: lower it with inputs of this shape, or with dynamic_shapes= where the size is to vary"
+        )
+
+
 class MutationError(DecompError):
     """A mutation cannot be followed, so it cannot be made functional."""
 

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 from decomp import inlining
 from decomp.aliases import METADATA_WRITES
 from decomp.appending import copied
+from decomp.calling import unlifted
 from decomp.calls import metadata
 from decomp.errors import CaptureError, NotLowered
 from decomp.inplace import method_name
@@ -296,7 +297,7 @@ def rebuild(program: Program, parts: Parts) -> Any:
     if program.exported is None:
         return graph_module(program.root, parts)
     exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
-    return exported if program.kind == "exported" else _unlifted(exported)
+    return exported if program.kind == "exported" else unlifted(exported)
 
 
 def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
@@ -334,11 +335,3 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
     for part in name.split("."):
         value = getattr(value, part)
     return value
-
-
-def _unlifted(program: ExportedProgram) -> fx.GraphModule:
-    """The module of an exported program. Its training flag is that of a plain module: what the flag did is recorded."""
-    module = program.module(check_guards=False)
-    for name in ("train", "eval"):
-        module.__dict__.pop(name, None)
-    return module
