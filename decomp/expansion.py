@@ -20,6 +20,7 @@ from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
 from decomp.signature import is_data, surely
+from decomp.sizes import same_size
 from decomp.torch_tables import Refused, traced
 
 COMPOSITE = "PyTorch's composite kernel"
@@ -247,7 +248,7 @@ def _plausible(tracer: RuleTracer, result: Any) -> Any:
 
 
 def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dim() == b.dim() and all(is_data(y) or surely(x == y) for x, y in zip(a.shape, b.shape))
+    return a.dim() == b.dim() and all(is_data(y) or surely(x == y) or same_size(x, y) for x, y in zip(a.shape, b.shape))
 
 
 def _said(value: Any) -> str:

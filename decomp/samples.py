@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,18 @@ from decomp.calls import kind_of
 from decomp.errors import spelled
 from decomp.ops import of_function, op as op_of
 from decomp.rules import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Leeway:
+    """What an op leaves open: which of equal values it points at, the signs of singular vectors. Answers that are as
+    good as each other have one form, and forms are what is compared."""
+
+    results: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    """From a call, with the tensors that it was made with, and its results, to their form. Differentiable where the
+    results are. What no answer may be, an index out of range, makes it another form, and no exception."""
+    gradients: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
+    """The form of the gradients of such a form by the float tensors of the call: what equal values share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,14 @@ class Sample:
     dtype is part of what it computes (`nextafter`); "shape", where values are left open (`empty`)."""
     elementwise: bool = False
     """Whether it computes element by element, though PyTorch has not tagged it so: it is tried on points."""
+    leeway: Leeway | None = None
+    """What the op leaves open, if anything."""
+    documented: Callable[..., Any] | None = None
+    """What the op is documented to compute, as a function of the same arguments, where PyTorch has no kernel for it on
+    this processor: it stands for the op then."""
+    domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
+    """Brings points from the whole range of the dtype to where the op can be asked, one tensor for each: a polynomial
+    whose degree is 10³⁰ takes PyTorch's own kernel years."""
 
     @classmethod
     def of(
@@ -45,8 +65,8 @@ class Sample:
         return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
-        """What the op gives."""
-        return self.overload(*self.args, **self.kwargs)
+        """What the op gives, or what it is documented to give where it has no kernel here."""
+        return (self.documented or self.overload)(*self.args, **self.kwargs)
 
     @property
     def tags(self) -> frozenset[Any]:

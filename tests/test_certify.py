@@ -128,6 +128,113 @@ def test_a_rule_that_raises_is_a_finding_and_no_error():
     assert "failures: RuntimeError: no such kernel" in "\n".join(found.faults)
 
 
+def test_gradients_that_primitives_lack_are_a_fact_and_no_fault():
+    found = certified("sin", lambda x: torch.ops.prims.sin(x))
+    assert found.way("as written").notes["gradients"] == "not defined by torch.ops.prims"
+    assert found.ok, found.faults
+
+
+def test_shapes_that_are_equal_wherever_the_op_is_defined_are_one_shape():
+    halved = certified("pixel_shuffle", lambda x, upscale_factor: torch.pixel_shuffle(x, upscale_factor))
+    assert halved.way("as written").notes["dynamic shapes"] == "traces"
+
+    def doubled(x, upscale_factor):  # of the right size for the sizes of the sample alone
+        return torch.pixel_shuffle(x, upscale_factor)[..., : x.shape[-1] + 3]
+
+    assert "dynamic shapes: returned shape" in faults("pixel_shuffle", doubled)
+
+
+def test_a_size_that_a_gradient_is_told_as_a_number_is_one_in_its_tensors():
+    def rule(grad_output, input_sizes, dim, index):
+        pads = [0, 0] * (grad_output.dim() - dim) + [index, input_sizes[dim] - 1 - index]
+        return torch.constant_pad_nd(grad_output.unsqueeze(dim), pads)
+
+    assert certified("select_backward", rule).ok
+
+
+# what ops leave open
+
+
+def _topk(change):
+    """A rule for `topk` with all that is asked for, by a stable sort whose results are changed."""
+
+    def rule(x, k, dim=-1, largest=True, sorted=True):
+        values, indices = torch.sort(x, dim=dim, descending=largest, stable=True)
+        return change(x, values.narrow(dim, 0, k), indices.narrow(dim, 0, k), dim)
+
+    return rule
+
+
+def test_any_of_equal_values_may_be_pointed_at():
+    found = certified("topk", _topk(lambda x, values, indices, dim: (values, indices)))
+    assert found.ok, found.faults
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, values, indices, dim: (values, indices.roll(1, dim)),
+        lambda x, values, indices, dim: (values, indices.narrow(dim, 0, 1).expand(indices.shape)),
+        lambda x, values, indices, dim: (values, indices + x.shape[dim]),
+        lambda x, values, indices, dim: (values + 1, indices),
+        lambda x, values, indices, dim: (values.flip(dim), indices.flip(dim)),
+    ],
+    ids=["at another value", "at one value twice", "out of range", "wrong values", "in another order"],
+)
+def test_what_is_no_answer_is_a_fault(change):
+    assert "float32" in faults("topk", _topk(change))
+
+
+def test_the_gradient_goes_to_any_of_equal_values_and_to_no_others():
+    def misled(x, values, indices, dim):
+        return values.detach() + (x - x.detach()).narrow(dim, 0, values.shape[dim]), indices
+
+    assert "gradient in float32" in faults("topk", _topk(misled))
+
+
+def test_singular_vectors_have_any_sign_but_stand_upright():
+    def flipped(A, full_matrices=False, compute_uv=True, driver=None):
+        u, s, vh = torch.ops.aten._linalg_svd.default(A, full_matrices, compute_uv)
+        return -u, s, -vh
+
+    def skewed(A, full_matrices=False, compute_uv=True, driver=None):
+        u, s, vh = torch.ops.aten._linalg_svd.default(A, full_matrices, compute_uv)
+        return u * 2, s, vh / 2
+
+    found = certified("_linalg_svd", flipped)
+    assert found.ok, found.faults
+    assert "float32" in faults("_linalg_svd", skewed)
+
+
+def test_an_op_without_a_kernel_here_is_held_against_what_it_is_documented_to_compute():
+    sample = decomp.Sample(aten.cudnn_convolution_relu.default, (torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), None,
+                           [1, 1], [0, 0], [1, 1], 1), documented=_convolution_relu)
+
+    def rule(x, weight, bias, stride, padding, dilation, groups):
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups).relu()
+
+    def without_relu(x, weight, bias, stride, padding, dilation, groups):
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+    found = certified("cudnn_convolution_relu", rule, samples=[sample])
+    assert found.ok, found.faults
+    assert found.reference["float32"].startswith("what the op is documented to compute, for it has no kernel here")
+    assert "float32" in faults("cudnn_convolution_relu", without_relu, samples=[sample])
+
+
+def _convolution_relu(x, weight, bias, stride, padding, dilation, groups):
+    return torch.relu(torch.conv2d(x, weight, bias, stride, padding, dilation, groups))
+
+
+def test_points_stay_where_an_op_can_be_asked():
+    def power(x, exponent):
+        return torch.where(exponent == 1, x, float("nan"))
+
+    sample = decomp.Sample(aten.pow.Tensor_Tensor, (torch.ones(4), torch.ones(4)),
+                           domain=lambda columns: (columns[0], torch.ones_like(columns[1])))
+    assert not certified("pow", power, samples=[sample]).way("as written").values["float32"].mismatches
+
+
 # targets
 
 

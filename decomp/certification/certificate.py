@@ -15,6 +15,8 @@ PRECISE = 2.0**20
 """An error of so many ULP is that of numbers of another precision."""
 GOOD = ("equal", "traces", "distributions agree")
 """Verdicts in words that find nothing amiss."""
+OF_PRIMS = "not defined by torch.ops.prims"
+"""The verdict on the gradients of what a rule computes by primitives that have none in PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Way:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Integers, bools, complex and mixed dtypes: "equal", or what differs."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """"strides", "dynamic shapes", "shapes", "random": "equal", "traces", or what is amiss."""
+    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -104,7 +106,10 @@ class Way:
 
 
 def _allowed(what: str, verdict: str, way: str) -> bool:
-    """Whether a rule may be so: the framework restores strides, and a loop over a size needs the size."""
+    """Whether a rule may be so: the framework restores strides, a loop over a size needs the size, and what has no
+    gradients is for inference."""
+    if what == "gradients":
+        return verdict == OF_PRIMS
     if what == "strides":
         return way == "as written"
     return what == "dynamic shapes" and verdict.startswith("declines") and "guard" not in verdict

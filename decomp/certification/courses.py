@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from decomp.certification.certificate import GOOD, Way
+from decomp.certification.certificate import GOOD, OF_PRIMS, Way
 from decomp.certification.results import MismatchedResults, Refused, held_against
 from decomp.certification.sources import content_hash
 from decomp.certification.tally import Tally
@@ -72,6 +72,9 @@ class Course:
         except Refused as refused:
             self.note("failures", f"{where}: declines at run time: {refused}")
         except Exception as error:
+            if _is_of_prims(error):
+                self.note("gradients", OF_PRIMS)
+                return None
             self.note("failures", f"{where}: {type(error).__name__}: {first_line(error)} for {what.sample}")
         return None
 
@@ -104,6 +107,11 @@ class Course:
             dtypes=self.dtypes,
             notes=self.notes,
         )
+
+
+def _is_of_prims(error: Exception) -> bool:
+    """Whether a gradient fails for `torch.ops.prims`, which have none (torch 2.13), and not for the rule."""
+    return str(error).startswith(("Trying to backward through prims.", "backwards not supported on prim"))
 
 
 def first_line(error: BaseException) -> str:

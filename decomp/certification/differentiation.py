@@ -16,6 +16,7 @@ from decomp.certification.trials import Function, Trial
 class Derivative:
     """What to differentiate, and how often."""
 
+    what: Trial
     order: int
     pointwise: bool
     """Whether results are weighted with ones, or with a ramp."""
@@ -26,11 +27,15 @@ class Derivative:
         """The gradient by each float tensor; None if the results do not depend on them."""
         inputs = [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
         with torch.enable_grad():
-            results = [r for r, wanted in zip(flat(function(inputs)), self.results) if wanted]
+            form = self.what.form(inputs, flat(function(inputs)))
+            results = [r for r, wanted in zip(form, self.results) if wanted]
             found = self._gradients(results, inputs, create_graph=self.order > 1)
             if self.order > 1:
                 found = self._gradients(found or [], inputs, create_graph=False)
-        return None if found is None else [g.detach() for g in found]
+        leeway = self.what.sample.leeway
+        if found is None or leeway is None or leeway.gradients is None:
+            return None if found is None else [g.detach() for g in found]
+        return list(leeway.gradients(self.what.sample.with_tensors(tensors), [g.detach() for g in found]))
 
     def _gradients(
         self, results: list[torch.Tensor], inputs: list[torch.Tensor], create_graph: bool
@@ -55,5 +60,5 @@ def derivative(what: Trial, order: int) -> Derivative | None:
     """The derivative to compare of a trial; None if the op has none."""
     inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in what.sample.tensors]
     with torch.enable_grad():
-        results = tuple(r.requires_grad for r in flat(what.own(inputs)))
-    return Derivative(order, what.pointwise, results) if any(results) else None
+        results = tuple(r.requires_grad for r in what.form(inputs, flat(what.own(inputs))))
+    return Derivative(what, order, what.pointwise, results) if any(results) else None

@@ -34,6 +34,7 @@ SYMBOLIC = 4
 """So many samples are traced with symbolic sizes."""
 MOST_SAMPLES = 12
 """Sample calls beyond so many are left out."""
+DOCUMENTED = "what the op is documented to compute, for it has no kernel here"
 
 Bound = Sequence[tuple[Course, Function]]
 
@@ -121,11 +122,11 @@ class _Measurement:
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         own = flat(what.own(inputs.tensors))
-        comparison = self._comparison(what, inputs, own)
+        comparison = self._comparison(what, inputs, what.form(inputs.tensors, own))
         for course, function in bound:
             found = course.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
             if found is not None and what.sample.exact != "shape":
-                comparison.count("values", course, found)
+                comparison.count("values", course, what.form(inputs.tensors, found))
 
     def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
         """The exact results of a call, and how they were come by."""
@@ -138,18 +139,22 @@ class _Measurement:
             reference = Reference(here, function, Exact(exact[0].high.clone(), torch.zeros_like(exact[0].high)))
             reference.refined(range(own[0].numel()))
             return Comparison(what, inputs, own, [reference.exact])
+        documented = what.sample.documented is not None
         if what.dtype is torch.float64 or what.sample.exact != "float64":
-            self.references.setdefault(name, "the op's own kernel")
+            self.references.setdefault(name, DOCUMENTED if documented else "the op's own kernel")
             return Comparison(what, inputs, own, exact, against_own=True)
         try:
-            exact = [Exact(t) for t in flat(what.wide(widened(inputs.tensors)))]
+            wide = widened(inputs.tensors)
+            exact = [Exact(t) for t in what.form(wide, flat(what.wide(wide)))]
         except FAILURES:
-            self.references.setdefault(name, "the op's own kernel, for it takes no float64")
+            held = DOCUMENTED if documented else "the op's own kernel, for it takes no float64"
+            self.references.setdefault(name, held)
             return Comparison(what, inputs, own, exact, against_own=True)
+        wide_dtype = "complex128" if what.dtype.is_complex else "float64"
+        self.references[name] = f"{DOCUMENTED}, in {wide_dtype}" if documented else f"the op in {wide_dtype}"
         if what.dtype.is_complex:
-            self.references[name] = "the op in complex128"
             return Comparison(what, inputs, own, exact)
-        self.references[name] = "the op in float64" + (", its worst points by mpmath" if function else "")
+        self.references[name] += ", its worst points by mpmath" if function else ""
         if function is None:
             return Comparison(what, inputs, own, exact)
         exact = [replace(exact[0], unknown=torch.zeros(exact[0].high.shape, dtype=torch.bool))]

@@ -46,6 +46,7 @@ def verdict(what: Trial, function: Function) -> str:
         own = flat(what.own(what.sample.tensors))
         found = flat(function(what.sample.tensors))
         held_against(found, own)
+        own, found = (what.form(what.sample.tensors, results) for results in (own, found))
     except Refused as refused:
         return f"declines: {refused}"
     except MismatchedResults as mismatch:

@@ -54,6 +54,11 @@ class Trial:
         wide = torch.complex128 if self.dtype.is_complex else torch.float64
         return functools.partial(_run, in_dtype(self.sample, wide))
 
+    def form(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is compared: the results of the call with these tensors, or their form where the op leaves some open."""
+        leeway = self.sample.leeway
+        return list(results if leeway is None else leeway.results(self.sample.with_tensors(tensors), results))
+
 
 def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
     # Some ops write to their inputs: the running statistics of a batch norm.
@@ -116,7 +121,8 @@ def over_points(sample: Sample, numbers: Sequence[float], seed: int) -> Sample |
     floats = [i for i in spread if tensors[i].is_floating_point() or tensors[i].is_complex()]
     if not floats or len({tensors[i].dtype for i in floats}) > 1:
         return None
-    columns = dict(zip(floats, _columns(len(floats), tensors[floats[0]].dtype, numbers, seed)))
+    found = _columns(len(floats), tensors[floats[0]].dtype, numbers, seed)
+    columns = dict(zip(floats, found if sample.domain is None else sample.domain(found)))
     new = [columns[i] if i in columns else _repeated(t) if i in spread else t for i, t in enumerate(tensors)]
     return sample.with_tensors(new)
 

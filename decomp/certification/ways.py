@@ -119,13 +119,17 @@ def identity(rule: Rule) -> str:
 
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
+    """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
+    baked = _baked_sizes(sample)
+
     def symbolic(t: torch.Tensor) -> Any:
         # Sizes that are equal are taken to be the same one, as in most programs.
-        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] * t.dim())
+        sizes = [DimDynamic.STATIC if size in baked else DimDynamic.DUCK for size in t.shape]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
         return mode.from_tensor(t.detach(), symbolic_context=context)
 
     module, tensors = program_of(sample)
@@ -136,6 +140,17 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     except Exception:  # whatever the op raises is not about the rule
         return None
     return _expanded(rule, module.graph, fakes, result, mode)
+
+
+def _baked_sizes(sample: Sample) -> set[int]:
+    """The sizes that a gradient is told of what it is the gradient of: where they are numbers, so are those of its
+    tensors."""
+    if not isinstance(sample.overload, torch._ops.OpOverload) or "_backward" not in str(sample.overload):
+        return set()
+    names = [argument.name for argument in sample.overload._schema.arguments]
+    given = {**dict(zip(names, sample.args)), **sample.kwargs}
+    told = [value for name, value in given.items() if "size" in name and isinstance(value, (list, tuple))]
+    return {size for sizes in told for size in sizes}
 
 
 def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: FakeTensorMode) -> str | None:

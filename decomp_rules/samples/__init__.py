@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from decomp import Sample
 from decomp_rules.samples import layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
     GPT as GPT,
@@ -65,7 +66,8 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
     args = args[:-1] if kwargs else args
     # The reduction of a loss is a whole number, and 0 is none.
     unreduced = name in pointwise.LOSSES and any(type(arg) is int and arg == 0 for arg in args)
-    return Sample.of(op, args, kwargs, exact=exact, elementwise=unreduced or name in pointwise.UNTAGGED)
+    elementwise = unreduced or name in pointwise.UNTAGGED
+    return Sample.of(op, args, kwargs, exact=exact, elementwise=elementwise, leeway=leeway_of(name, args, kwargs))
 
 
 _FILLED: Mapping[str, Callable[[], Any]] = {

@@ -1,0 +1,47 @@
+"""Symbolic sizes held against each other by what they come to: what divides by a size that it is a multiple of has many
+forms, of which PyTorch's rewriting reaches some. Nothing is guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+import itertools
+from typing import Any
+
+import torch
+
+TRIED = 6
+"""So many assignments of sizes are compared."""
+ENOUGH = 3
+"""So many that the program allows must be found."""
+MULTIPLES = (1, 2, 3, 5, 6, 7, 11, 60)
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes of one program, one of them symbolic, are the same for every assignment tried that its guards
+    allow: the sizes that it was captured with, and multiples of them."""
+    symbolic = next((size for size in (a, b) if isinstance(size, torch.SymInt)), None)
+    if symbolic is None:
+        return bool(a == b)
+    env = symbolic.node.shape_env
+    exprs = [size.node.expr if isinstance(size, torch.SymInt) else size for size in (a, b)]
+    symbols = sorted(set().union(*(getattr(expr, "free_symbols", ()) for expr in exprs)), key=str)
+    hints = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    if not symbols or any(symbol not in hints for symbol in symbols):
+        return False
+    tried = list(itertools.islice(_allowed(env, symbols, hints), TRIED))
+    return len(tried) >= ENOUGH and all(_at(exprs[0], sizes) == _at(exprs[1], sizes) for sizes in tried)
+
+
+def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """Sizes of the symbols that break no guard, the others being what they were."""
+    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+
+    around = {symbol: sympy.Integer(int(value)) for symbol, value in hints.items()}
+    for factors in itertools.islice(itertools.product(MULTIPLES, repeat=len(symbols)), 64):
+        sizes = {**around, **{symbol: around[symbol] * factor for symbol, factor in zip(symbols, factors)}}
+        if all(_at(guard.expr, sizes) == True for guard in env.guards):  # noqa: E712  (a value of sympy)
+            yield sizes
+
+
+def _at(expr: Any, sizes: Mapping[Any, Any]) -> Any:
+    return expr.xreplace(sizes) if hasattr(expr, "xreplace") else expr

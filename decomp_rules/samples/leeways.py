@@ -1,0 +1,152 @@
+"""What ops leave open, and the form that answers as good as each other have: of indices that may point at any of equal
+values, the values that they point at and that no two are the same; of factors whose columns have a free sign or phase,
+the products that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Leeway, Sample
+
+Results = Sequence[Tensor]
+
+
+def leeway_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Leeway | None:
+    """What a call of an ATen op leaves open; None if nothing."""
+    if name in ("sort", "argsort") and kwargs.get("stable"):
+        return None
+    if name in ("median", "nanmedian") and len(args) < 2:
+        return None
+    return LEEWAYS.get(name)
+
+
+# Indices of equal values
+
+
+def _pointing(dim: Callable[[Sample], int], ordered: Callable[[Sample], bool] = lambda call: True) -> Leeway:
+    """Values, if any, and the indices at which they are. `ordered`: whether their order along the dimension counts."""
+
+    def results(call: Sample, found: Results) -> Results:
+        x, index = call.tensors[0], found[-1]
+        if x.dim() == 0:
+            return found
+        d = dim(call)
+        lost = index.dim() < x.dim()
+        places = index.unsqueeze(d) if lost else index
+        right = (places >= 0) & (places < x.shape[d])
+        there = _without_sign_of_zero(x.gather(d, torch.where(right, places, 0)))
+        right = right & _distinct(places, d)
+        if len(found) > 1:
+            values = _without_sign_of_zero(found[0].unsqueeze(d) if lost else found[0])
+            right, there = right & _equal(values.detach(), there.detach()), values
+        return [there if ordered(call) else there.sort(d).values, right]
+
+    return Leeway(results, lambda call, grads: [_shared(call.tensors[0], grads[0], dim(call)), *grads[1:]])
+
+
+def _distinct(places: Tensor, dim: int) -> Tensor:
+    """Whether no other index along the dimension is the same."""
+    line = places.movedim(dim, -1)
+    same = (line.unsqueeze(-1) == line.unsqueeze(-2)).sum(-1)
+    return (same == 1).movedim(-1, dim)
+
+
+def _without_sign_of_zero(x: Tensor) -> Tensor:
+    """Zeros of either sign are equal values."""
+    return x + 0.0 if x.is_floating_point() or x.is_complex() else x
+
+
+def _shared(x: Tensor, grad: Tensor, dim: int) -> Tensor:
+    """The gradients of equal values along a dimension, NaN among them, added up."""
+    if x.dim() == 0:
+        return grad
+    line, slope = x.detach().movedim(dim, -1), grad.movedim(dim, -1)
+    equal = _equal(line.unsqueeze(-1), line.unsqueeze(-2))
+    return torch.where(equal, slope.unsqueeze(-2), 0).sum(-1).movedim(-1, dim)
+
+
+def _equal(x: Tensor, y: Tensor) -> Tensor:
+    """Where two are the same number, or both none."""
+    return (x == y) | (x.isnan() & y.isnan())
+
+
+def _argument(position: int, name: str) -> Callable[[Sample], int]:
+    return lambda call: int(_given(call, position, name, -1))
+
+
+def _given(call: Sample, position: int, name: str, default: Any) -> Any:
+    return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)
+
+
+# Factors with free signs
+
+
+def _adjoint(x: Tensor) -> Tensor:
+    return x.mH
+
+
+def _columns(x: Tensor) -> Tensor:
+    """What the columns of an orthonormal matrix have in common with those of any other: the identity."""
+    return _adjoint(x) @ x
+
+
+def _singular(u: Tensor, s: Tensor, vh: Tensor) -> list[Tensor]:
+    k = s.shape[-1]
+    if not u.numel() or not vh.numel():
+        return [s]
+    product = (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :]
+    return [s, product, _columns(u), _columns(_adjoint(vh))]
+
+
+def _svd(call: Sample, found: Results) -> Results:
+    return _singular(*found)
+
+
+def _old_svd(call: Sample, found: Results) -> Results:
+    u, s, v = found
+    return _singular(u, s, _adjoint(v))
+
+
+def _eigh(call: Sample, found: Results) -> Results:
+    values, vectors = found
+    if not vectors.numel():
+        return [values]
+    return [values, (vectors * values.unsqueeze(-2)) @ _adjoint(vectors), _columns(vectors)]
+
+
+def _eig(call: Sample, found: Results) -> Results:
+    values, vectors = found
+    product = (vectors * values.unsqueeze(-2)) @ torch.linalg.inv(vectors)
+    return [*_eigvals(call, [values]), product, torch.linalg.vector_norm(vectors, dim=-2)]
+
+
+def _eigvals(call: Sample, found: Results) -> Results:
+    """The values in the order of their real and then of their imaginary parts, to a few digits."""
+    (values,) = found
+    parts = torch.view_as_real(values.detach())
+    rough = (parts / parts.abs().amax().clamp(min=1e-30) * 4096).round()
+    return [values.gather(-1, (rough[..., 0] * 16384 + rough[..., 1]).argsort(-1))]
+
+
+LEEWAYS: Mapping[str, Leeway] = {
+    "sort": _pointing(_argument(1, "dim")),
+    "argsort": _pointing(_argument(1, "dim")),
+    "topk": _pointing(_argument(2, "dim"), lambda call: bool(_given(call, 4, "sorted", True))),
+    "kthvalue": _pointing(_argument(2, "dim")),
+    "median": _pointing(_argument(1, "dim")),
+    "nanmedian": _pointing(_argument(1, "dim")),
+    "mode": _pointing(_argument(1, "dim")),
+    "_linalg_svd": Leeway(_svd),
+    "linalg_svd": Leeway(_svd),
+    "svd": Leeway(_old_svd),
+    "_linalg_eigh": Leeway(_eigh),
+    "linalg_eigh": Leeway(_eigh),
+    "linalg_eig": Leeway(_eig),
+    "linalg_eigvals": Leeway(_eigvals),
+    "_linalg_eigvals": Leeway(_eigvals),
+}
+"""What the documentation of each op leaves open."""
