@@ -46,6 +46,8 @@ class Sample:
     documented: Callable[..., Any] | None = None
     """What the op is documented to compute, as a function of the same arguments, where PyTorch has no kernel for it on
     this processor: it stands for the op then."""
+    parameters: tuple[int, ...] = ()
+    """Which of its tensors are weights, whose NaN and infinities are nobody's concern, by position."""
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
     """Brings points from the whole range of the dtype to where the op can be asked, one tensor for each: a polynomial
     whose degree is 10³⁰ takes PyTorch's own kernel years."""

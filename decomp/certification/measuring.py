@@ -10,7 +10,7 @@ import torch
 
 from decomp.certification import points
 from decomp.certification.certificate import Certificate
-from decomp.certification.comparison import Comparison
+from decomp.certification.comparison import Comparison, moved
 from decomp.certification.courses import Course, first_line
 from decomp.certification.differentiation import derivative
 from decomp.certification.distributions import disagreement
@@ -20,7 +20,7 @@ from decomp.certification.results import flat, same_strides
 from decomp.certification.sources import content_hash, numbers_in
 from decomp.certification.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
 from decomp.certification.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
-from decomp.numerics import Exact
+from decomp.numerics import Exact, kinds
 from decomp.rules import Rule, Rules
 from decomp.samples import Sample, samples_of
 from decomp.target import Target
@@ -113,16 +113,25 @@ class _Measurement:
                 inputs = _thinned(inputs)
             if what.dtype is torch.float64 and inputs.label == "huge":
                 continue  # where its own kernel overflows, it is no reference
+            if what.dtype is torch.float64 and not what.pointwise and inputs.ill_conditioned:
+                continue  # where it cancels itself
             self.domain[_described(what, inputs)] = None
             self._values(what, inputs, bound)
             if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
-                self._derivatives("gradients", what, inputs, bound)
+                # The gradients of gradients are second ones.
+                first = _moderate(what, inputs) if "_backward" in str(what.sample.overload) else inputs
+                self._derivatives("gradients", what, first, bound)
                 # Lowered, second gradients go the way of first ones: one target shows whether there are any.
                 self._derivatives("second", what, _moderate(what, inputs), bound[:2])
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         own = flat(what.own(inputs.tensors))
         comparison = self._comparison(what, inputs, what.form(inputs.tensors, own))
+        if not what.pointwise:
+            sampled = what.sample.tensors
+            comparison.moved = moved(what, what.form(sampled, flat(what.own(sampled))))
+        elif what.dtype.is_complex:
+            comparison.exact = [_doubtful(what, inputs, *each) for each in zip(comparison.own, comparison.exact)]
         for course, function in bound:
             found = course.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
             if found is not None and what.sample.exact != "shape":
@@ -224,6 +233,19 @@ class _Measurement:
                 found = course.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
                 if found is not None:
                     course.note("strides", "equal" if same_strides(found, own) else f"differ for {sample}, transposed")
+
+
+def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
+    """Complex results, unknown where PyTorch contradicts itself on what is infinite, NaN, or a negative zero: its
+    kernel for numbers side by side, that for others, and that for complex128."""
+    apart = flat(what.own([torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in inputs.tensors]))
+    others = [t for t in apart if t.shape == own.shape and t.dtype is own.dtype]
+    if not own.is_complex():
+        return exact
+    unknown = kinds(own) != kinds(exact.rounded(own.dtype))
+    for other in others if len(apart) == 1 else ():
+        unknown |= kinds(own) != kinds(other)
+    return replace(exact, unknown=unknown)
 
 
 def _thinned(inputs: Inputs) -> Inputs:

@@ -31,7 +31,9 @@ class Results:
     """Whether errors are in ULP of each element, or of the largest."""
     naming: Naming
     loose: bool = False
-    """Whether the sign of zero is free, but what is far off is wrong: of gradients, and of planted special values."""
+    """Whether what is far off is wrong: of gradients, and of planted special values."""
+    signed_zeros: bool = True
+    """Whether the sign of zero counts."""
     counted: bool = True
     """Whether errors count, or only what is wrong altogether."""
     unit: torch.Tensor | None = None
@@ -82,8 +84,8 @@ class Tally:
 
     def _floats(self, results: Results) -> None:
         unit = _unit(results)
-        ours = deviation(results.found, results.exact, unit, signed_zero=not results.loose)
-        own = deviation(results.own, results.exact, unit, signed_zero=not results.loose)
+        ours = deviation(results.found, results.exact, unit, signed_zero=results.signed_zeros)
+        own = deviation(results.own, results.exact, unit, signed_zero=results.signed_zeros)
         # What the op itself makes of the point is never wrong: NaN where float64 would have had a number.
         wrong = ours.special & ~_same_kind(results)
         if results.loose:
@@ -139,7 +141,7 @@ def _unit(results: Results) -> torch.Tensor | None:
 
 def _same_kind(results: Results) -> torch.Tensor:
     ours, own = kinds(results.found), kinds(results.own)
-    if results.loose:
+    if not results.signed_zeros:
         ours, own = ours.clamp(max=4), own.clamp(max=4)
     return ours == own
 
@@ -166,12 +168,18 @@ def _of_parts(results: Results) -> Results:
     def parts(t: torch.Tensor) -> torch.Tensor:
         return torch.view_as_real(t.resolve_conj().contiguous()).flatten()
 
-    naming, high = results.naming, results.exact.high
-    unit = spacing(torch.where(high.isfinite(), high.abs(), 1.0), results.found.dtype.to_real()).repeat_interleave(2)
+    def twice(t: torch.Tensor) -> torch.Tensor:
+        return t.repeat_interleave(2)
+
+    naming, high, dtype = results.naming, results.exact.high, results.found.dtype.to_real()
+    whole = twice(spacing(torch.where(high.isfinite(), high.abs(), 1.0), dtype))
+    # A part beside an infinite one has a size of its own.
+    unit = torch.where(twice(high.isfinite()), whole, spacing(parts(high).nan_to_num(1.0, 1.0, 1.0), dtype))
+    unknown = results.exact.unknown
     return replace(
         results,
         found=parts(results.found),
-        exact=Exact(parts(high)),
+        exact=Exact(parts(high), unknown=None if unknown is None else twice(unknown)),
         own=parts(results.own),
         naming=lambda i: naming(i // 2),
         unit=unit,

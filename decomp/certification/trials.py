@@ -33,6 +33,11 @@ class Inputs:
     trained: bool = False
     """Whether gradients are measured here too."""
 
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether float64 too may lose digits here."""
+        return self.label in ("shifted by 1,000", "cancelling", "over a wide range")
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -148,7 +153,8 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
     finite = _all_finite(sample, tensors)
     for label, change, measured, trained in _CHANGES:
         random = torch.Generator().manual_seed(seed)
-        changed = tuple(change(t, random) if _changeable(t) else t for t in tensors)
+        kept = () if trained or measured else sample.parameters
+        changed = tuple(change(t, random) if _changeable(t) and i not in kept else t for i, t in enumerate(tensors))
         same = all(a is b for a, b in zip(tensors, changed))
         if not same and takes(sample.with_tensors(changed)):
             if not measured or not finite or _all_finite(sample, changed):

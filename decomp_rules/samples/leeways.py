@@ -132,6 +132,28 @@ def _eigvals(call: Sample, found: Results) -> Results:
     return [values.gather(-1, (rough[..., 0] * 16384 + rough[..., 1]).argsort(-1))]
 
 
+# What failed, and what is infinite
+
+
+def _unless_failed(call: Sample, found: Results) -> Results:
+    """Nothing but the number of the place where the factorisation ended, where it did: what is left is no factor."""
+    info = found[-1]
+
+    def kept(t: Tensor) -> Tensor:
+        return torch.where(info.reshape([*info.shape, *[1] * (t.dim() - info.dim())]) == 0, t, 0)
+
+    return [*map(kept, found[:-1]), info]
+
+
+def _one_infinity(call: Sample, found: Results) -> Results:
+    """Complex numbers whose infinities are all one, in whatever part they are (C99, annex G)."""
+    return [_with_one_infinity(z) if z.is_complex() else z for z in found]
+
+
+def _with_one_infinity(z: Tensor) -> Tensor:
+    return torch.where(z.real.isinf() | z.imag.isinf(), complex(float("inf"), 0.0), z)
+
+
 LEEWAYS: Mapping[str, Leeway] = {
     "sort": _pointing(_argument(1, "dim")),
     "argsort": _pointing(_argument(1, "dim")),
@@ -148,5 +170,13 @@ LEEWAYS: Mapping[str, Leeway] = {
     "linalg_eig": Leeway(_eig),
     "linalg_eigvals": Leeway(_eigvals),
     "_linalg_eigvals": Leeway(_eigvals),
+    **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
+    **{
+        name: Leeway(_one_infinity)
+        for name in (
+            "mul div true_divide reciprocal square pow float_power lerp addcmul addcdiv silu prod logaddexp logaddexp2 "
+            "logcumsumexp"
+        ).split()
+    },
 }
 """What the documentation of each op leaves open."""
