@@ -10,8 +10,8 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules import norms
-from decomp_rules.operands import cast, wide
-from decomp_rules.reduction import extent, known_empty
+from decomp_rules.operands import HALVES, cast, wide
+from decomp_rules.reduction import average_over, extent, known_empty
 
 RULES = Rules(norms.RULES)
 register = RULES.register
@@ -126,10 +126,17 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running
                   running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float) -> Tensor:
     """Group norm with one channel a group; with given statistics, batch norm. By the kernels."""
     if not use_input_stats:
-        return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)[0]
+        taken = (x.dtype, torch.float32) if x.dtype in HALVES else (x.dtype,)
+        mean, var = (s if s.dtype in taken else cast(s, x.dtype) for s in (running_mean, running_var))
+        return torch._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)[0]
     if running_mean is not None:
         return decline("running statistics are updated in place")
     batch, channels = x.shape[:2]
+    if not isinstance(channels, int) or any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
+        # The number of groups is no symbol, and the kernel takes no wider parameters: affine apart.
+        rows = wide(x).reshape(batch, channels, spatial_extent(x))
+        normal = torch.native_layer_norm(rows, [rows.shape[2]], None, None, eps)[0].reshape(x.shape)
+        return cast(affine(normal, per_channel(weight, x), per_channel(bias, x)), x.dtype)
     return torch.native_group_norm(dense(x), weight, bias, batch, channels, spatial_extent(x), channels, eps)[0]
 
 
@@ -163,7 +170,7 @@ def _native_batch_norm_legit(x: Tensor, weight: Tensor | None, bias: Tensor | No
     if not training:
         return decline("there are no statistics to evaluate with")
     channels = x.shape[1]
-    normal, mean, rstd = standardised(wide(x), all_but_channel(x), eps)
+    normal, mean, rstd = standardised(wide(x), all_but_channel(x), eps, infinite_mean=True)
     out = affine(normal, per_channel(weight, x), per_channel(bias, x))
     mean, rstd = mean.detach().reshape(channels), rstd.detach().reshape(channels)
     return cast(out, x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
@@ -205,7 +212,7 @@ def _native_batch_norm_legit_functional(
         return out, mean, rstd, wide(running_mean).clone(), wide(running_var).clone()
     out, mean, rstd = torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
     batch = wide(x).detach()
-    average = torch.mean(batch, all_but_channel(x))
+    average = mean.detach() if mean.dtype == batch.dtype else torch.mean(batch, all_but_channel(x))
     variance = torch.var(batch, all_but_channel(x), correction=1)
     return out, mean, rstd, moved(running_mean, average, momentum), moved(running_var, variance, momentum)
 
@@ -229,14 +236,16 @@ def native_batch_norm_backward(
     )
 
 
-def standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
+                 ) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. What the rounded mean
-    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance."""
-    mean = torch.mean(x, dims, keepdim=True)
+    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance. Of a single
+    infinity the mean is NaN, as the kernels that add with a running mean have it, or infinite."""
+    count = extent(x, dims)
+    mean = average_over(x, dims, count)
     centred = x - mean
-    left = torch.mean(centred, dims, keepdim=True).detach()
-    left = torch.where(left == left, left, 0.0)  # an infinite mean stays what it is
-    mean, centred = mean + left, centred - left
+    left = average_over(centred.detach(), dims, count)
+    mean, centred = mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), centred - left
     rstd = torch.rsqrt(torch.mean(centred * centred, dims, keepdim=True) + eps)
     return centred * rstd, mean, rstd
 

@@ -137,6 +137,17 @@ def test_an_infinite_mean_is_infinite() -> None:
     agrees(RULES, aten._native_batch_norm_legit.no_stats, x, None, None, True, 0.1, 1e-5, gradient=False)
 
 
+def test_a_sum_that_overflows_leaves_the_mean_of_a_row_finite() -> None:
+    huge = torch.finfo(torch.float32).max / 2
+    out, mean, _ = normalization.native_layer_norm(torch.full((2, 8), huge), [8], None, None, 1e-5)
+    assert torch.equal(out, torch.zeros(2, 8)) and torch.equal(mean, torch.full((2, 1), huge))
+
+
+def test_instance_norm_takes_statistics_of_another_dtype() -> None:
+    mean, var = sample(3).double(), sample(3).abs().double() + 1
+    agrees(RULES, aten.instance_norm, sample(2, 3, 4), None, None, mean, var, False, 0.1, 1e-5, False, gradient=False)
+
+
 def test_batch_norm_with_statistics_to_update_is_declined() -> None:
     stats = torch.zeros(3), torch.ones(3)
     found = normalization.batch_norm(sample(4, 3), None, None, *stats, True, 0.1, 1e-5)
