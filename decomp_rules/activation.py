@@ -48,18 +48,16 @@ def silu(x: Tensor) -> Tensor:
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x·(1 + erf(x/√2)) / 2, or with "tanh" x·sigmoid(√(8/π)·(x + 0.044715·x³)), which is the same as with tanh and
     keeps its digits in the lower tail."""
-    value = _gelu(x, approximate)
-    if approximate == "none" and x.dtype in (torch.float32, torch.bfloat16):
-        # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
-        return value + x * 0.0
-    return value
+    return _gelu(x, approximate, x.dtype in (torch.float32, torch.bfloat16))
 
 
 @float_math
-def _gelu(x: Tensor, approximate: str) -> Tensor:
+def _gelu(x: Tensor, approximate: str, undefined_at_infinity: bool) -> Tensor:
     if approximate == "tanh":
         return x * torch.sigmoid(tanh_argument(x))
-    return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+    doubled = 1 + torch.erf(x * math.sqrt(0.5))
+    # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
+    return x * 0.5 * (doubled + x * 0.0 if undefined_at_infinity else doubled)
 
 
 def tanh_argument(x: Tensor) -> Tensor:
@@ -176,9 +174,9 @@ def hardsigmoid(x: Tensor) -> Tensor:
 @float_math
 def hardswish(x: Tensor) -> Tensor:
     """x·min(max(x + 3, 0), 6) / 6. ≤ 1 ULP more than the op in float32."""
-    inside = torch.logical_and(x > -3, x < 3)
-    inner = torch.where(inside, x, 0.0)
-    return torch.where(inside, inner * (inner + 3) / 6, torch.where(x <= -3, x * 0.0, x))
+    outside = torch.logical_or(x <= -3, x >= 3)
+    inner = torch.where(outside, 0.0, x)
+    return torch.where(outside, torch.where(x <= -3, x * 0.0, x), inner * (inner + 3) / 6)
 
 
 @register(aten.leaky_relu)
@@ -233,21 +231,26 @@ def rrelu_with_noise_functional(
 
 @register(aten.threshold)
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """x above the threshold, else the value. Exactly the op."""
+    """x above the threshold, else the value. Exactly the op: for integers both are cut off to integers."""
+    if not x.is_floating_point():
+        if not math.isfinite(threshold) or not math.isfinite(value):
+            return decline("an integer is compared with an infinity")
+        threshold, value = int(threshold), int(value)
     return torch.where(wide(x) <= threshold, value, x)
 
 
 @register(aten.hardshrink)
 def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """0 within ±lambd, else x. Exactly the op."""
-    return torch.where(torch.logical_and(x >= -lambd, x <= lambd), 0.0, x)
+    """0 within ±lambd, else x; NaN stays, without a gradient. Exactly the op."""
+    outside = torch.logical_or(x < -lambd, x > lambd)
+    return torch.where(outside, x, x.detach() * 0.0 + 0.0)
 
 
 @register(aten.softshrink)
 @float_math
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x moved towards 0 by lambd, and 0 within ±lambd. Exactly the op."""
-    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, torch.where(x == x, 0.0, x)))
+    """x moved towards 0 by lambd, and 0 within ±lambd; NaN stays, without a gradient. Exactly the op."""
+    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, x.detach() * 0.0 + 0.0))
 
 
 # Compositions
@@ -258,7 +261,9 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     """a·sigmoid(b) of the two halves of x along dim. ≤ 3 ULP."""
     if x.shape[dim] % 2:
         return decline("the dimension is odd")
-    value, gate = torch.chunk(wide(x), 2, dim)
+    # Not in chunks: half of an even symbol, rounded up, is another expression than half of it.
+    half = x.shape[dim] // 2
+    value, gate = (torch.narrow(wide(x), dim, start, half) for start in (0, half))
     return cast(value * torch.sigmoid(gate), x.dtype)
 
 
@@ -277,9 +282,12 @@ def tanhshrink(input: Tensor) -> Tensor:
 @register(aten.logit)
 @float_math
 def logit(x: Tensor, eps: Any = None) -> Tensor:
-    """log(x / (1 − x)), around 1/2 as log1p((2x − 1) / (1 − x)). With eps, x is clamped to [eps, 1 − eps]. ≤ 4 ULP."""
+    """log(x / (1 − x)), around 1/2 as log1p((2x − 1) / (1 − x)). With eps, x is clamped to [eps, 1 − eps]; without, the
+    gradient is NaN as the value is outside [0, 1]. ≤ 4 ULP."""
     if eps is not None:
         x = torch.clamp(x, eps, 1 - eps)
+    else:
+        x = x * torch.where(torch.logical_or(x < 0, x > 1), math.nan, 1.0)
     middle = torch.abs(x - 0.5) < 0.25
     inner = torch.where(middle, x, 0.5)
     around_half = torch.log1p((inner - 0.5) * 2 * torch.reciprocal(1 - inner))

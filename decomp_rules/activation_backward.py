@@ -14,7 +14,7 @@ from torch import Tensor
 from decomp import Rules
 from decomp_rules.activation import tanh_argument
 from decomp_rules.floating import float_math
-from decomp_rules.operands import wide
+from decomp_rules.operands import same_size, wide
 
 RULES = Rules()
 register = RULES.register
@@ -31,8 +31,8 @@ def sigmoid_backward(grad: Tensor, output: Tensor) -> Tensor:
 @register(aten.tanh_backward)
 @float_math
 def tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """g·(1 − y²)."""
-    return grad * (1 - output * output)
+    """g·(1 − y²), as (1 − y)·(1 + y), which keeps its digits next to ±1. ≤ 2.5 ULP; its own gradient is off by ε."""
+    return grad * ((1 - output) * (1 + output))
 
 
 @register(aten.silu_backward)
@@ -53,7 +53,8 @@ def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
         s = torch.sigmoid(tanh_argument(near))
         slope = math.sqrt(8 / math.pi)
         steepness = slope + (3 * slope * 0.044715) * near * near
-        return grad * (s + near * steepness * (s * (1 - s)))
+        # x·0 adds nothing but the kernel's NaN at ∞.
+        return grad * (s + near * steepness * (s * (1 - s)) + x * 0.0)
     density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
     return grad * (0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * density)
 
@@ -63,14 +64,22 @@ def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
 def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
     """g·sigmoid(βx), g above the threshold."""
     z = x * beta
-    return torch.where(z > threshold, grad, grad * torch.sigmoid(z))
+    # Not by sigmoid, whose kernel has no subnormal results, so that ∞ would meet 0.
+    negative = z < 0
+    e = torch.exp(torch.where(negative, z, -z))
+    share = torch.where(negative, e, 1.0) * torch.reciprocal(1 + e)
+    return torch.where(z > threshold, grad, grad * share)
 
 
 @register(aten.log_sigmoid_backward)
 @float_math
 def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Any) -> Tensor:
-    """g·sigmoid(−x). The buffer, e^−|x| on a CPU and empty on a GPU, is not needed."""
-    return grad * torch.sigmoid(-x)
+    """g·sigmoid(−x), from the buffer z = e^−|x| of the CPU kernel as z / (1 + z) above 0, or 1 less that below; on a
+    GPU the buffer is empty."""
+    if buffer.dim() and not all(map(same_size, buffer.shape, x.shape)):
+        return grad * torch.sigmoid(-x)
+    share = buffer * torch.reciprocal(1 + buffer)
+    return grad * torch.where(x < 0, 1 - share, share)
 
 
 @register(aten.mish_backward)
@@ -87,12 +96,13 @@ def elu_backward(
     grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, self_or_result: Tensor
 ) -> Tensor:
     """g·scale above 0; at 0 and below g·input_scale·alpha·scale·e^(input_scale·x), or from y with y + alpha·scale."""
-    positive = self_or_result > 0
+    # The second derivative is 0 at 0.
+    below = torch.where(self_or_result >= 0, 0.0, self_or_result)
     if is_result:
-        curve = (self_or_result + alpha * scale) * input_scale
+        curve = (below + alpha * scale) * input_scale
     else:
-        curve = torch.exp(torch.where(positive, 0.0, self_or_result) * input_scale) * (alpha * scale * input_scale)
-    return grad * torch.where(positive, scale, curve)
+        curve = torch.exp(below * input_scale) * (alpha * scale * input_scale)
+    return grad * torch.where(self_or_result > 0, scale, curve)
 
 
 @register(aten.threshold_backward)
@@ -119,7 +129,9 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
 @float_math
 def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """g·(x/3 + 1/2) strictly between −3 and 3, 0 below, g above."""
-    return torch.where(x <= -3, 0.0, torch.where(x >= 3, grad, grad * (x / 3 + 0.5)))
+    below = x <= -3
+    slope = torch.where(below, 0.0, torch.where(x >= 3, 1.0, x / 3 + 0.5))
+    return torch.where(below, 0.0, grad * slope)
 
 
 @register(aten.leaky_relu_backward)
@@ -133,7 +145,8 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, self_is_
 def prelu_kernel_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """g above 0 and weight·g below; for the weight 0 and x·g, not yet summed."""
     positive = x > 0
-    return torch.where(positive, grad, weight * grad), torch.where(positive, 0.0, x * grad)
+    below = torch.where(positive, 0.0, x)
+    return grad * torch.where(positive, 1.0, weight), torch.where(positive, 0.0, below * grad)
 
 
 @register(aten.rrelu_with_noise_backward)

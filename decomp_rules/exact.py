@@ -97,10 +97,19 @@ _ONE: dict[str, Function] = {
     "log_sigmoid": lambda m, x: -m.log1p(m.exp(-x)) if abs(x) < 1000 else None,
     "silu": lambda m, x: x / (1 + m.exp(-x)) if abs(x) < 1000 else None,
     "mish": lambda m, x: x * m.tanh(m.log1p(m.exp(x))) if abs(x) < 1000 else None,
+    "hardswish": lambda m, x: x * min(max(x + 3, 0), 6) / 6,
     "square": lambda m, x: x * x,
     "deg2rad": lambda m, x: x * m.pi / 180,
     "rad2deg": lambda m, x: x * 180 / m.pi,
 }
+
+
+def _gelu_slope(m: Any, x: Any) -> Any:
+    """The derivative of GELU by tanh, as x·sigmoid(u)."""
+    slope = 2 * m.sqrt(2 / m.pi)
+    s = 1 / (1 + m.exp(-slope * (x + m.mpf(0.044715) * x**3)))
+    return s + x * s * (1 - s) * slope * (1 + 3 * m.mpf(0.044715) * x * x)
+
 
 _SEVERAL: dict[str, Function] = {
     "pow": lambda m, x, y: x**y if x > 0 and abs(y * m.log(x)) < 2000 else None,
@@ -135,4 +144,19 @@ _SEVERAL: dict[str, Function] = {
     ),
     "tanh_backward": lambda m, g, y: g * (1 - y * y),
     "sigmoid_backward": lambda m, g, y: g * y * (1 - y),
+    "softplus_backward": lambda m, g, x, beta, threshold: (
+        g if x * beta > threshold else g / (1 + m.exp(-x * beta)) if abs(x) < 1000 else None
+    ),
+    "hardsigmoid_backward": lambda m, g, x: g / 6 if -3 < x < 3 else m.mpf(0),
+    "gelu_backward": lambda m, g, x, approximate="none": (
+        g * (m.ncdf(x) + x * m.npdf(x)) if approximate == "none" else g * _gelu_slope(m, x)
+    ) if abs(x) < 100 else None,
+    "binary_cross_entropy_with_logits": lambda m, x, t, weight=None, positive=None, reduction=1: (
+        (1 if weight is None else weight) * _logistic_loss(m, x, t, 1 if positive is None else positive)
+    ),
 }
+
+
+def _logistic_loss(m: Any, x: Any, t: Any, positive: Any) -> Any:
+    slope = -positive * t if x < 0 else 1 - t
+    return slope * x + (1 - t + positive * t) * m.log1p(m.exp(-abs(x)))
