@@ -3,21 +3,14 @@ owns its attributes, its dialect, and the fake mode of its metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import copy
 from dataclasses import dataclass, field
 from typing import Any
-import warnings
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._pytree import tree_map
@@ -28,11 +21,9 @@ from decomp.appending import copied
 from decomp.calling import unlifted
 from decomp.calls import metadata
 from decomp.errors import CaptureError, NotLowered
+from decomp.exporting import Infer, export, first_line, lacks_data, refuse_lazy
 from decomp.inplace import method_name
 from decomp.rebuild_exported import rebuild_exported
-
-Infer = Callable[[fx.Node], Any]
-"""What a call gives, on the metadata of its arguments; None if nobody knows."""
 
 
 @dataclass
@@ -70,13 +61,9 @@ def capture(
     if isinstance(model, fx.GraphModule):
         return _graph(model, args, kwargs, inline, infer)
     if isinstance(model, nn.Module):
+        refuse_lazy(model)
         if args is not None or kwargs:
-            try:
-                return _exported(_export(model, args or (), kwargs, dynamic_shapes), "captured")
-            except CaptureError as refused:
-                if dynamic_shapes is not None:
-                    raise
-                return _traced_instead(model, args or (), kwargs or {}, tracer_class, inline, infer, refused)
+            return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, inline, infer)
         return _traced(model, tracer_class, inline)
     if callable(model):
         raise CaptureError(
@@ -84,21 +71,6 @@ def capture(
             "(torch.fx.symbolic_trace(function) makes one of a function)"
         )
     raise CaptureError(f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram")
-
-
-def _export(model: nn.Module, args: Sequence[Any], kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
-    try:
-        with warnings.catch_warnings():
-            # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
-            warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-            return torch.export.export(
-                model, tuple(args), dict(kwargs) if kwargs else None, dynamic_shapes=dynamic_shapes, strict=False
-            )
-    except Exception as error:
-        raise CaptureError(
-            f"torch.export could not capture {type(model).__name__}: {_first_line(error)}\n"
-            "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
-        ) from error
 
 
 def _exported(program: ExportedProgram, kind: str) -> Program:
@@ -113,7 +85,7 @@ def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Pro
         graph = tracer.trace(model)
     except Exception as error:
         raise CaptureError(
-            f"{tracer_class.__name__} could not trace {type(model).__name__}: {_first_line(error)}\n"
+            f"{tracer_class.__name__} could not trace {type(model).__name__}: {first_line(error)}\n"
             "  to do: pass example inputs (args=...), so that torch.export captures it"
         ) from error
     return _prepared(graph, tracer.root, "module", inline)
@@ -123,16 +95,27 @@ class NeedsData(CaptureError):
     """An op of the program does not run on fake tensors, because it reads their data."""
 
 
-def _traced_instead(
-    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, inline: Any, infer: Any, refused: CaptureError
+def _captured(
+    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, dynamic_shapes: Any, inline: Any, infer: Infer | None
 ) -> Program:
-    """The module by symbolic tracing, where export refuses it: it runs into ops that PyTorch cannot run on fake
-    tensors, and tracing may leave them inside a function that has a rule. What fails here too is told as export told
-    it."""
+    """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
+    which may leave them inside a function that has a rule, or else by export with their rules in their places. What
+    fails here too is told as export told it."""
     try:
-        return _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
+        return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
+    except CaptureError as error:
+        refused = error
+    try:
+        if dynamic_shapes is None:
+            return _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
     except CaptureError:
-        raise refused from refused.__cause__
+        pass
+    try:
+        if infer is not None and lacks_data(refused.__cause__):
+            return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
+    except CaptureError:
+        pass
+    raise refused
 
 
 def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any, infer: Infer | None) -> Program:
@@ -149,7 +132,7 @@ def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any, infer: In
 def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Program:
     """The graph by export, where it has sizes that are data, for which only an exported graph has symbols."""
     try:
-        return _exported(_export(model, args, kwargs, None), "captured")
+        return _exported(export(model, args, kwargs), "captured")
     except CaptureError:
         raise refused from refused.__cause__
 
@@ -192,8 +175,8 @@ def _with_metadata(
     except NotLowered:
         raise
     except Exception as error:
-        kind = NeedsData if _lacks_data(error) else CaptureError
-        raise kind(f"the program does not run on the example inputs: {_first_line(error)}") from error
+        kind = NeedsData if lacks_data(error) else CaptureError
+        raise kind(f"the program does not run on the example inputs: {first_line(error)}") from error
     before = program.origin
     return Program(
         module.graph,
@@ -218,12 +201,6 @@ def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
     return new, {node.name: node for node in graph.nodes}
 
 
-def _lacks_data(error: Exception) -> bool:
-    """Whether PyTorch cannot run an op on fake tensors because it reads their data (as torch 2.13 says it)."""
-    kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
-    return isinstance(error, kinds) or "its data is not allocated" in str(error)
-
-
 class _Propagation(fx.Interpreter):
     """Runs a graph on fake tensors and notes what each node gives."""
 
@@ -240,7 +217,7 @@ class _Propagation(fx.Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:
-            result = self.infer(n) if self.infer is not None and _lacks_data(error) else None
+            result = self.infer(n) if self.infer is not None and lacks_data(error) else None
             if result is None:
                 raise
         if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
@@ -271,12 +248,7 @@ def _lint(graph: fx.Graph) -> None:
     try:
         graph.lint()
     except Exception as error:
-        raise CaptureError(f"the graph is malformed: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+        raise CaptureError(f"the graph is malformed: {first_line(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class Program:
 
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
+    arguments: Callable[[tuple[torch.Tensor, ...]], tuple[Any, Any]] = lambda tensors: (tensors, {})
+    """The positional and named arguments of a call, made of such tensors."""
     exported: bool = False
     """Whether it is exported first; otherwise it is lowered as it is."""
     settle: Callable[[Any], Any] = lambda out: out
@@ -226,7 +228,9 @@ def _program(case: Case, args: Any, kwargs: Any, settle: Any, special: bool = Fa
     elif case.capture == "inplace" and not hasattr(torch.Tensor, getattr(case.info.inplace_variant, "__name__", "")):
         module = Called(_on_a_copy(case.info.inplace_variant), spec, places)
     graph = module or _graph(case, spec, places, len(tensors))
-    return Program(graph, tensors, module is not None, settle, special, case.draws(kwargs))
+    return Program(
+        graph, tensors, exported=module is not None, settle=settle, special=special, random=case.draws(kwargs)
+    )
 
 
 def _on_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,7 +275,15 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
         leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        if len(tensors) == len(given.args) == len(leaves):
-            yield Program(module, tensors, random=case.random)
-        else:
-            yield Program(Called(module, spec, places), tensors, True, random=case.random)
+        yield Program(module, tensors, _Arguments(spec, places), random=case.random)
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of a module's sample, with other tensors in the places of its own."""
+
+    spec: pytree.TreeSpec
+    leaves: list[Any]
+
+    def __call__(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        return self.spec.unflatten(_filled(self.leaves, tensors))

@@ -106,7 +106,8 @@ def _own_outcome(program: Program, graded: bool) -> Outcome | None:
 
 def _lowered(program: Program, target: decomp.Target) -> Any:
     if not program.exported:
-        return decomp.lower(program.module, to=target, args=program.inputs).result
+        args, kwargs = program.arguments(program.inputs)
+        return decomp.lower(program.module, to=target, args=args, kwargs=kwargs).result
     try:
         exported = torch.export.export(program.module, program.inputs, strict=False)
     except TooSlow:
@@ -128,7 +129,8 @@ def evaluate(module: Any, program: Program, graded: bool, dtype: Any = None) -> 
     """Run `module` on fresh copies of the inputs, in another dtype if asked."""
     inputs = [_fresh(x, graded, dtype) for x in program.inputs]
     torch.manual_seed(0)
-    values = [v for v in pytree.tree_leaves(program.settle(module(*inputs)))]
+    args, kwargs = program.arguments(tuple(inputs))
+    values = pytree.tree_leaves(program.settle(module(*args, **kwargs)))
     tensors = [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
     wanted = [x for x in inputs if x.requires_grad]
     grads: list[Any] = []

@@ -1,4 +1,5 @@
-"""Modules that export refuses because PyTorch cannot run an op on fake tensors: rules say what such a call gives."""
+"""Modules that export refuses: because PyTorch cannot run an op on fake tensors, where rules say what such a call
+gives, or because they look at the data of a mask. Lazy modules are refused with what to do."""
 
 import pytest
 import torch
@@ -68,3 +69,54 @@ def test_a_traced_graph_with_sizes_that_are_data_is_exported():
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     lowered = decomp.lower(traced, to=targets.core_aten, args=(x,)).result
     assert [lowered(y).tolist() for y in (x, x + 1)] == [traced(y).tolist() for y in (x, x + 1)]
+
+
+class Speech(nn.Module):
+    """A branch on a size, which tracing cannot follow, before a loss, which export cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.loss = nn.Linear(6, 6), nn.CTCLoss()
+
+    def forward(self, x, targets, input_lengths, target_lengths):
+        logits = self.linear(x) if x.shape[0] > 3 else x
+        return self.loss(logits.log_softmax(-1), targets, input_lengths, target_lengths)
+
+
+@pytest.mark.parametrize("lengths", [CTC[2:], ([10, 8], [4, 3]), ((10, 8), (4, 3))], ids=["tensors", "lists", "tuples"])
+def test_a_loss_behind_a_branch_on_sizes(lengths):
+    model, args = Speech(), (*CTC[:2], *lengths)
+    lowered = decomp.lower(model, to=targets.tinygrad, args=args).result
+    torch.testing.assert_close(lowered(*args), model(*args))
+
+
+MASK = torch.tensor([[False, True, True], [False, False, True], [False, False, False]])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", [MASK, torch.tensor([False, False, True]).expand(3, 3), torch.randn(3, 3)])
+def test_encoders_and_decoders_with_masks(training, mask):
+    model = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, batch_first=True).train(training)
+    args, masks = (torch.randn(2, 3, 4), torch.randn(2, 3, 4)), {"src_mask": mask, "tgt_mask": mask}
+    lowered = decomp.lower(model, to=targets.core_aten, args=args, kwargs=masks).result
+    torch.testing.assert_close(lowered(*args, **masks), model(*args, **masks))
+    assert not model.encoder._forward_pre_hooks
+
+
+def test_a_hint_that_is_given_is_kept():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, 0.0), 1, enable_nested_tensor=False)
+    args = (torch.randn(3, 2, 4), MASK.float().masked_fill(MASK, float("-inf")), None, True)
+    lowered = decomp.lower(encoder, to=targets.core_aten, args=args).result
+    torch.testing.assert_close(lowered(*args), encoder(*args))
+
+
+@pytest.mark.parametrize("args", [(torch.ones(2, 3),), None])
+def test_lazy_modules_must_be_run_once(args):
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+    with pytest.raises(decomp.CaptureError) as refused:
+        decomp.lower(model, to=targets.core_aten, args=args)
+    assert str(refused.value) == (
+        "Sequential has lazy modules without parameters: 0, 2\n"
+        "  to do: run the module once on example inputs, which gives them their shapes, then lower it")
+    model(torch.ones(2, 3))
+    assert decomp.lower(model, to=targets.core_aten, args=(torch.ones(2, 3),)).result(torch.ones(2, 3)).shape == (2, 2)
