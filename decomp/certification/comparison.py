@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+import functools
 
 import torch
 
 from decomp.certification.courses import Course
+from decomp.certification.doubt import Doubt, groups
 from decomp.certification.reference import Reference
 from decomp.certification.tally import Results, worst_points
 from decomp.certification.trials import Inputs, Trial
@@ -34,6 +36,16 @@ class Comparison:
     moved: Sequence[bool] = ()
     """Which results are values of the inputs in other places; of these the sign of zero counts. Of sums it does not: it
     depends on their order."""
+    asked: Callable[[], Sequence[Doubt] | None] | None = None
+    """Finds out what PyTorch itself leaves in doubt."""
+
+    @functools.cached_property
+    def _doubts(self) -> Sequence[Doubt] | None:
+        return self.asked() if self.asked is not None else None
+
+    @functools.cached_property
+    def _groups(self) -> torch.Tensor | None:
+        return groups(self.inputs.tensors) if self.loose and self.what.pointwise else None
 
     def count(self, kind: str, course: Course, found: Sequence[torch.Tensor]) -> None:
         """Add what one way gives to its tally."""
@@ -42,9 +54,14 @@ class Comparison:
             return  # where the op's own kernel overflows it is the order of its additions that decides
         for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
             results = self._results(mine, own, exact, bool(self.moved and self.moved[i]))
+            if self.asked is not None:
+                results = replace(results, doubt=functools.partial(self._doubt, i))
             if self.reference is not None and exact is self.reference.exact:
                 _refine(self.reference, results)
             tally.add(results)
+
+    def _doubt(self, index: int) -> Doubt | None:
+        return self._doubts[index] if self._doubts is not None else None
 
     def _results(self, found: torch.Tensor, own: torch.Tensor, exact: Exact, moved: bool) -> Results:
         parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))
@@ -56,6 +73,7 @@ class Comparison:
             pointwise=self.what.pointwise and found.numel() > 1,
             naming=self._name,
             loose=loose,
+            groups=self._groups,
             signed_zeros=not loose and (moved or self.what.pointwise),
             counted=self.inputs.measured,
         )
@@ -91,13 +109,15 @@ def _is_kind_of(own: torch.Tensor, exact: Exact) -> bool:
     """Whether the op's own result is finite where the exact one is, and infinite where that is."""
     if not own.is_floating_point():
         return True
-    return torch.equal(kinds(own).clamp(max=4), kinds(exact.rounded(own.dtype)).clamp(max=4))
+    return bool(torch.equal(kinds(own).clamp(max=4), kinds(exact.rounded(own.dtype)).clamp(max=4)))
 
 
 def _refine(reference: Reference, results: Results) -> None:
     """Let mpmath have the last word on the points that look worst. `results` sees what it says: they share memory."""
     for _ in range(ROUNDS):
-        if not reference.refined(worst_points(results)):
+        if not reference.refined(worst_points(results, reference.known)):
+            if reference.exhausted and reference.was_wrong:
+                break
             return
     # float64 was wrong each time: where results are far from it, and mpmath has not looked, nothing is known.
     for found in (results.found, results.own):

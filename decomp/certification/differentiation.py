@@ -4,7 +4,7 @@ differentiable."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +36,10 @@ class Derivative:
         if found is None or leeway is None or leeway.gradients is None:
             return None if found is None else [g.detach() for g in found]
         return list(leeway.gradients(self.what.sample.with_tensors(tensors), [g.detach() for g in found]))
+
+    def of_order(self, order: int) -> Derivative:
+        """The same, differentiated so often."""
+        return replace(self, order=order)
 
     def _gradients(
         self, results: list[torch.Tensor], inputs: list[torch.Tensor], create_graph: bool

@@ -14,6 +14,7 @@ from decomp.certification.comparison import Comparison, moved
 from decomp.certification.courses import Course, first_line
 from decomp.certification.differentiation import derivative
 from decomp.certification.distributions import disagreement
+from decomp.certification.doubt import of_gradients, of_values
 from decomp.certification.promotion import LOWERED, promotion_trials, verdict
 from decomp.certification.reference import Reference, mp_function, mpmath_is_installed
 from decomp.certification.results import flat, same_strides
@@ -132,6 +133,8 @@ class _Measurement:
             comparison.moved = moved(what, what.form(sampled, flat(what.own(sampled))))
         elif what.dtype.is_complex:
             comparison.exact = [_doubtful(what, inputs, *each) for each in zip(comparison.own, comparison.exact)]
+        else:
+            comparison.asked = lambda: of_values(what, inputs, comparison.own)
         for course, function in bound:
             found = course.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
             if found is not None and what.sample.exact != "shape":
@@ -180,7 +183,10 @@ class _Measurement:
         if wanted is None or own is None or exact is None:
             return
         exact = exact if what.sample.exact == "float64" else list(widened(own))
-        comparison = Comparison(what, inputs, own, [Exact(t) for t in exact], loose=True)
+        held = [Exact(t) for t in exact]
+        comparison = Comparison(what, inputs, own, held, loose=True)
+        if what.pointwise and what.sample.exact == "float64":
+            comparison.asked = lambda: of_gradients(what, inputs, wanted, own, held)
         for course, function in bound:
             place = f"{kind}, {inputs.label}"
             found = course.results(what, lambda: wanted.of(function, inputs.tensors), own, place)
@@ -232,7 +238,8 @@ class _Measurement:
             if not isinstance(function, str):
                 found = course.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
                 if found is not None:
-                    course.note("strides", "equal" if same_strides(found, own) else f"differ for {sample}, transposed")
+                    same = same_strides(found, own) or same_strides(found, what.predicted(turned.tensors))
+                    course.note("strides", "equal" if same else f"differ for {sample}, transposed")
 
 
 def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
@@ -249,22 +256,28 @@ def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> E
 
 
 def _thinned(inputs: Inputs) -> Inputs:
-    """The first points, which are special values, and evenly many of the others."""
-    many = points.COUNT // MP_POINTS
+    """The first points, which are special values, and evenly many of the others; so many in all that the vector unit
+    has no rest."""
+    many = points.COUNT // MP_POINTS - 3
 
     def thin(t: torch.Tensor) -> torch.Tensor:
-        return torch.cat([t[:40], t[40::many]]) if t.numel() == points.COUNT else t
+        return torch.cat([t[:40], t[40::many]])[: MP_POINTS + 48] if t.numel() == points.COUNT else t
 
     return replace(inputs, tensors=tuple(map(thin, inputs.tensors)))
 
 
 def _moderate(what: Trial, inputs: Inputs) -> Inputs:
-    """Points where second derivatives mean something; the others become one."""
+    """Points where second derivatives mean something, again in place of the others."""
     floats = [t for t in inputs.tensors if t.is_floating_point() and t.numel() > 1]
     if not what.pointwise or not floats:
         return inputs
     keep = torch.stack([points.moderate(t) for t in floats]).all(0)
-    new = [torch.where(keep, t, 1.0) if t.is_floating_point() and t.numel() > 1 else t for t in inputs.tensors]
+    there = keep.flatten().nonzero().flatten()
+    if not len(there):
+        return inputs
+    places = torch.arange(keep.numel())
+    chosen = torch.where(keep.flatten(), places, there[places % len(there)])
+    new = [t.flatten()[chosen].reshape(t.shape) if t.numel() == keep.numel() else t for t in inputs.tensors]
     return replace(inputs, tensors=tuple(new))
 
 

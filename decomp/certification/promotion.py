@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from decomp.certification import points
-from decomp.certification.results import MismatchedResults, Refused, flat, held_against
+from decomp.certification.results import MismatchedResults, Refused, as_predicted, flat
 from decomp.certification.trials import Function, Trial, takes
 from decomp.numerics import kinds
 from decomp.samples import Sample
@@ -45,7 +45,7 @@ def verdict(what: Trial, function: Function) -> str:
     try:
         own = flat(what.own(what.sample.tensors))
         found = flat(function(what.sample.tensors))
-        held_against(found, own)
+        found = as_predicted(found, own, lambda: what.predicted(what.sample.tensors))
         own, found = (what.form(what.sample.tensors, results) for results in (own, found))
     except Refused as refused:
         return f"declines: {refused}"

@@ -4,9 +4,8 @@ mpmath is known for the op; mpmath alone where float64 is what is measured. Neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import importlib.util
-import time
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ MpFunction = Callable[..., Any]
 
 PRECISION = 140
 """Bits that mpmath computes with."""
-PATIENCE = 5.0
-"""Seconds that mpmath may take for one set of points."""
+BUDGET = 1000
+"""How many values mpmath computes for one set of points."""
 
 
 def mpmath_is_installed() -> bool:
@@ -46,13 +45,19 @@ class Reference:
     sample: Sample
     function: MpFunction | None
     exact: Exact
-    spent: float = 0.0
-    known: set[int] | None = None
+    known: set[int] = field(default_factory=set)
+    """The points that mpmath has been asked for, whether it had an answer or none."""
+    was_wrong: bool = False
+    """Whether float64 was, anywhere."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether mpmath is not asked any more."""
+        return len(self.known) >= BUDGET
 
     def refined(self, worst: Iterable[int]) -> bool:
         """Compute these points anew. Returns whether one of them changed so much that it matters."""
-        self.known = self.known or set()
-        new = [i for i in worst if i not in self.known]
+        new = [i for i in worst if i not in self.known][: BUDGET - len(self.known)]
         self.known.update(new)
         changed = False
         for i in new:
@@ -65,29 +70,27 @@ class Reference:
             self.exact.high[i] = high
             if self.exact.low is not None:
                 self.exact.low[i] = low
+        self.was_wrong |= changed
         return changed
 
     def forget(self, indices: Iterable[int]) -> None:
         """Leave points out that mpmath has not computed: they are compared with nothing."""
         for i in indices:
-            if i not in (self.known or ()) and self.exact.unknown is not None:
+            if i not in self.known and self.exact.unknown is not None:
                 self.exact.unknown[i] = True
 
     def at(self, index: int) -> tuple[float, float] | None:
         """The exact value at a point as the sum of two float64; None where mpmath has no word."""
-        if self.function is None or self.spent > PATIENCE:
+        if self.function is None:
             return None
         import mpmath
 
-        began = time.perf_counter()
         try:
             with mpmath.workprec(PRECISION):
                 value = self.function(*_arguments(self.sample, index, mpmath.mpf))
                 return None if value is None else _split(value, mpmath)
         except (ArithmeticError, ValueError, TypeError, NotImplementedError, mpmath.libmp.NoConvergence):
             return None
-        finally:
-            self.spent += time.perf_counter() - began
 
 
 def _arguments(sample: Sample, index: int, number: Callable[[float], Any]) -> list[Any]:

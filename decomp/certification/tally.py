@@ -3,12 +3,13 @@ come out. What is wrong altogether is counted apart from what is inexact."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from decomp.certification.certificate import Figures, Mismatch
+from decomp.certification.doubt import Doubt
 from decomp.numerics import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3
@@ -36,6 +37,10 @@ class Results:
     """Whether the sign of zero counts."""
     counted: bool = True
     """Whether errors count, or only what is wrong altogether."""
+    doubt: Callable[[], Doubt | None] | None = None
+    """What PyTorch itself leaves in doubt, to be asked where something seems wrong."""
+    groups: torch.Tensor | None = None
+    """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
     unit: torch.Tensor | None = None
     """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
 
@@ -93,6 +98,10 @@ class Tally:
         unknown = results.exact.unknown
         known = ~unknown if unknown is not None else torch.ones_like(wrong)
         wrong &= known
+        doubt = results.doubt() if results.doubt is not None and bool(wrong.any()) else None
+        if doubt is not None:
+            wrong &= ~doubt.settles(results.found, results.own)
+            known = known & ~doubt.unknown
         self._mismatched(wrong, results)
         good = ours.error.isfinite() & ~wrong & known
         if not results.counted:
@@ -117,12 +126,14 @@ class Tally:
             self.examples.append(Mismatch(results.naming(index), found, wanted))
 
 
-def worst_points(results: Results, count: int = 8) -> list[int]:
-    """Indices of the largest errors of the rule and of the op's own kernel."""
+def worst_points(results: Results, known: Iterable[int] = (), count: int = 8) -> list[int]:
+    """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
+    left_out = torch.tensor(list(known), dtype=torch.int64)
     indices: set[int] = set()
     for value in (results.found, results.own):
         found = deviation(value, results.exact)
         error = torch.where(found.special, float("inf"), found.error).nan_to_num(-1.0, posinf=1e300)
+        error = error.index_fill(0, left_out, -1.0)
         indices.update(error.topk(min(count, error.numel())).indices.tolist())
     return sorted(indices)
 
@@ -151,7 +162,7 @@ def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
     info = torch.finfo(results.found.dtype)
     exact = results.exact.high
     difference = (results.found.double() - exact).abs()
-    own = (results.own.double() - exact).abs()
+    own = _of_group((results.own.double() - exact).abs(), results.groups)
     # Where the op's own formula cancels in float64 too, ε² is all that it leaves.
     allowed = exact.abs() * max(LOOSE, 8 * info.eps) + (
         info.eps**2 if results.pointwise else 1024 * info.smallest_normal
@@ -160,6 +171,14 @@ def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
         allowed = allowed + 64 * unit
     finite = results.found.isfinite() & results.own.isfinite() & exact.isfinite()
     return finite & (difference > allowed) & (difference > 4 * own)
+
+
+def _of_group(error: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
+    """The largest finite error in the group of each element."""
+    if groups is None or groups.shape != error.shape:
+        return error
+    largest = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=error.dtype)
+    return largest.scatter_reduce(0, groups, torch.where(error.isfinite(), error, 0.0), "amax")[groups]
 
 
 def _of_parts(results: Results) -> Results:

@@ -9,9 +9,11 @@ import functools
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from decomp.certification import points
+from decomp.certification.results import flat
 from decomp.samples import Sample
 
 Function = Callable[[Sequence[torch.Tensor]], Any]
@@ -58,6 +60,16 @@ class Trial:
         """The op itself in float64 (complex128), on the same values."""
         wide = torch.complex128 if self.dtype.is_complex else torch.float64
         return functools.partial(_run, in_dtype(self.sample, wide))
+
+    def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What PyTorch says that the results are like, before it computes them; none where it cannot. Its kernels need
+        not agree (batch norm of torch 2.13 in 16 bits)."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        try:
+            with mode:
+                return flat(self.own([mode.from_tensor(t.detach()) for t in tensors]))
+        except Exception:  # whatever an op raises on fake tensors says nothing
+            return []
 
     def form(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What is compared: the results of the call with these tensors, or their form where the op leaves some open."""

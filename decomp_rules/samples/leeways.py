@@ -170,6 +170,10 @@ LEEWAYS: Mapping[str, Leeway] = {
     "linalg_eig": Leeway(_eig),
     "linalg_eigvals": Leeway(_eigvals),
     "_linalg_eigvals": Leeway(_eigvals),
+    **{
+        name: Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
+        for name in ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "fmax", "fmin")
+    },
     **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
     **{
         name: Leeway(_one_infinity)
