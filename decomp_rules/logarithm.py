@@ -102,8 +102,8 @@ def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
         cast(value, working_dtype(outer)) if is_tensor(value) else constant(like, value, working_dtype(outer))
         for value in (x, y)
     )
-    # Where x is 0 and the logarithm no number, ln 1 stands in for it: neither 0·∞ nor its gradient comes up.
+    # Where x is 0 and the logarithm no number, 0 stands in for it: 0·∞ comes up in the gradient of y alone, which is
+    # NaN at the pole in the op too.
     infinite = torch.logical_or(y <= pole, y == math.inf)
-    stand_in = torch.where(torch.logical_and(x == 0, infinite), 1.0 + pole, y)
-    product = x * function(stand_in)
+    product = x * torch.where(torch.logical_and(x == 0, infinite), 0.0, function(y))
     return cast(torch.where(x == 0, valued(product, 0.0), product), outer)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decomp import Rules
+from decomp import Rules, decline
 from decomp_rules.gradients import carrying
 from decomp_rules.operands import cast, wide
 
@@ -29,24 +29,31 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
 @register(aten.l1_loss)
 def l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     """|x − t|."""
-    return reduced(torch.abs(wide(x) - wide(target)), reduction, torch.result_type(x, target))
+    dtype = torch.result_type(x, target)
+    return reduced(torch.abs(wide(x) - wide(target)), reduction, dtype.to_real() if dtype.is_complex else dtype)
 
 
 @register(aten.smooth_l1_loss)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
-    """½ d² / β where d = |x − t| < β, else d − ½ β."""
-    distance = torch.abs(wide(x) - wide(target))
+    """c / β (d − ½ c) with d = |x − t| and c = min(d, β): ½ d² / β below β, d − ½ β above, without the square of an
+    infinite distance, whose gradient would be NaN. For β = 0 the op's gradient is −1 where x = t."""
+    error = wide(x) - wide(target)
+    distance = torch.abs(error)
     if beta > 0:
-        distance = torch.where(distance < beta, distance * distance * (0.5 / beta), distance - 0.5 * beta)
+        bounded = torch.clamp_max(distance, beta)
+        distance = (distance - 0.5 * bounded) * (bounded / beta)
+    elif beta == 0:
+        distance = torch.where(error == 0, 0 - error, distance)
     return reduced(distance, reduction, torch.result_type(x, target))
 
 
 @register(aten.huber_loss)
 def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
-    """½ d² where d = |x − t| ≤ δ, else δ (d − ½ δ)."""
+    """c (d − ½ c) with d = |x − t| and c = min(d, δ): ½ d² up to δ, δ (d − ½ δ) above, without the square of an
+    infinite distance, whose gradient would be NaN."""
     distance = torch.abs(wide(x) - wide(target))
-    loss = torch.where(distance <= delta, distance * distance * 0.5, (distance - 0.5 * delta) * delta)
-    return reduced(loss, reduction, torch.result_type(x, target))
+    bounded = torch.clamp_max(distance, delta)
+    return reduced((distance - 0.5 * bounded) * bounded, reduction, x.dtype)
 
 
 @register(aten.nll_loss_forward, aten.nll_loss2d_forward)
@@ -99,33 +106,41 @@ def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, 
 @register(aten.binary_cross_entropy)
 def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
     """−t max(log x, −100) − (1 − t) max(log(1 − x), −100). The op's gradient is (x − t) / max(x (1 − x), 10⁻¹²): where
-    the maximum is 10⁻¹² the loss is continued along that slope."""
+    the maximum is 10⁻¹² the loss is continued along that slope. The gradient of the target, in the op log(1 − x) −
+    log x and infinite at 0 and 1, is that of the logarithms held at −100."""
     p, t = wide(x), wide(target)
     edge = p * (1 - p) < 1e-12
     inside = torch.where(edge, 0.5, p)
     outside = torch.where(edge, p, 0.5).detach()
     smooth = (t - 1) * torch.log1p(-inside) - t * torch.log(inside)
     clamped = (t - 1) * torch.clamp(torch.log1p(-outside), min=-100) - t * torch.clamp(torch.log(outside), min=-100)
-    loss = torch.where(edge, clamped + (p - t).detach() * 1e12 * (p - p.detach()), smooth)
+    loss = torch.where(edge, clamped - (t - p).detach() * 1e12 * (p - p.detach()), smooth)
     return reduced(loss if weight is None else loss * wide(weight), reduction, x.dtype)
 
 
 @register(aten.binary_cross_entropy_with_logits)
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, weight: Tensor | None = None,
                                      pos_weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
-    """(1 − t) x − (1 + (pos − 1) t) log σ(x)."""
+    """(1 − t) x − (1 + (pos − 1) t) log σ(x). With log σ(x) = min(x, 0) − log1p(e^−|x|) what cancels below 0 is left
+    out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|)."""
     z, t = wide(x), wide(target)
-    logs = F.logsigmoid(z)
-    logs = logs if pos_weight is None else ((wide(pos_weight) - 1) * t + 1) * logs
-    loss = (1 - t) * z - logs
-    return reduced(loss if weight is None else loss * wide(weight), reduction, torch.result_type(x, target))
+    negative = z < 0
+    rest = torch.log1p(torch.exp(torch.where(negative, z, -z)))
+    if pos_weight is None:
+        loss = torch.where(negative, -t, 1 - t) * z + rest
+    else:
+        positive = wide(pos_weight) * t
+        loss = torch.where(negative, -positive, 1 - t) * z + (1 - t + positive) * rest
+    return reduced(loss if weight is None else loss * wide(weight), reduction, target.dtype)
 
 
 @register(aten.kl_div)
 def kl_div(x: Tensor, target: Tensor, reduction: int = MEAN, log_target: bool = False) -> Tensor:
-    """t (log t − x), for targets that are probabilities or their logarithms."""
+    """t (log t − x), for targets that are probabilities or their logarithms. As in the op, the gradient of a target
+    that is 0 is NaN."""
     z, t = wide(x), wide(target)
-    loss = torch.exp(t) * (t - z) if log_target else torch.xlogy(t, t) - t * z
+    product = t * z  # first, so that its gradient is added last
+    loss = torch.exp(t) * (t - z) if log_target else torch.where(t == 0, 0.0, t * torch.log(t)) - product
     return reduced(loss, reduction, torch.result_type(x, target))
 
 
@@ -133,6 +148,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: int = MEAN, log_target: bool = 
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: int = MEAN) -> Tensor:
     """x for the target 1, max(margin − x, 0) for −1."""
     z = wide(x)
+    margin = margin if z.is_floating_point() else int(margin)
     apart = torch.where(target != 1, torch.clamp_min(margin - z, 0), 0)
     return reduced(apart + torch.where(target != -1, z, 0), reduction, x.dtype)
 
@@ -154,7 +170,7 @@ def _with_a_float(x: Tensor, other: Tensor) -> torch.dtype:
 @register(aten.soft_margin_loss)
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     """log(1 + exp(−t x))."""
-    return reduced(torch.log1p(torch.exp(-wide(x) * wide(target))), reduction, torch.result_type(x, target))
+    return reduced(torch.log1p(torch.exp(-wide(x) * wide(target))), reduction, x.dtype)
 
 
 @register(aten.multi_margin_loss)
@@ -221,11 +237,14 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
 @register(aten.poisson_nll_loss)
 def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int) -> Tensor:
     """exp(x) − t x, or x − t log(x + ε); `full` adds Stirling's t log t − t + ½ log 2πt for t > 1."""
+    dtype = float_type(x, target)
+    if dtype.is_complex:
+        return decline("only real inputs")
     z, t = wide(x), wide(target)
     loss = torch.exp(z) - t * z if log_input else z - t * torch.log(z + eps)
     if full:  # of a target that is 0 the op's gradient is NaN, and so it is here
         loss = loss + torch.where(t <= 1, 0.0, t * torch.log(t) - t + 0.5 * torch.log(2 * math.pi * t))
-    return reduced(loss, reduction, float_type(x, target))
+    return reduced(loss, reduction, dtype)
 
 
 @register(F.gaussian_nll_loss)
@@ -240,7 +259,8 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: 
     gap = x - wide(target)
     loss = 0.5 * (torch.log(bounded) + gap * gap / bounded)
     loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
-    return reduced(loss, ("none", "mean", "sum").index(reduction), input.dtype)
+    dtype = torch.promote_types(torch.result_type(input, target), variance.dtype)
+    return reduced(loss, ("none", "mean", "sum").index(reduction), dtype)
 
 
 def reduced(loss: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
@@ -253,7 +273,7 @@ def reduced(loss: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
 def float_type(x: Tensor, target: Tensor) -> torch.dtype:
     """The dtype that the two promote to, the default one for integers."""
     dtype = torch.result_type(x, target)
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+    return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
 
 
 def probability_entropy(logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float,

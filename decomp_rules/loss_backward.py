@@ -4,8 +4,8 @@ times the incoming gradient, which the mean has divided by the number of element
 import torch
 from torch import Tensor
 
-from decomp import Rules
-from decomp_rules.loss import MEAN
+from decomp import Rules, decline
+from decomp_rules.loss import MEAN, NONE
 from decomp_rules.operands import cast, wide
 
 RULES = Rules()
@@ -16,16 +16,18 @@ aten = torch.ops.aten
 @register(aten.mse_loss_backward)
 def mse_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     """2 (x − t) g."""
-    return shared((wide(x) - wide(target)) * 2, grad_output, x, reduction)
+    error = wide(x) - wide(target)
+    return shared((error / error.numel() if reduction == MEAN else error) * 2, grad_output, x, NONE)
 
 
 @register(aten.smooth_l1_loss_backward)
 def smooth_l1_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
-    """(x − t) / β g where |x − t| < β, else ±g."""
+    """(x − t) / β g where |x − t| < β, or is NaN, else ±g."""
     error = wide(x) - wide(target)
-    if beta == 0:
-        return shared(torch.sign(error), grad_output, x, reduction)
-    return shared(torch.where(torch.abs(error) < beta, error / beta, torch.sign(error)), grad_output, x, reduction)
+    slope = torch.sign(error)
+    if beta:
+        slope = torch.where(torch.abs(error) >= beta, slope, error / beta)
+    return shared(slope, grad_output, x, reduction)
 
 
 @register(aten.huber_loss_backward)
@@ -36,9 +38,12 @@ def huber_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reductio
 
 @register(aten.soft_margin_loss_backward)
 def soft_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """−t g / (1 + exp(t x))."""
+    """−t g z / (1 + z) with z = exp(−t x), which is NaN where z is infinite, as in the op."""
+    if x.is_complex():
+        return decline("only real inputs")
     t = wide(target)
-    return shared(-t * torch.sigmoid(-t * wide(x)), grad_output, x, reduction)
+    z = torch.exp(-t * wide(x))
+    return shared(z / (z + 1) * -t, grad_output, x, reduction)
 
 
 @register(aten.binary_cross_entropy_backward)
@@ -46,8 +51,9 @@ def binary_cross_entropy_backward(grad_output: Tensor, x: Tensor, target: Tensor
                                   reduction: int = MEAN) -> Tensor:
     """(x − t) / max(x (1 − x), 10⁻¹²) w g."""
     p = wide(x)
-    slope = (p - wide(target)) / torch.clamp_min((1 - p) * p, 1e-12)
-    return shared(slope if weight is None else slope * wide(weight), grad_output, x, reduction)
+    slope = (p - wide(target)) * wide(grad_output) / torch.clamp_min((1 - p) * p, 1e-12)
+    slope = slope if weight is None else slope * wide(weight)
+    return cast(slope / slope.numel() if reduction == MEAN else slope, x.dtype)
 
 
 @register(aten.nll_loss_backward, aten.nll_loss2d_backward)
@@ -74,9 +80,10 @@ def multi_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, p
     rows, index = wide(x).reshape(-1, count), target.reshape(-1, 1)
     gap = margin - torch.gather(rows, 1, index) + rows
     at_target = torch.arange(count, device=x.device) == index
-    slope = torch.where((gap > 0) & ~at_target, 2 * gap if p == 2 else torch.ones_like(gap), 0) / count
+    slope = (2 * gap if p == 2 else torch.ones_like(gap)) / count
     slope = slope if weight is None else slope * torch.index_select(wide(weight), 0, index.reshape(-1)).unsqueeze(1)
-    slope = torch.where(at_target, -torch.sum(slope, [1], keepdim=True), slope)
+    slope = torch.where((gap > 0) & ~at_target, slope, 0)
+    slope = torch.where(at_target, 0 - torch.sum(slope, [1], keepdim=True), slope)
     grad = wide(grad_output)
     grad = grad.reshape(-1, 1) if grad.dim() else grad
     grad = grad / rows.shape[0] if reduction == MEAN else grad

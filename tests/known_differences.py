@@ -4,8 +4,6 @@ entry that is not here has to be clean or declared."""
 KNOWN_DIFFERENCES = {
     # PyTorch's kernel does what nobody can want, or leaves open what it does.
     "as_strided_scatter": "PyTorch's gradient for the tensor that is written into is that of the places written",
-    "nn.KLDivLoss": "xlogy(t, t) has a gradient of NaN at t = 0 in PyTorch; here it is 0",
-    "nn.functional.kl_div": "the same",
     "qr": "MKL gives a finite R beside a NaN; the rule gives NaN",
     "linalg.qr": "the same",
     "geqrf": "the same",

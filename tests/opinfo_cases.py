@@ -273,7 +273,8 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
         torch.manual_seed(SEED)
         module = case.info.module_cls(*made.args, **made.kwargs).to(case.dtype).train(training)
         leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
-        tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        # One tensor in two places of a sample would be one input of the exported program.
+        tensors = tuple(leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor))
         places = [_PLACE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         yield Program(module, tensors, _Arguments(spec, places), random=case.random)
 

@@ -56,7 +56,20 @@ def test_distances_at_kinks_and_of_mixed_dtypes() -> None:
     for op in (aten.smooth_l1_loss.default, aten.huber_loss.default, aten.l1_loss.default, aten.mse_loss.default):
         agrees(RULES, op, x, t, 0)
     agrees(RULES, aten.mse_loss.default, x, t.double())
+    agrees(RULES, aten.huber_loss.default, x, t.double(), gradient=False)
+    agrees(RULES, aten.soft_margin_loss.default, x, t.double(), gradient=False)
+    agrees(RULES, aten.l1_loss.default, torch.complex(x, x), torch.complex(x, t), gradient=False)
     agrees(RULES, aten.smooth_l1_loss_backward.default, torch.ones(4), x, t, 0, 1.0, gradient=False)
+
+
+def test_distances_to_infinity_have_finite_gradients() -> None:
+    x, t = torch.tensor([0.0, math.inf, -math.inf, NAN, 1.0]), torch.tensor([math.inf, 1.0, 2.0, 0.0, 1.0])
+    for edge in (0.5, 2.0):
+        agrees(RULES, aten.smooth_l1_loss.default, x, t, 0, edge)
+        agrees(RULES, aten.huber_loss.default, x, t, 0, edge)
+    agrees(RULES, aten.smooth_l1_loss_backward.default, torch.ones(5), x, t, 0, 0.5, gradient=False)
+    huge = torch.full((2,), 3e38)
+    agrees(RULES, aten.mse_loss_backward.default, torch.ones(2), huge, torch.zeros(2), 1, gradient=False)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -110,6 +123,21 @@ def test_binary_cross_entropy(dtype: torch.dtype, reduction: int) -> None:
     agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, None, None, reduction, tolerance=near(dtype))
     agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, sample(5, dtype=dtype),
            sample(5, dtype=dtype).abs(), reduction, tolerance=4e-2 if dtype == torch.bfloat16 else None, fixed=(2, 3))
+
+
+def test_the_gradient_of_logits_keeps_tiny_targets() -> None:
+    z = torch.tensor([-200.0, -20.0, 0.0, 20.0])
+    for target in (torch.tensor([1e-9, 0.0, 0.5, 1.0]), torch.tensor([0, 1, 0, 1], dtype=torch.float64)):
+        agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, target, None, None, 0)
+
+
+def test_a_target_of_zero_has_the_gradient_of_the_op_in_divergence() -> None:
+    agrees(RULES, aten.kl_div.default, torch.randn(3), torch.tensor([0.0, 0.5, 1.0]), 0)
+
+
+def test_hinge_of_integers_wraps() -> None:
+    x = torch.tensor([-3, 0, 5, 120], dtype=torch.int8)
+    agrees(RULES, aten.hinge_embedding_loss.default, x, torch.tensor([1, -1, 1, -1]), 2.5, 0, gradient=False)
 
 
 def test_binary_cross_entropy_at_its_edges() -> None:
