@@ -1,7 +1,7 @@
 """Reading by index. Every op comes down to index_select or gather, and those to a comparison of the index with 0, 1, …
 
 What is not chosen is replaced by zero before the sum, not multiplied by it, so that NaN and ∞ elsewhere do not leak.
-Sums of one value and zeros are exact, but for −0, which comes out as 0.
+Sums of one value and zeros are exact, but for −0, of which 0 would come: it is summed as the next negative number.
 """
 
 from __future__ import annotations
@@ -36,10 +36,38 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def picked(chosen: Tensor, x: Tensor, dim: int) -> Tensor:
-    """The one element along `dim` where `chosen` holds, or zero if it holds nowhere."""
+    """The one element along `dim` where `chosen` holds, or zero if it holds nowhere. Exact, but that −2⁻¹⁴⁹ of float32
+    and −2⁻¹⁰⁷⁴ of float64 come out as −0."""
     if x.dtype == torch.bool:
         return torch.any(chosen & x, dim)
-    return torch.sum(torch.where(chosen, x, 0), dim=[dim], dtype=x.dtype)
+    if x.dtype not in _BITS:
+        return torch.sum(torch.where(chosen, x, 0), dim=[dim], dtype=x.dtype)
+    marked = _with_negative_zeros_as_tiny(x)
+    return _with_tiny_as_negative_zeros(torch.sum(torch.where(chosen, marked, 0), dim=[dim], dtype=marked.dtype), x)
+
+
+_BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16,
+         torch.bfloat16: torch.int16}  # fmt: skip
+
+
+def _with_negative_zeros_as_tiny(x: Tensor) -> Tensor:
+    """x, and the negative number next to zero for −0, which adding to zeros would lose; half types in float32, where
+    that number is none of theirs. The gradient passes as it is."""
+    zero = torch.lt(x.view(_BITS[x.dtype]), torch.iinfo(_BITS[x.dtype]).min + 1)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return cast(zero, dtype) * _tiny(dtype) + x
+
+
+def _with_tiny_as_negative_zeros(marked: Tensor, x: Tensor) -> Tensor:
+    """The opposite, in the dtype of x: −((t or −0) − marked), as t − t = 0 and −0 − 0 = −0. A cast rounds t to −0."""
+    if marked.dtype != x.dtype:
+        return marked.to(x.dtype)
+    tiny = _tiny(x.dtype)
+    return torch.neg(cast(torch.eq(marked, tiny), x.dtype) * tiny - marked)
+
+
+def _tiny(dtype: torch.dtype) -> float:
+    return -torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
 
 
 @register(aten.gather)
@@ -134,7 +162,7 @@ def unsafe_masked_index_put_accumulate(
     x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], values: Tensor
 ) -> Tensor:
     """x with the values added at the indices where the mask holds."""
-    kept = torch.where(mask, values, 0)
+    kept = torch.where(mask, values, constant(values, 0))
     return aten.index_put.default(x, _clamped(x, indices), kept, True)
 
 

@@ -57,8 +57,8 @@ def _scatter_sum(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     pointing = _pointing(x1, dim, index1)
     if x.dtype == torch.bool:
         return (x1 | _grown(torch.any(pointing & src, dim), x1, dim)).view(x.shape)
-    total = torch.sum(torch.where(pointing, src, 0), dim=[dim], dtype=x.dtype)
-    return (x1 + _grown(total, x1, dim)).view(x.shape)
+    less = torch.sum(torch.where(pointing, torch.neg(src), 0), dim=[dim], dtype=x.dtype)
+    return (x1 - _grown(less, x1, dim)).view(x.shape)  # so that −0 stays where nothing is added
 
 
 @register(aten.scatter)
@@ -105,8 +105,8 @@ def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, in
             return cast(total, x.dtype)
         count = torch.sum(pointing, dim=[dim], dtype=torch.int64) + int(include_self)
         count = cast(torch.clamp(count, min=1), total.dtype)
-        floating = x.is_floating_point()
-        return cast(total / count if floating else torch.div(total, count, rounding_mode="floor"), x.dtype)
+        whole = not (x.is_floating_point() or x.is_complex())
+        return cast(torch.div(total, count, rounding_mode="floor") if whole else total / count, x.dtype)
     if reduce == "prod":
         return torch.prod(chosen, dim, dtype=x.dtype)
     return torch.amax(chosen, dim) if reduce == "amax" else torch.amin(chosen, dim)
@@ -209,12 +209,14 @@ def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
         return torch.where(hit, picked(last, src.unsqueeze(1), 0), x)
     if x.dtype == torch.bool:
         return x | torch.any(pointing & src.unsqueeze(1), 0)
-    return x + torch.sum(torch.where(pointing, src.unsqueeze(1), 0), dim=[0], dtype=x.dtype)
+    return x - torch.sum(torch.where(pointing, torch.neg(src).unsqueeze(1), 0), dim=[0], dtype=x.dtype)  # as above
 
 
 @register(aten.index_add)
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
-    """index_put along one dimension, α · source added."""
+    """index_put along one dimension, α · source added, α in the dtype of x."""
+    if not (x.is_floating_point() or x.is_complex()):
+        alpha = bool(alpha) if x.dtype == torch.bool else int(alpha)
     source = source if alpha == 1 else source * alpha
     return _put_along(x, dim, index, source, True)
 

@@ -171,8 +171,8 @@ def _extreme(x: Tensor, key: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, T
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
     index = _first(key, dim)
-    value = picked(torch.eq(index, ramp(x, x.shape[dim], dim, x.dim())), x, dim)
-    return (value.unsqueeze(dim), index) if keepdim else (value, index.squeeze(dim))
+    value = torch.gather(x, dim, index)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
 
 @register(aten.median)
@@ -189,9 +189,9 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
         middle = torch.where(torch.gt(count, 0), x.shape[dim] - count, middle)
     here = torch.eq(ranks, middle)
     number = ramp(x, x.shape[dim], dim, x.dim())
-    value = picked(here, x, dim)
-    index = torch.sum(torch.where(here, number, 0), dim=[dim], dtype=torch.int64)
-    return (value.unsqueeze(dim), index.unsqueeze(dim)) if keepdim else (value, index)
+    index = torch.sum(torch.where(here, number, 0), dim=[dim], keepdim=True, dtype=torch.int64)
+    value = torch.gather(x, dim, index)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
 
 @register(aten.cumsum)

@@ -1,5 +1,7 @@
 """Reading and writing by index agree with the ops, and what is not chosen leaves no trace: no NaN, no gradient."""
 
+import math
+
 import pytest
 from rule_agreement import agrees, lowered_agrees
 import torch
@@ -204,3 +206,27 @@ def test_a_masked_assignment_reaches_the_targets():
         return y
 
     lowered_agrees(assigned, TABLE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_negative_zeros_are_picked_as_they_are_with_their_gradient(dtype):
+    table = torch.tensor([[-0.0, 0.0], [1.0, -math.inf], [0.0, math.nan]], dtype=dtype, requires_grad=True)
+    places = torch.tensor([2, 0, 1, 0])
+    chosen = indexing.index_select(table, 0, places)
+    expected = torch.index_select(table, 0, places)
+    assert torch.equal(torch.signbit(chosen), torch.signbit(expected))
+    assert torch.equal(chosen.nan_to_num(), expected.nan_to_num()) and chosen.dtype == dtype
+    assert torch.equal(*(torch.autograd.grad(y.sum(), table)[0] for y in (chosen, expected)))
+
+
+def test_negative_zeros_stay_where_nothing_is_added():
+    x, index = torch.tensor([-0.0, -0.0, 1.0]), torch.tensor([2])
+    for written in (scattering.scatter_add(x, 0, index, torch.ones(1)),
+                    scattering.index_put(x, [index], torch.ones(1), True)):  # fmt: skip
+        assert torch.equal(torch.signbit(written), torch.tensor([True, True, False]))
+
+
+def test_index_add_takes_its_factor_in_the_dtype_of_the_integers():
+    x, index, source = torch.tensor([1, 2]), torch.tensor([0, 1]), torch.tensor([3, 5])
+    for alpha in (2.5, -1.5, 0.5):
+        assert torch.equal(scattering.index_add(x, 0, index, source, alpha), x.index_add(0, index, source, alpha=alpha))
