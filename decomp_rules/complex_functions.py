@@ -26,6 +26,8 @@ aten = torch.ops.aten
 
 Parts = tuple[Tensor, Tensor]
 LOG2_E = 1 / math.log(2)
+# What is taken off a large exponent, and e to that power: of all steps, ones whose powers are all but exact.
+STEPS = {torch.float32: (85.5, 1.3557455983959101e37), torch.float64: (654.25, 1.3714020212022128e284)}
 
 
 def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], Any]:
@@ -40,13 +42,26 @@ def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], 
     return rule
 
 
-def product(size: Tensor, wave: Tensor, *zeros: Tensor) -> Tensor:
-    """size·wave, which is 0 where one of `zeros` is: also where the other factor is infinite or no number."""
-    nothing = zeros[0] == 0
-    for value in zeros[1:]:
-        nothing = nothing | (value == 0)
+def product(size: Tensor, wave: Tensor) -> Tensor:
+    """size·wave, which is 0 where one of them is, of the sign that it then has: also where the other is infinite or no
+    number."""
     found = size * wave
-    return torch.where(nothing & (found != found), 0.0, found)
+    nothing = torch.where(size == 0, size, torch.where(size < 0, -wave, wave))
+    return torch.where((nothing == 0) & (found != found), nothing, found)
+
+
+def infinite(bound: Tensor, found: Tensor) -> Tensor:
+    """`found`, but ∞ where it is no number and `bound` is infinite, as C99 has it."""
+    return torch.where((torch.abs(bound) == math.inf) & (found != found), math.inf, found)
+
+
+def hyperbolic(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """sinh x / f, cosh x / f and a factor f, so that they are finite where a product with a small number is."""
+    size, (step, factor) = torch.abs(x), STEPS[x.dtype]
+    large = size > step
+    half, near = torch.exp(torch.where(large, size - step, 0.0)) * 0.5, torch.where(large, 0.0, x)
+    sinh = torch.where(large, torch.copysign(half, x), torch.sinh(near))
+    return sinh, torch.where(large, half, torch.cosh(near)), torch.where(large, factor, constant(x, 1))
 
 
 # Modulus and direction
@@ -55,7 +70,7 @@ def product(size: Tensor, wave: Tensor, *zeros: Tensor) -> Tensor:
 @register(aten.abs)
 def absolute(x: Tensor) -> Tensor:
     """√(a² + b²) that does not overflow; the gradient at 0 is 0. ≤ 1.5 ULP."""
-    return _modulus(*parts(x)) if x.is_complex() else decline("only complex numbers")
+    return modulus(*parts(x)) if x.is_complex() else decline("only complex numbers")
 
 
 @register(aten.angle)
@@ -65,6 +80,7 @@ def angle(x: Tensor) -> Tensor:
         re, im = parts(x)
         return torch.atan2(im, re)
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    x = x.detach()
     return torch.where(x != x, x, torch.where(x < 0, constant(x, math.pi), 0.0))
 
 
@@ -74,12 +90,13 @@ def sgn(x: Tensor) -> Tensor:
     if not x.is_complex():
         return decline("only complex numbers")
     re, im = parts(x)
-    size = _modulus(re, im)
-    size = torch.where(size == 0, 1.0, size)
-    return torch.complex(re / size, im / size)
+    size = modulus(re, im)
+    nothing = size == 0
+    size = torch.where(nothing, 1.0, size)
+    return torch.complex(*(torch.where(nothing, 0.0, part / size) for part in (re, im)))
 
 
-def _modulus(re: Tensor, im: Tensor) -> Tensor:
+def modulus(re: Tensor, im: Tensor) -> Tensor:
     origin = (re == 0) & (im == 0)
     return torch.where(origin, 0.0, torch.hypot(torch.where(origin, 1.0, re), im))
 
@@ -90,17 +107,33 @@ def _modulus(re: Tensor, im: Tensor) -> Tensor:
 @register(aten.exp)
 @by_parts
 def exp(re: Tensor, im: Tensor) -> Parts:
-    """eᵃ·(cos b + i·sin b), real where b = 0, even where eᵃ overflows. ≤ 3 ULP."""
-    size = torch.exp(re)
-    return size * torch.cos(im), product(size, torch.sin(im), im)
+    """eᵃ·(cos b + i·sin b), real where b = 0, even where eᵃ overflows; infinities as in C99. ≤ 3 ULP."""
+    return _exp(re, im)
+
+
+def _exp(re: Tensor, im: Tensor) -> Parts:
+    step, factor = STEPS[re.dtype]
+    large = re > step
+    return _spiral(re, im, torch.exp(torch.where(large, re - step, re)), torch.where(large, factor, constant(re, 1)))
 
 
 @register(aten.exp2)
 @by_parts
 def exp2(re: Tensor, im: Tensor) -> Parts:
     """2ᵃ·(cos(b·ln 2) + i·sin(b·ln 2)). The rounded b·ln 2 costs |b| / 2 ULP, as it does the kernel."""
-    size, turn = torch.exp2(re), im * math.log(2)
-    return size * torch.cos(turn), product(size, torch.sin(turn), im)
+    step = float(math.frexp(torch.finfo(re.dtype).max)[1] - 1)
+    large = re > step
+    size = torch.exp2(torch.where(large, re - step, re))
+    return _spiral(re, im * math.log(2), size, torch.where(large, 2.0**step, constant(re, 1)))
+
+
+def _spiral(re: Tensor, turn: Tensor, size: Tensor, factor: Tensor) -> Parts:
+    """size·factor·(cos t + i·sin t), 0 of −∞ whatever t is."""
+    still = (re == -math.inf) & ((torch.abs(turn) == math.inf) | (turn != turn))
+    turn = torch.where(still, torch.copysign(constant(turn, 0), turn), turn)
+    wave = torch.sin(turn)
+    rise = torch.where(wave == 0, wave, size * wave * factor)
+    return infinite(re, size * torch.cos(turn) * factor), rise
 
 
 @register(aten.expm1)
@@ -138,8 +171,10 @@ def log2(re: Tensor, im: Tensor) -> Parts:
     near = (0.5 < larger) & (larger < 2)
     m, n = torch.where(near, larger, 1.0), torch.where(near, smaller, 0.0)
     around_one = torch.log1p((m - 1) * (m + 1) + n * n) * (LOG2_E / 2)
-    size = torch.where(near, around_one, torch.log2(_modulus(re, im)))
-    return size, torch.atan2(im, re) * LOG2_E
+    shift = torch.where(larger > 2.0**100, -8.0, torch.where(larger < 2.0**-100, 64.0, constant(re, 0)))
+    scale = torch.exp2(shift)
+    size = torch.log2(modulus(re * scale, im * scale)) - shift
+    return torch.where(near, around_one, size), torch.atan2(im, re) * LOG2_E
 
 
 @register(aten.log1p)
@@ -151,23 +186,27 @@ def log1p(re: Tensor, im: Tensor) -> Parts:
     size, turn = parts(torch.log(torch.complex(1 + re, torch.where(below, -im, im))))
     near = (torch.abs(re) < 0.5) & (torch.abs(im) < 0.5)
     a, b = torch.where(near, re, 0.0), torch.where(near, im, 0.0)
-    return torch.where(near, 0.5 * torch.log1p(a * (2 + a) + b * b), size), torch.where(below, -turn, turn)
+    square = torch.where(b == 0, -0.0, b * b)  # so that a zero keeps its sign
+    return torch.where(near, 0.5 * torch.log1p(a * (2 + a) + square), size), torch.where(below, -turn, turn)
 
 
 @register(aten.sigmoid)
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + e⁻ᶻ). As the kernel, which has no digits next to a pole."""
-    if not x.is_complex():
-        return decline("only complex numbers")
-    re, im = parts(x)
-    size = torch.exp(-re)
-    return torch.reciprocal(torch.complex(1 + size * torch.cos(im), -product(size, torch.sin(im), im)))
+    return torch.reciprocal(_one_more(x)) if x.is_complex() else decline("only complex numbers")
 
 
 @register(aten.silu)
 def silu(x: Tensor) -> Tensor:
     """z / (1 + e⁻ᶻ)."""
-    return x * torch.sigmoid(x) if x.is_complex() else decline("only complex numbers")
+    return x / _one_more(x) if x.is_complex() else decline("only complex numbers")
+
+
+def _one_more(x: Tensor) -> Tensor:
+    """1 + e⁻ᶻ."""
+    re, im = parts(x)
+    first, second = _exp(-re, -im)
+    return torch.complex(1 + first, 0 + second)  # which makes 0 of −0, as the sum with 1 + 0i does
 
 
 # Quotients and powers
@@ -175,15 +214,52 @@ def silu(x: Tensor) -> Tensor:
 
 @register(aten.div)
 def divide(x: Any, other: Any) -> Tensor:
-    """z·(1/w); of numbers w the inverse is taken beforehand. ≤ 3 ULP."""
+    """Smith's quotient (Comm. ACM 5, 1962): with r = d/c for |d| ≤ |c|, (a + b·r, b − a·r) / (c + d·r). By a real
+    number part by part, by a complex one its inverse. ≤ 3 ULP."""
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
-    if is_tensor(other):
-        inverse = torch.reciprocal(cast(other, dtype))
-        return cast(x, dtype) * inverse if is_tensor(x) else inverse if x == 1 else inverse * x
-    inverse = 1 / other if other and math.isfinite(abs(other)) else torch.reciprocal(constant(x, other, dtype))
-    return cast(x, dtype) * inverse
+    if not is_tensor(other):
+        return _over_number(cast(x, dtype), other)
+    if not other.is_complex():
+        return torch.view_as_complex(torch.view_as_real(cast(x, dtype)) / cast(other, dtype.to_real()).unsqueeze(-1))
+    a, b = _parts_of(x, dtype)
+    c, d = parts(cast(other, dtype))
+    steep, ratio, inverse = _smith(c, d)
+    along, across = torch.where(steep, b, a), torch.where(steep, a, b)
+    turned = along * ratio
+    first = (along + across * ratio) * inverse
+    second = torch.where(steep, turned - across, across - turned) * inverse
+    nothing = (c == 0) & (d == 0)
+    return torch.complex(torch.where(nothing, _endless(a), first), torch.where(nothing, _endless(b), second))
+
+
+def _endless(x: Any) -> Any:
+    return (x.detach() if is_tensor(x) else x) * math.inf
+
+
+def _over_number(x: Tensor, number: complex) -> Tensor:
+    if number.imag == 0:
+        return torch.view_as_complex(torch.view_as_real(x) / number.real)
+    finite = number and math.isfinite(abs(number))
+    return x * (1 / number if finite else torch.reciprocal(constant(x, number)))
+
+
+def _parts_of(x: Any, dtype: torch.dtype) -> Any:
+    """The parts of a tensor or a number; of a real one, 0 for the second."""
+    if is_tensor(x) and x.is_complex():
+        return parts(cast(x, dtype))
+    if is_tensor(x):
+        return cast(x, dtype.to_real()), torch.zeros_like(x, dtype=dtype.to_real())
+    return x.real, x.imag
+
+
+def _smith(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether |c| < |d|; the smaller of them over the larger one; and 1 / (larger + smaller · ratio)."""
+    steep = torch.abs(c) < torch.abs(d)
+    larger, smaller = torch.where(steep, d, c), torch.where(steep, c, d)
+    ratio = smaller / torch.where(larger == 0, 1.0, larger)
+    return steep, ratio, torch.reciprocal(larger + smaller * ratio)
 
 
 @register(aten.reciprocal)
@@ -191,13 +267,10 @@ def reciprocal(x: Tensor) -> Tensor:
     """1 / z, by Smith's quotient: with r = d/c for |d| ≤ |c|, (1 − i·r) / (c + d·r). ≤ 3 ULP."""
     if not x.is_complex():
         return decline("only complex numbers")
-    re, im = parts(x)
-    steep = torch.abs(re) < torch.abs(im)
-    larger, smaller = torch.where(steep, im, re), torch.where(steep, re, im)
-    ratio = smaller / torch.where(larger == 0, 1.0, larger)
-    inverse = torch.reciprocal(larger + smaller * ratio)
-    rest = ratio * inverse
-    return torch.complex(torch.where(steep, rest, inverse), -torch.where(steep, inverse, rest))
+    steep, ratio, inverse = _smith(*parts(x))
+    # A sum with 0, for the kernel has no −0 here either.
+    rest = (0 + torch.where(steep, ratio, -ratio)) * inverse
+    return torch.complex(torch.where(steep, rest, inverse), torch.where(steep, -inverse, rest))
 
 
 @register(aten.lerp)

@@ -49,14 +49,14 @@ def imaginary_part(x: Tensor) -> Tensor:
 
 @register(aten.view_as_real, needs=BY_FOURIER)
 def view_as_real_by_fourier(x: Tensor) -> Tensor:
-    """Re z is a transform of one point, 2·Im z the last of the real transform of (−0, z, 0). Exact; where the double
-    overflows, by turning z."""
+    """Re z is a transform of one point, Im z = Re −iz the last of the four of (−0, z, 0, 0), which a transform of one
+    point after it brings to real numbers. Exact, infinities, NaN and zeros too."""
     if known_empty(x):
         return decline("a Fourier transform needs an element")
-    doubled = aten._fft_c2r(_between(x, -0.0, 0.0), [x.dim()], 0, 4).select(-1, 3)
-    turned = _real_point(x * -1j)
-    overflows = (torch.abs(doubled) == math.inf) & (turned == turned)
-    return torch.stack([_real_point(x), torch.where(overflows, turned, doubled * 0.5)], -1)
+    first, nothing = (constant(x, value).expand(x.shape) for value in (-0.0, 0.0))
+    points = torch.stack([first, x, nothing, nothing], -1).unsqueeze(-1)
+    turned = aten._fft_c2r(points, [x.dim(), x.dim() + 1], 0, 1).squeeze(-1).select(-1, 3)
+    return torch.stack([_real_point(x), turned], -1)
 
 
 @register(aten.view_as_real)
@@ -276,12 +276,6 @@ def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _real_point(x: Tensor) -> Tensor:
     return aten._fft_c2r(x.unsqueeze(-1), [x.dim()], 0, 1).squeeze(-1)
-
-
-def _between(x: Tensor, first: float, last: float) -> Tensor:
-    """(first, x, last) along a new last dimension."""
-    ends = [constant(x, value).expand(x.shape) for value in (first, last)]
-    return torch.stack([ends[0], x, ends[1]], -1)
 
 
 def _complex_dtype(real: Tensor, imag: Tensor) -> torch.dtype:

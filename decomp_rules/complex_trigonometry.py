@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_functions import Parts, by_parts, product
+from decomp_rules.complex_functions import Parts, by_parts, hyperbolic, infinite, modulus, product
 from decomp_rules.complex_numbers import parts
+from decomp_rules.operands import constant
 
 RULES = Rules()
 register = RULES.register
@@ -30,7 +31,8 @@ FAR = {torch.float32: 2.0**30, torch.float64: 2.0**60}
 @by_parts
 def sin(re: Tensor, im: Tensor) -> Parts:
     """sin a·cosh b + i·cos a·sinh b. ≤ 4 ULP."""
-    return product(torch.cosh(im), torch.sin(re), re), product(torch.sinh(im), torch.cos(re), im)
+    second, first = _sinh(im, re)
+    return first, second
 
 
 @register(aten.sinc)
@@ -46,27 +48,39 @@ def sinc(x: Tensor) -> Tensor:
 @by_parts
 def cos(re: Tensor, im: Tensor) -> Parts:
     """cos a·cosh b − i·sin a·sinh b. ≤ 4 ULP."""
-    return torch.cos(re) * torch.cosh(im), -product(torch.sinh(im), torch.sin(re), re, im)
+    return _cosh(-im, re)
 
 
 @register(aten.sinh)
 @by_parts
 def sinh(re: Tensor, im: Tensor) -> Parts:
-    """sinh a·cos b + i·cosh a·sin b. ≤ 4 ULP."""
-    return product(torch.sinh(re), torch.cos(im), re), product(torch.cosh(re), torch.sin(im), im)
+    """sinh a·cos b + i·cosh a·sin b; infinities as in C99. ≤ 4 ULP."""
+    return _sinh(re, im)
 
 
 @register(aten.cosh)
 @by_parts
 def cosh(re: Tensor, im: Tensor) -> Parts:
-    """cosh a·cos b + i·sinh a·sin b. ≤ 4 ULP."""
-    return torch.cosh(re) * torch.cos(im), product(torch.sinh(re), torch.sin(im), re, im)
+    """cosh a·cos b + i·sinh a·sin b; infinities as in C99. ≤ 4 ULP."""
+    return _cosh(re, im)
+
+
+def _sinh(re: Tensor, im: Tensor) -> Parts:
+    sinh, cosh, factor = hyperbolic(re)
+    return infinite(re, product(sinh, torch.cos(im)) * factor), product(cosh, torch.sin(im)) * factor
+
+
+def _cosh(re: Tensor, im: Tensor) -> Parts:
+    sinh, cosh, factor = hyperbolic(re)
+    wave = torch.sin(im)
+    wave = torch.where((re == 0) & (wave != wave), re, wave)
+    return infinite(re, cosh * torch.cos(im) * factor), product(sinh, wave) * factor
 
 
 @register(aten.tanh)
 @by_parts
 def tanh(re: Tensor, im: Tensor) -> Parts:
-    """(s·√(1 + s²) + i·sin b·cos b) / (cos² b + s²) with s = sinh a. ≤ 6 ULP."""
+    """(s·√(1 + s²) + i·sin b·cos b) / (cos² b + s²) with s = sinh a; infinities as in C99. ≤ 6 ULP."""
     return _tanh(re, im)
 
 
@@ -80,12 +94,15 @@ def tan(re: Tensor, im: Tensor) -> Parts:
 
 def _tanh(re: Tensor, im: Tensor) -> Parts:
     edge = FLAT[re.dtype]
-    far = torch.abs(re) > edge
-    s, c = torch.sinh(torch.clamp(re, -edge, edge)), torch.cos(im)
+    size = torch.abs(re)
+    far = size > edge
+    # At infinity only the sign of b counts, and on the axis a is 0 whatever b is.
+    turn = torch.where((size == math.inf) & (im * 0 != 0), torch.copysign(constant(im, 0), im), im)
+    s, wave, c = torch.sinh(torch.clamp(re, -edge, edge)), torch.sin(turn), torch.cos(turn)
     inverse = torch.reciprocal(c * c + s * s)
-    level = torch.where(far, torch.sign(re), s * torch.sqrt(1 + s * s) * inverse)
-    decay = torch.where(far, 4 * torch.exp(-2 * torch.abs(re)), inverse)
-    return level, torch.sin(im) * c * decay
+    level = torch.where(far, torch.sign(re) + 0 * wave, s * torch.sqrt(1 + s * s) * inverse)
+    decay = torch.where(far, 4 * torch.exp(-2 * size), inverse)
+    return torch.where(re == 0, re, level), torch.where(wave == 0, wave, wave * c * decay)
 
 
 # Inverses
@@ -110,22 +127,29 @@ def asinh(re: Tensor, im: Tensor) -> Parts:
 @by_parts
 def acos(re: Tensor, im: Tensor) -> Parts:
     """2·atan(Re p / Re q) + i·asinh(Im q̄p) with p = √(1 − z), q = √(1 + z). ≤ 4 ULP."""
-    (pr, pi), (qr, qi) = _root(1 - re, -im), _root(1 + re, im)
-    return 2 * torch.atan2(pr, qr), torch.asinh(qr * pi - qi * pr)
+    far, a, b = _near(re, im)
+    (pr, pi), (qr, qi) = _root(1 - a, -b), _root(1 + a, b)
+    turn = torch.where(far, torch.atan2(torch.abs(im), re), 2 * torch.atan2(pr, qr))
+    rise = torch.where(far, torch.copysign(_far_log(re, im), -im), torch.asinh(qr * pi - qi * pr))
+    return torch.where(re == 0, math.pi / 2, turn), rise
 
 
 @register(aten.acosh)
 @by_parts
 def acosh(re: Tensor, im: Tensor) -> Parts:
     """asinh(Re p̄q) + 2i·atan(Im p / Re q) with p = √(z − 1), q = √(z + 1). ≤ 4 ULP."""
-    (pr, pi), (qr, qi) = _root(re - 1, im), _root(re + 1, im)
-    return torch.asinh(pr * qr + pi * qi), 2 * torch.atan2(pi, qr)
+    far, a, b = _near(re, im)
+    (pr, pi), (qr, qi) = _root(a - 1, b), _root(a + 1, b)
+    rise = torch.where(far, _far_log(re, im), torch.asinh(pr * qr + pi * qi))
+    turn = torch.where(far, torch.atan2(im, re), 2 * torch.atan2(pi, qr))
+    return rise, torch.where(re == 0, torch.copysign(constant(im, math.pi / 2), im), turn)
 
 
 @register(aten.atanh)
 @by_parts
 def atanh(re: Tensor, im: Tensor) -> Parts:
-    """±log1p(4|a| / ((1 − |a|)² + b²)) / 4 + i·atan2(2b, 1 − a² − b²) / 2; far out 1/z ± iπ/2. ≤ 4 ULP."""
+    """±log1p(4|a| / ((1 − |a|)² + b²)) / 4 + i·atan2(2b, 1 − a² − b²) / 2; far out 1/z ± iπ/2, next to the poles
+    (ln 2 − ln |b|) / 2. ≤ 4 ULP."""
     return _atanh(re, im)
 
 
@@ -138,11 +162,22 @@ def atan(re: Tensor, im: Tensor) -> Parts:
 
 
 def _asin(re: Tensor, im: Tensor) -> Parts:
-    (pr, pi), (qr, qi) = _root(1 - re, -im), _root(1 + re, im)
-    across = pr * qr - pi * qi
-    # Of an infinite a it is 0·∞: then only whether b is infinite counts.
-    across = torch.where(across != across, torch.abs(im), across)
-    return torch.atan2(re, across), torch.asinh(pr * qi - pi * qr)
+    far, a, b = _near(re, im)
+    (pr, pi), (qr, qi) = _root(1 - a, -b), _root(1 + a, b)
+    turn = torch.where(far, torch.atan2(re, torch.abs(im)), torch.atan2(a, pr * qr - pi * qi))
+    rise = torch.where(far, torch.copysign(_far_log(re, im), im), torch.asinh(pr * qi - pi * qr))
+    return torch.where(re == 0, re, turn), rise
+
+
+def _near(re: Tensor, im: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether z is so large that asin z is ∓i·ln 2iz to the last digit; its parts where it is not, else 0."""
+    far = (torch.abs(re) > FAR[re.dtype]) | (torch.abs(im) > FAR[re.dtype])
+    return far, torch.where(far, 0.0, re), torch.where(far, 0.0, im)
+
+
+def _far_log(re: Tensor, im: Tensor) -> Tensor:
+    """ln 2|z|, which does not overflow."""
+    return torch.log(modulus(re * 0.25, im * 0.25)) + math.log(8)
 
 
 def _root(re: Tensor, im: Tensor) -> Parts:
@@ -153,10 +188,16 @@ def _root(re: Tensor, im: Tensor) -> Parts:
 
 
 def _atanh(re: Tensor, im: Tensor) -> Parts:
-    far = (torch.abs(re) > FAR[re.dtype]) | (torch.abs(im) > FAR[re.dtype])
-    a, b = torch.where(far, 0.0, torch.abs(re)), torch.where(far, 0.0, im)
-    near = torch.log1p(4 * a / ((1 - a) * (1 - a) + b * b)) * 0.25
+    far, a, b = _near(re, im)
+    a, half_pi = torch.abs(a), torch.copysign(constant(im, math.pi / 2), im)
+    pole = (a == 1) & (torch.abs(b) < 1 / FAR[re.dtype])
+    away = torch.where(pole, 1.0, b)
+    near = torch.log1p(4 * a / ((1 - a) * (1 - a) + away * away)) * 0.25
+    near = torch.where(pole, (math.log(2) - torch.log(torch.abs(torch.where(pole, b, 1.0)))) * 0.5, near)
     turn = torch.atan2(2 * b, (1 - a) * (1 + a) - b * b) * 0.5
     inverse, _ = parts(torch.reciprocal(torch.complex(torch.where(far, re, 1.0), im)))
-    level = torch.where(far, torch.where(torch.abs(im) == math.inf, 0.0, inverse), torch.copysign(near, re))
-    return level, torch.where(far, torch.copysign(torch.full_like(im, math.pi / 2), im), turn)
+    endless = (torch.abs(re) == math.inf) | (torch.abs(im) == math.inf)
+    level = torch.where(far, torch.where(endless, 0.0, torch.abs(inverse)), near)
+    unknown = (im != im) | ((re != re) & ~endless)
+    turn = torch.where(far, torch.where(unknown, math.nan, half_pi), turn)
+    return torch.where(re == 0, re, torch.copysign(level, re)), turn
