@@ -42,6 +42,8 @@ class Program:
     exported: ExportedProgram | None = None
     origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """Where the graph was prepared (modules inlined, metadata added): its nodes -> those of the graph that came in."""
+    by_example: bool = False
+    """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
 
 
 def capture(
@@ -185,6 +187,7 @@ def _with_metadata(
         program.dialect,
         mode,
         origin={new: before.get(old, old) for new, old in _between(module.graph, origin)},
+        by_example=True,
     )
 
 

@@ -19,6 +19,7 @@ from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, NotLowered
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
+from decomp.input_checks import check_inputs
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
@@ -258,7 +259,10 @@ class Pipeline:
             if unit.name:
                 lowered[id(unit.root)] = frontends.graph_module(unit.root, parts)
             else:
-                return frontends.rebuild(program, parts)
+                result = frontends.rebuild(program, parts)
+                if program.by_example:
+                    check_inputs(result, unit.graph, {n for n, d in unit.decisions.items() if isinstance(d, Derived)})
+                return result
         raise AssertionError("the program itself is the first unit")
 
     def _parts(self, piece: Piece, unit: _Unit, program: Program, lowered: Mapping[int, nn.Module]) -> Parts:
