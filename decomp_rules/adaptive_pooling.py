@@ -1,11 +1,12 @@
 """Adaptive pooling: the size of the output is given, and window i goes from ⌊i·n/m⌋ to ⌈(i + 1)·n/m⌉.
 
 Where m divides n the windows are a view of the input (global pooling above all); elsewhere each is a slice of its own.
+Of a size that is a symbol nothing of that is known: there each output element looks at all of the dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from decomp import Rules
 
-from .operands import cast
-from .pooling import Window, _maxima, _maxima_along, _places
+from .operands import along, cast, same_size
+from .pooling import Window, _lowest, _maxima, _maxima_along, _places
 from .windows import every, fit, ntuple, opmath
 
 RULES = Rules()
@@ -30,6 +31,23 @@ def _sizes(x: Tensor, output_size: Any, dims: int) -> list[Any]:
 def _bounds(m: int, n: int) -> list[tuple[int, int]]:
     """Start and length of each window."""
     return [(i * n // m, -(-(i + 1) * n // m) - i * n // m) for i in range(m)]
+
+
+def _known(*sizes: Any) -> bool:
+    """Whether none of these sizes is a symbol."""
+    return all(type(size) is int for size in sizes)
+
+
+def _windows(m: Any, n: Any, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Which elements of dimension `dim` of `like` are in which window, and how many, where sizes are symbols: bool with
+    the windows in `dim` and the elements behind it, and int64."""
+    rank = like.dim()
+    step = torch.arange(m, dtype=torch.int64, device=like.device) * n
+    start = torch.div(step, m, rounding_mode="floor")
+    end = torch.div(step + (n + m - 1), m, rounding_mode="floor")
+    place = along(torch.arange(n, dtype=torch.int64, device=like.device), dim + 1, rank + 1)
+    inside = (place >= along(start, dim, rank + 1)) & (place < along(end, dim, rank + 1))
+    return inside, along(end - start, dim, rank)
 
 
 @register(aten.adaptive_avg_pool2d)
@@ -78,8 +96,13 @@ for _dims, _backward in ((2, aten._adaptive_avg_pool2d_backward), (3, aten._adap
 
 def _mean_along(x: Tensor, dim: int, m: Any) -> Tensor:
     n = x.shape[dim]
-    if n == m:
+    if same_size(n, m):
         return x
+    if type(m) is int and m == 1:
+        return x.mean(dim, keepdim=True)
+    if not _known(m, n):
+        inside, length = _windows(m, n, dim, x)
+        return torch.sum(torch.where(inside, x.unsqueeze(dim), 0.0), [dim + 1]) / cast(length, x.dtype)
     if n % m == 0:
         return x.reshape(list(x.shape[:dim]) + [m, n // m] + list(x.shape[dim + 1:])).mean(dim + 1)
     return torch.cat([every(x, dim, start, length).mean(dim, keepdim=True) for start, length in _bounds(m, n)], dim)
@@ -88,8 +111,12 @@ def _mean_along(x: Tensor, dim: int, m: Any) -> Tensor:
 def _spread_mean_along(grad: Tensor, dim: int, n: Any) -> Tensor:
     """The adjoint of `_mean_along`."""
     m, lead, rest = grad.shape[dim], list(grad.shape[:dim]), list(grad.shape[dim + 1:])
-    if n == m:
+    if same_size(n, m):
         return grad
+    if not _known(m, n):
+        inside, length = _windows(m, n, dim, grad)
+        share = grad / cast(length, grad.dtype)
+        return torch.sum(torch.where(inside, share.unsqueeze(dim + 1), 0.0), [dim])
     if n % m == 0:
         k = n // m
         return (grad / k).unsqueeze(dim + 1).expand(lead + [m, k] + rest).flatten(dim, dim + 1)
@@ -107,6 +134,8 @@ def _max_nd(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:
     def rule(x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
         """The maximum of each window and its index in the last dimensions, the first of equal ones. Exact."""
         sizes = _sizes(x, output_size, dims)
+        if not _known(*sizes, *x.shape[-dims:]):
+            return _maxima_somewhere(x, sizes)
         if all(n % m == 0 for m, n in zip(sizes, x.shape[-dims:])):
             return _maxima(x, [Window(n // m, n // m, 0, 1, n, m) for m, n in zip(sizes, x.shape[-dims:])])
         values, index, inner = x, None, 1
@@ -127,6 +156,26 @@ def _max_nd(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:
 
 for _dims, _max in ((1, aten.adaptive_max_pool1d), (2, aten.adaptive_max_pool2d), (3, aten.adaptive_max_pool3d)):
     register(_max)(_max_nd(_dims))
+
+
+def _maxima_somewhere(x: Tensor, sizes: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """The same where sizes are symbols: the first place of the maximum, or the last of NaN, and what is there."""
+    values, index, inner, lowest = x, None, 1, _lowest(x.dtype)
+    for back, m in enumerate(reversed(sizes), 1):
+        n, dim = x.shape[-back], x.dim() - back
+        place = _places(x, index, back, n, inner).expand(values.shape).unsqueeze(dim)
+        inside, _ = _windows(m, n, dim, x)
+        seen = torch.where(inside, values.unsqueeze(dim), lowest)
+        best = torch.amax(seen.detach(), [dim + 1], True)
+        hit = inside & (seen == best)
+        first = torch.amin(torch.where(hit, place, torch.iinfo(torch.int64).max), [dim + 1], True)
+        last = torch.amax(torch.where(seen != seen, place, -1), [dim + 1], True)
+        found = torch.where(best != best, last, first)
+        # The gradient goes to one place: it is the only one that is not the lowest.
+        values = torch.amax(torch.where(inside & (place == found), seen, lowest), [dim + 1])
+        index, inner = found.squeeze(dim + 1), inner * n
+    assert index is not None
+    return values, index
 
 
 @register(aten.adaptive_max_pool2d_backward)

@@ -48,6 +48,10 @@ class Window:
             return self.pad + self.spill
         return (self.count - 1) * self.step + self.gap * (self.size - 1) + 1 - self.extent - self.pad
 
+    def spare(self, position: int) -> int:
+        """The elements at most behind the last step of this position of the windows, in the input."""
+        return self.gap * (self.size - 1 - position) - self.pad
+
     def starts(self, device: torch.device) -> Tensor:
         """The place in the input where each window starts, negative in the padding: int64, (count,)."""
         return torch.arange(self.count, dtype=torch.int64, device=device) * self.step - self.pad
@@ -190,7 +194,7 @@ def _put_back_from(grad: Tensor, boxes: Sequence[Window], place: Tensor, level: 
     dim, total = grad.dim() - len(boxes) + level, None
     for j in range(window.size):
         rest = _put_back_from(grad, boxes, place - j * window.gap * inner if j else place, level + 1)
-        term = spread(rest, dim, j * window.gap - window.pad, window.step, window.extent)
+        term = spread(rest, dim, j * window.gap - window.pad, window.step, window.extent, window.spare(j))
         total = term if total is None else total + term
     assert total is not None
     return total
@@ -276,11 +280,12 @@ def _spread_along(grad: Tensor, dim: int, window: Window) -> Tensor:
     if window.size <= window.step:
         shape = list(grad.shape)
         tiles = grad.unsqueeze(dim + 1).expand(shape[:dim + 1] + [window.size] + shape[dim + 1:])
-        tiles = fit(tiles, dim + 1, 0, window.step - window.size).flatten(dim, dim + 1)
-        return fit(tiles, dim, -window.pad, window.extent + window.pad - window.count * window.step)
+        tiles = fit(tiles, dim + 1, 0, window.step - window.size)
+        tiles = tiles.reshape(shape[:dim] + [shape[dim] * window.step] + shape[dim + 1:])
+        return cut(fit(tiles, dim, -window.pad, 0), dim, window.extent, max(window.spare(0), 0))
     total = None
     for j in range(window.size):
-        term = spread(grad, dim, j - window.pad, window.step, window.extent)
+        term = spread(grad, dim, j - window.pad, window.step, window.extent, window.spare(j))
         total = term if total is None else total + term
     assert total is not None
     return total

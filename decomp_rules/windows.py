@@ -54,13 +54,16 @@ def cut(x: Tensor, dim: int, length: Any, spare: int) -> Tensor:
     return fit(x, dim, 0, spare).narrow(dim, 0, length)
 
 
-def spread(x: Tensor, dim: int, start: Any, step: int, size: Any) -> Tensor:
-    """The adjoint of `every`: zeros of `size` in dimension `dim`, and the elements of `x` in it."""
+def spread(x: Tensor, dim: int, start: Any, step: int, size: Any, spare: int | None = None) -> Tensor:
+    """The adjoint of `every`: zeros of `size` in dimension `dim`, and the elements of `x` in it. `spare`: for a dynamic
+    size, how many zeros at most there are after the last step."""
     count = x.shape[dim]
     if step > 1:
         shape = list(x.shape)
         gaps = fit(x.unsqueeze(dim + 1), dim + 1, 0, step - 1)
         x = gaps.reshape(shape[:dim] + [count * step] + shape[dim + 1:])
+    if spare is not None and not (isinstance(size, int) and isinstance(count, int)):
+        return cut(fit(x, dim, start, 0), dim, size, max(spare, 0))
     return fit(x, dim, start, size - start - count * step)
 
 

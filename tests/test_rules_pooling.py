@@ -1,10 +1,14 @@
 """Pooling agrees with the ops: values, indices and gradients, at ties, at NaN, at −∞ and at every edge."""
 
+from collections.abc import Callable
+
 import pytest
 from rule_agreement import agrees
 import torch
+from torch.nn import functional as F
 
-from decomp_rules import adaptive_pooling, pooling
+import decomp
+from decomp_rules import adaptive_pooling, pooling, targets
 
 aten = torch.ops.aten
 RULES = pooling.RULES | adaptive_pooling.RULES
@@ -119,3 +123,17 @@ def test_averages_of_integers_are_cut_off(dims: int) -> None:
 def test_an_element_that_is_put_twice_takes_both_gradients() -> None:
     x, index = torch.tensor([[[[1.0, 2.0, 3.0]]]]), torch.tensor([[[[0, 4, 4]]]])
     agrees(RULES, aten.max_unpool2d.default, x, index, [2, 3], fixed=(1,))
+
+
+@pytest.mark.parametrize("op", [F.adaptive_avg_pool2d, lambda x, size: F.adaptive_max_pool2d(x, size, True)[1]])
+def test_adaptive_pooling_of_any_size(op: Callable[..., torch.Tensor]) -> None:
+    class Pool(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return op(x, (2, 3))
+
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(Pool(), (torch.randn(1, 2, 9, 7),), dynamic_shapes=({2: auto, 3: auto},))
+    module = decomp.lower(program, to=targets.tinygrad).result.module()
+    for shape in ((1, 2, 9, 7), (1, 2, 11, 8)):
+        x = torch.randn(shape).round()
+        torch.testing.assert_close(module(x), op(x, (2, 3)))
