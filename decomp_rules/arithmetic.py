@@ -6,12 +6,15 @@ PyTorch's own kernel computes in float32 and rounds once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.complex_numbers import parts
 from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, tied, wide
 
 aten = torch.ops.aten
@@ -45,9 +48,12 @@ def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
 
 
 def _scaled(x: Tensor, factor: Any, dtype: torch.dtype) -> Tensor:
-    """factor · x, in `dtype` (−1 times a uint8 wraps) or in float32 where a half type would be rounded twice."""
+    """factor · x, in `dtype` (−1 times a uint8 wraps) or in float32 where a half type would be rounded twice; the parts
+    of a complex number apart, lest 0 meets an infinite one."""
     if factor == 1:
         return x
+    if x.is_complex() and not isinstance(factor, complex):
+        return torch.complex(*(part * factor for part in parts(cast(x, dtype))))
     exact = factor == -1
     return cast(x, torch.float32 if dtype in HALVES and not exact else dtype) * factor
 
@@ -55,7 +61,7 @@ def _scaled(x: Tensor, factor: Any, dtype: torch.dtype) -> Tensor:
 @register(aten.neg)
 def neg(x: Tensor) -> Tensor:
     """−1 · x, exact; −0 of 0."""
-    return x * -1
+    return _scaled(x, -1, x.dtype)
 
 
 @register(aten.positive)
@@ -66,10 +72,13 @@ def positive(x: Tensor) -> Tensor:
 
 @register(aten.addcmul)
 def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
-    """x + value · tensor1 · tensor2; half types rounded once."""
+    """x + value · tensor1 · tensor2; half types rounded once, of integers the value is cut off to an integer. A product
+    that overflows is infinite, where PyTorch's kernel fuses it with the sum."""
+    dtype = promoted(x, tensor1, tensor2)
+    value = value if dtype.is_floating_point or dtype.is_complex else int(value)
     scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
     total = wide(x) + scaled * wide(tensor2)
-    return cast(total, promoted(x, tensor1, tensor2))
+    return cast(total, dtype)
 
 
 @register(aten.addcdiv)
@@ -81,17 +90,17 @@ def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
 
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """x + w · (end − x) for |w| < 1/2, else end − (1 − w) · (end − x): exact at both ends."""
+    """x + w · (end − x) for w < 1/2, else end + (w − 1) · (end − x): exact at both ends, and the smaller product."""
     first, last = wide(x), wide(end)
     step = last - first
     if is_scalar(weight):
-        total = first + step * weight if abs(weight) < 0.5 else last - step * (1 - weight)
+        total = first + step * weight if weight < 0.5 else last + step * (weight - 1)
         return cast(total, x.dtype)
     if weight.is_complex():
         return decline("only real weights")
     weight = wide(weight)
-    near = (weight < 0.5) & (-0.5 < weight)
-    return cast(torch.where(near, first + step * weight, last - step * (1 - weight)), x.dtype)
+    near = weight < 0.5
+    return cast(torch.where(near, first, last) + step * torch.where(near, weight, weight - 1), x.dtype)
 
 
 @register(aten.div)
@@ -236,23 +245,31 @@ def fmin(x: Tensor, other: Tensor) -> Tensor:
 
 @register(aten.clamp)
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x."""
+    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x, at NaN
+    there is none."""
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
     x = cast(x, dtype)
+    if dtype.is_floating_point:
+        x = torch.where(x == x, x, x.detach())
+    if min is not None and max is not None and not is_scalar(min):
+        # PyTorch gives the lower bound no gradient where both are equal.
+        min = torch.where(min < max, min, min.detach()) if min.is_floating_point() else min
     if min is not None:
-        bound = min if is_scalar(min) else cast(min, dtype)
-        x = torch.where(_beyond(x < bound, bound, min), bound, x)
+        x = _bounded(x, min, operator.lt)
     if max is not None:
-        bound = max if is_scalar(max) else cast(max, dtype)
-        x = torch.where(_beyond(bound < x, bound, max), bound, x)
+        x = _bounded(x, max, operator.gt)
     return x
 
 
-def _beyond(outside: Tensor, bound: Tensor, given: Any) -> Tensor:
-    """`outside`, or the bound is NaN: asked of the data where the bound is data, of the number where it is one."""
-    if is_scalar(given):
-        return outside if given == given else torch.ones_like(outside)
-    return outside | torch.isnan(bound) if bound.is_floating_point() else outside
+def _bounded(x: Tensor, bound: Any, beyond: Callable[[Any, Any], Tensor]) -> Tensor:
+    """The bound where x is beyond it or the bound is NaN: asked of the data if it is data, of the number if it is one.
+    A bound that is NaN has no gradient."""
+    if is_scalar(bound):
+        outside = beyond(x, bound)
+        return torch.where(outside if bound == bound else torch.ones_like(outside), bound, x)
+    bound = cast(bound, x.dtype)
+    result = torch.where(beyond(x, bound), bound, x)
+    return torch.where(bound == bound, result, bound.detach()) if x.is_floating_point() else result
 
 
 @register(aten.clamp_min)

@@ -106,8 +106,7 @@ def erfc(x: Tensor) -> Tensor:
 
 def _bounded(x: Tensor) -> Tensor:
     """`x`, but not beyond where erfc is 0; there it passes no gradient, which would be 0·∞."""
-    end = _ERFC_END[x.dtype]
-    return torch.where(x < end, x, torch.where(x == x, end, x.detach()))
+    return torch.where(x > _ERFC_END[x.dtype], _ERFC_END[x.dtype], x)
 
 
 def _erfc_around_zero(x: Tensor) -> Tensor:

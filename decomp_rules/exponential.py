@@ -74,7 +74,7 @@ def exp2(x: Tensor) -> Tensor:
 @float_math
 def expm1(x: Tensor) -> Tensor:
     """eˣ − 1 = 2ⁿ·(eʳ − 1) + (2ⁿ − 1), with a polynomial for eʳ − 1; signs are turned so that −0 stays. ≤ 1.6 ULP."""
-    x = torch.clamp(x, min=-40.0)
+    x = torch.where(x < -40.0, -40.0, x)  # a clamp has no gradient at NaN
     n, r = _halving(x, -60.0, _EXPONENTS[x.dtype][1])
     power = torch.exp2(n)
     negative = -r - r * r * polynomial(r, EXPM1[x.dtype])

@@ -141,7 +141,7 @@ _COTANGENT = {
 def lgamma(x: Tensor) -> Tensor:
     """ln |Γ(x)|: polynomials up to 8, less ln |x| below 1/2, then Stirling's series; below −1/2 by reflection,
     ln(π / |x·sin πx|) − lnΓ(−x), whose error is absolute next to the zeros there."""
-    magnitude = torch.abs(x)
+    magnitude = torch.where(x < 0, -x, x)  # whose gradient is not 0 at 0
     value = _lgamma_or_above(x, magnitude)
     # Beyond 2²³ (float64: 2⁵²) all floats are whole.
     fractional = magnitude < 1 / torch.finfo(x.dtype).eps

@@ -175,8 +175,8 @@ def _proper(near: Tensor, q: Tensor) -> Tensor:
 
 
 def _pole(q: Tensor) -> Tensor:
-    """∞ where q is 0, with an infinite gradient; elsewhere 1."""
-    return torch.abs(torch.reciprocal(torch.where(q == 0, q, 1.0)))
+    """∞ where q is 0, with an infinite gradient, the same for −0; elsewhere 1."""
+    return torch.reciprocal(torch.where(q == 0, q + 0.0, 1.0))
 
 
 def _from_logarithm(

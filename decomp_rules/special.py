@@ -27,9 +27,9 @@ def ndtr(x: Tensor) -> Tensor:
 def entr(x: Tensor) -> Tensor:
     """−x·ln x, 0 at 0, −∞ below. The gradient is that of −x·ln x also there: ∞ at 0, and no number below."""
     zero = x == 0
-    product = torch.where(zero, 1.0, x)
-    product = -product * torch.log(product)
-    at_zero = torch.sqrt(torch.where(zero, x, 1.0))
+    number = torch.where(zero, 1.0, x)
+    product = -number * torch.log(torch.where(x == math.inf, math.inf, number))  # whose gradient is −∞ at ∞
+    at_zero = torch.sqrt(torch.where(zero, x + 0.0, 1.0))
     return torch.where(zero, at_zero, torch.where(x < 0, -math.inf, product))
 
 
