@@ -67,7 +67,15 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
     # The reduction of a loss is a whole number, and 0 is none.
     unreduced = name in pointwise.LOSSES and any(type(arg) is int and arg == 0 for arg in args)
     elementwise = unreduced or name in pointwise.UNTAGGED
-    return Sample.of(op, args, kwargs, exact=exact, elementwise=elementwise, leeway=leeway_of(name, args, kwargs))
+    return Sample.of(
+        op,
+        args,
+        kwargs,
+        exact=exact,
+        elementwise=elementwise,
+        leeway=leeway_of(name, args, kwargs),
+        parameters=layers.PARAMETERS.get(name, ()),
+    )
 
 
 _FILLED: Mapping[str, Callable[[], Any]] = {

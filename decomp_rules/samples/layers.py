@@ -3,6 +3,7 @@ their backward kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -168,6 +169,7 @@ CALLS: Calls = {
     "slow_conv_transpose2d": lambda: ((f(2, 4, 5, 5), f(4, 6, 2, 2), [2, 2], f(6), [2, 2]),),
     "slow_conv_transpose3d": lambda: ((f(1, 2, 3, 3, 3), f(2, 3, 2, 2, 2), [2, 2, 2], f(3), [2, 2, 2]),),
     "conv_tbc": lambda: ((f(9, 2, 4), f(3, 4, 5), f(5), 1),),
+    "conv_tbc_backward": lambda: ((f(9, 2, 5), f(9, 2, 4), f(3, 4, 5), f(5), 1),),
     # pools
     **{f"max_pool{n}d": partial(_pools, n, [1]) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": partial(_pools, n, [1], [1], True) for n in (1, 2, 3)},
@@ -259,8 +261,9 @@ CALLS: Calls = {
     ),
     **{
         name: (lambda: (_norm(), _norm(False)))
-        for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+        for name in ("native_batch_norm", "_native_batch_norm_legit_functional")
     },
+    "_native_batch_norm_legit": lambda: ((f(4, 3, 5), f(3), f(3), True, 0.1, 1e-5), _norm(), _norm(False)),
     "_native_batch_norm_legit_no_training": lambda: ((*_norm()[:5], 0.1, 1e-5),),
     "_batch_norm_with_update_functional": lambda: ((*_norm()[:5], 0.1, 1e-5),),
     "_batch_norm_no_update": lambda: ((*_norm()[:5], 0.1, 1e-5),),
@@ -429,3 +432,28 @@ CALLS: Calls = {
     "multinomial": lambda: ((p(64, 8), 3, True), (p(64, 8), 3)),
     "poisson": lambda: ((p(64, 64),),),
 }
+
+
+PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    **{
+        name: (1, 2)
+        for name in "layer_norm native_layer_norm group_norm native_group_norm rms_norm _fused_rms_norm"
+        " conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution"
+        " _convolution_mode thnn_conv2d _slow_conv2d_forward slow_conv_dilated2d slow_conv3d slow_conv3d_forward"
+        " slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d conv_tbc".split()
+    },
+    "convolution_backward": (2,),
+    **{
+        name: (1, 2, 3, 4)
+        for name in "instance_norm batch_norm native_batch_norm _native_batch_norm_legit _batch_norm_no_update"
+        " _native_batch_norm_legit_functional _native_batch_norm_legit_no_training"
+        " _batch_norm_with_update_functional".split()
+    },
+    "native_layer_norm_backward": (2, 3, 4, 5),
+    "native_group_norm_backward": (2, 3, 4),
+    "native_batch_norm_backward": (2, 3, 4, 5, 6),
+    "batch_norm_backward": (2, 3, 4, 5, 6),
+    "_native_multi_head_attention": (3, 4, 5, 6),
+    "_transformer_encoder_layer_fwd": tuple(range(1, 13)),
+}
+"""Which tensors of a call are weights, biases and statistics, by position, where it has so many."""
