@@ -214,15 +214,15 @@ def _one_more(x: Tensor) -> Tensor:
 
 @register(aten.div)
 def divide(x: Any, other: Any) -> Tensor:
-    """Smith's quotient (Comm. ACM 5, 1962): with r = d/c for |d| ≤ |c|, (a + b·r, b − a·r) / (c + d·r). By a real
-    number part by part, by a complex one its inverse. ≤ 3 ULP."""
+    """Smith's quotient (Comm. ACM 5, 1962): with r = d/c for |d| ≤ |c|, (a + b·r, b − a·r) / (c + d·r). By numbers
+    and real tensors a product with the inverse, which may change the sign of a zero. ≤ 3 ULP."""
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
     if not is_tensor(other):
         return _over_number(cast(x, dtype), other)
     if not other.is_complex():
-        return torch.view_as_complex(torch.view_as_real(cast(x, dtype)) / cast(other, dtype.to_real()).unsqueeze(-1))
+        return cast(x, dtype) * torch.reciprocal(cast(other, dtype.to_real()))
     a, b = _parts_of(x, dtype)
     c, d = parts(cast(other, dtype))
     steep, ratio, inverse = _smith(c, d)
@@ -239,8 +239,6 @@ def _endless(x: Any) -> Any:
 
 
 def _over_number(x: Tensor, number: complex) -> Tensor:
-    if number.imag == 0:
-        return torch.view_as_complex(torch.view_as_real(x) / number.real)
     finite = number and math.isfinite(abs(number))
     return x * (1 / number if finite else torch.reciprocal(constant(x, number)))
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.floating import valued
 from decomp_rules.operands import cast, constant, is_scalar, same_size
 from decomp_rules.reduction import known_empty
 
@@ -63,7 +64,7 @@ def view_as_real_by_fourier(x: Tensor) -> Tensor:
 def view_as_real_by_bits(x: Tensor) -> Tensor:
     """The bits of x read as pairs. Exact; the gradient is that of casts, which knows no infinity."""
     bits = torch.stack([x], -1).view(x.dtype.to_real())
-    return _carrying(bits, real_part(torch.stack([x, x * -1j], -1)))
+    return bits - _slope(real_part(torch.stack([x, x * -1j], -1)))
 
 
 @register(aten.view_as_real)
@@ -116,11 +117,13 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
 
 @register(aten.complex)
 def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
-    """The bits of the pair read as one number, where they are not those of re + i·im, which has a gradient. Exact, but
-    the sign of a zero may be lost."""
+    """The bits of the pair read as one number, with the gradient of re + i·im. Exact; where a part is not finite it has
+    no gradient. In complex128 a zero may lose its sign."""
     real, imag = _broadcast(real, imag)
-    bits = torch.stack([real, imag], -1).view(_complex_dtype(real, imag)).squeeze(-1)
-    return _unless_different(_turned(real, imag), bits)
+    pairs = torch.stack([real, imag], -1)
+    bits = pairs.view(_complex_dtype(real, imag)).squeeze(-1)
+    units = torch.tensor([-1, -1j], dtype=torch.complex128, device=real.device)
+    return _carrying(bits, torch.sum(cast(_slope(pairs), torch.complex128) * units, [-1]))
 
 
 @register(aten.complex, needs=(aten.take,))
@@ -160,8 +163,9 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar)
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part."""
-    return torch.complex(abs * torch.cos(angle), abs * torch.sin(angle))
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. By r the gradient is that of |r|, as the op's: 0 where r is 0."""
+    size = valued(torch.abs(abs), abs.detach())
+    return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
 
 
 # Conjugates
@@ -186,13 +190,14 @@ def conj_by_parts(x: Tensor) -> Tensor:
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
 def conj_by_bits(x: Tensor) -> Tensor:
-    """The sign bit of the imaginary part turned, where that is not 2·Re z − z, which has a gradient. Exact, but a zero
-    may lose its sign."""
+    """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact; where a part is not finite it
+    has no gradient. In complex128 a zero may lose its sign."""
     if not x.is_complex():
         return x
     pairs = torch.stack([x], -1).view(x.dtype.to_real())
     signs = torch.tensor([1.0, -1.0], dtype=pairs.dtype, device=x.device)
-    return _unless_different(_mirrored(x), (pairs * signs).view(x.dtype).squeeze(-1))
+    slope = cast(_slope(x), torch.complex128)
+    return _carrying((pairs * signs).view(x.dtype).squeeze(-1), slope + real_part(slope) * -2)
 
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
@@ -218,7 +223,7 @@ def resolved(x: Tensor) -> Tensor:
 @register(aten._neg_view, aten._neg_view_copy)
 def neg_view(x: Tensor) -> Tensor:
     """−x. Exact."""
-    return torch.neg(x)
+    return decline("bools have no negative") if x.dtype == torch.bool else torch.neg(x)
 
 
 @register(aten.mH, aten.adjoint, aten.matrix_H)
@@ -245,18 +250,14 @@ def _conjugate(x: Tensor) -> Tensor:
 
 def _slope(x: Tensor) -> Tensor:
     """0 with the gradient of −x; without one where x is not finite."""
-    zero = x.detach() - x
+    zero = x.detach() + x * -1
     return torch.where(zero != zero, 0.0, zero)
 
 
-def _carrying(value: Tensor, route: Tensor) -> Tensor:
-    """`value`, bit by bit, with the gradient of `route`, which is the same number by another way."""
-    return value - _slope(route)
-
-
-def _unless_different(route: Tensor, value: Tensor) -> Tensor:
-    """`route`, and `value` where they differ: where one of them is not finite, or overflows on the way."""
-    return torch.where(route != value, value, route)
+def _carrying(value: Tensor, slope: Tensor) -> Tensor:
+    """`value`, bit by bit, with the gradient of `slope`, which is 0 in complex128. A number too small for complex64
+    makes it −0 there, in both parts: nothing else that is added to a zero leaves it its sign."""
+    return value + cast(slope + complex(-1e-60, -1e-60), value.dtype)
 
 
 def _turned(real: Tensor, imag: Tensor) -> Tensor:
@@ -266,7 +267,7 @@ def _turned(real: Tensor, imag: Tensor) -> Tensor:
 
 def _mirrored(x: Tensor) -> Tensor:
     re = real_part(x)
-    return cast(re + re, x.dtype) - x
+    return cast(re + re, x.dtype) + x * -1
 
 
 def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
