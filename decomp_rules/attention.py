@@ -140,7 +140,10 @@ def scaled_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
 
 def softmax_scale(q: Tensor, scale: float | None) -> float:
     """What the scores are multiplied by: `scale`, or 1 / √d."""
-    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if scale is not None:
+        return scale
+    width = q.shape[-1]
+    return 1.0 / math.sqrt(width) if isinstance(width, int) else width**-0.5  # a root of a symbol would guard on it
 
 
 def masked(scores: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
