@@ -30,8 +30,8 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
 def _square(rows: Any, columns: Any, offset: int) -> tuple[Any, Any, Any]:
     """First row, first column and size of the square that the diagonal crosses."""
     row, column = max(-offset, 0), max(offset, 0)
-    size = max(min(rows - row, columns - column), 0)
-    return (row, column, size) if size else (0, 0, 0)
+    size = torch.sym_max(torch.sym_min(rows - row, columns - column), 0)
+    return (0, 0, 0) if type(size) is int and size == 0 else (row, column, size)
 
 
 @register(aten.diag_embed)
@@ -59,7 +59,8 @@ def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim
 
 
 def _embedded(line: Tensor, sides: tuple[Any, Any], offset: int, dim1: int, dim2: int) -> Tensor:
-    row, column, size = _square(*sides, offset)
+    row, column, size = max(-offset, 0), max(offset, 0), line.shape[-1]
+    row, column = (0, 0) if type(size) is int and size == 0 else (row, column)
     batch = list(line.shape[:-1])
     rows = torch.constant_pad_nd(line.unsqueeze(-1), [0, size])
     square = viewed(viewed(rows, [*batch, size * (size + 1)]).narrow(-1, 0, size * size), [*batch, size, size])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 
-from .operands import cast, constant, wide
+from .operands import cast, constant, ramp, wide
 from .windows import every, fit
 
 RULES = Rules()
@@ -38,7 +38,7 @@ def pad(x: Tensor, pad: Sequence[Any], mode: str = "constant", value: float | No
 @register(aten._pad_enum)
 def pad_enum(x: Tensor, pad: Sequence[Any], mode: int, value: float | None = None) -> Tensor:
     """`pad` with its mode as a number."""
-    return aten.pad(x, pad, ("constant", "reflect", "replicate", "circular")[mode], value)
+    return aten.pad(x, pad, ("reflect", "replicate", "circular", "constant")[mode], value)
 
 
 @register(aten.constant_pad_nd)
@@ -90,6 +90,9 @@ def _replicated(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
 
 def _wrapped(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
     """What comes before and after x along `dim`: its other end."""
+    if type(x.shape[dim]) is not int:  # whether a slice is contiguous would be a guard on the size
+        places = ramp(x, before) + (x.shape[dim] - before), ramp(x, after)
+        return [torch.index_select(x, dim, place) for place in places]
     return [every(x, dim, x.shape[dim] - before, before), every(x, dim, 0, after)]
 
 
@@ -140,13 +143,18 @@ def _folded(grad: Tensor, x: Tensor, padding: Sequence[Any], mirror: bool) -> Te
         first, inner, last = (every(total, dim, start, count)
                               for start, count in ((0, before), (before, n), (before + n, after)))
         if before:
-            inner = inner + (fit(first.flip(dim), dim, 1, n - 1 - before) if mirror
-                             else fit(first.sum(dim, keepdim=True), dim, 0, n - 1))
+            inner = inner + (_among_zeros(first.flip(dim), dim, 1, n - 1 - before) if mirror
+                             else _among_zeros(first.sum(dim, keepdim=True), dim, 0, n - 1))
         if after:
-            inner = inner + (fit(last.flip(dim), dim, n - 1 - after, 1) if mirror
-                             else fit(last.sum(dim, keepdim=True), dim, n - 1, 0))
+            inner = inner + (_among_zeros(last.flip(dim), dim, n - 1 - after, 1) if mirror
+                             else _among_zeros(last.sum(dim, keepdim=True), dim, n - 1, 0))
         total = inner
     return cast(total, grad.dtype)
+
+
+def _among_zeros(x: Tensor, dim: int, before: Any, after: Any) -> Tensor:
+    """x with as many zeros before and after it along `dim`; how many is known to be no negative number."""
+    return torch.constant_pad_nd(x, [0, 0] * (x.dim() - 1 - dim) + [before, after])
 
 
 @register(aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward)

@@ -50,3 +50,9 @@ def test_constant_pad_of_integers_and_bools() -> None:
     x = sample(2)
     agrees(RULES, aten.constant_pad_nd.default, (x * 3).long(), [1, 2], 7)
     agrees(RULES, aten.constant_pad_nd.default, x > 0, [1, 2], True)
+
+
+@pytest.mark.parametrize("mode", range(4))
+def test_modes_by_number_are_those_of_the_kernel(mode: int) -> None:
+    x = sample(1)
+    assert torch.equal(padding.pad_enum(x, [1, 2], mode), aten._pad_enum(x, [1, 2], mode))

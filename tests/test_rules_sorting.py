@@ -116,3 +116,21 @@ def test_running_extremes_agree(x):
 ])
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, torch.randn(3, 4))
+
+
+def test_running_sums_are_rounded_once():
+    x = torch.randn(4, 1000) * torch.exp2(torch.randint(-10, 11, (4, 1000)).float())
+    assert torch.equal(sorting.cumsum(x, 1), x.double().cumsum(1).float())
+
+
+def test_running_sums_overflow_only_where_the_sum_does():
+    half = torch.finfo(torch.float32).max / 2
+    x = torch.tensor([half, half, -half, -half, -half, half, -half, half, half])
+    assert torch.equal(sorting.cumsum(x, 0), x.cumsum(0))
+    x = torch.tensor([1.0, INF, 2.0, -INF, 1.0])
+    assert torch.equal(sorting.cumsum(x, 0).nan_to_num(9.0), x.cumsum(0).nan_to_num(9.0))
+
+
+def test_running_sums_of_exponentials_have_a_second_gradient():
+    x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: sorting.logcumsumexp(x, 0), x)

@@ -205,7 +205,7 @@ CALLS: Calls = {
         (f(2, 3, 4), [1, 2], "circular"),
         (f(3, 4), [1, 2], "constant", 0.5),
     ),
-    "_pad_enum": lambda: tuple((f(2, 3, 4), [1, 2], mode) for mode in (1, 2, 3)),
+    "_pad_enum": lambda: tuple((f(2, 3, 4), [1, 2], mode) for mode in (0, 1, 2, 3)),
     "_pad_circular": lambda: ((f(2, 3, 4), [1, 2]), (f(2, 3, 4, 5), [1, 2, 0, 1])),
     **{
         f"{kind}_pad{n}d{back}": partial(_padded, n, back)
