@@ -175,12 +175,15 @@ class Tape:
         from torch.utils._sympy.interp import sympy_interp
         from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+        class Arithmetic(PythonReferenceAnalysis):  # which lacks the quotient of two integers in torch 2.13
+            int_truediv = staticmethod(operator.truediv)
+
         shape_env = value.node.shape_env
         symbols = sorted(expr.free_symbols, key=str)
         sources = [self.size(shape_env.create_symintnode(symbol, hint=None)) for symbol in symbols]
 
         def computed(*proxies: fx.Proxy) -> Any:
-            return sympy_interp(PythonReferenceAnalysis, dict(zip(symbols, proxies)), expr)
+            return sympy_interp(Arithmetic, dict(zip(symbols, proxies)), expr)
 
         return self._arithmetic(computed, sources, value)
 

@@ -2,7 +2,8 @@
 
 Along each dimension a place has taps (one for nearest, two for linear, four for cubic interpolation), each with the
 index of its element, whether that lies inside, its weight, and the slope of the weight. A value is the sum over all
-choices of one tap a dimension; its gradients are the same sum with the roles changed.
+choices of one tap a dimension; its gradients are the same sum with the roles changed. Of an element outside an image
+the kernels take 0 with its weight, which may be NaN; one outside a volume they leave out.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def grid_sampler_nd(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mo
     taps, _ = _taps(grid, x.shape[2:], interpolation_mode, padding_mode, align_corners)
     flat, total = wide(x).flatten(2), None
     for choice in itertools.product(*taps):
-        value = _gathered(flat, choice, x.shape[2:])
-        term = value * _product(tap.weight for tap in choice).unsqueeze(1)
+        weight = _product(tap.weight for tap in choice).unsqueeze(1)
+        term = _weighted(flat, choice, x.shape[2:], weight)
         total = term if total is None else total + term
     assert total is not None
     return cast(total.reshape([*x.shape[:2], *grid.shape[1:-1]]), x.dtype)
@@ -83,13 +84,16 @@ def grid_sampler_backward(grad_output: Tensor, x: Tensor, grid: Tensor, interpol
     for choice in itertools.product(*taps):
         if output_mask[0]:
             weight = _product(tap.weight for tap in choice)
-            weight = torch.where(_inside(choice), weight, torch.zeros_like(weight))
+            part = grad * weight.unsqueeze(1)
+            part = torch.where(_inside(choice).unsqueeze(1), part, torch.zeros_like(part))
             index = _flat_index(choice, sizes).unsqueeze(1).expand(grad.shape)
-            grad_x = grad_x.scatter_add(-1, index, grad * weight.unsqueeze(1))
+            grad_x = grad_x.scatter_add(-1, index, part)
         if output_mask[1]:
-            share = (_gathered(flat, choice, sizes) * grad).sum(1)
+            share = _weighted(flat, choice, sizes, grad).sum(1)
             for i in range(dims):
-                slopes[i] = slopes[i] + share * _product(t.slope if j == i else t.weight for j, t in enumerate(choice))
+                slope = share * _product(t.slope if j == i else t.weight for j, t in enumerate(choice))
+                slope = slope if dims == 2 else torch.where(_inside(choice), slope, torch.zeros_like(slope))
+                slopes[i] = slopes[i] + slope
     grad_grid = torch.stack([slope * factor for slope, factor in zip(reversed(slopes), reversed(factors))], -1)
     return (cast(grad_x.reshape(x.shape), x.dtype) if output_mask[0] else None,
             cast(grad_grid.reshape(grid.shape), grid.dtype) if output_mask[1] else None)
@@ -105,7 +109,7 @@ def _taps(grid: Tensor, sizes: Sequence[Any], interpolation: int, padding: int,
         place = (wider.select(-1, len(sizes) - 1 - i) + 1) * scale - (0 if align_corners else 0.5)
         factor = torch.full_like(place, scale)
         if interpolation != BICUBIC:
-            place, slope = _kept_inside(place, size, padding, align_corners)
+            place, slope = _kept_inside(place, size, padding, align_corners, len(sizes))
             factor = factor * slope
         make = (_linear_taps, _nearest_taps, _cubic_taps)[interpolation]
         taps.append(make(place, lambda at, size=size: _kept_inside(at, size, padding, align_corners)[0], size))
@@ -113,8 +117,9 @@ def _taps(grid: Tensor, sizes: Sequence[Any], interpolation: int, padding: int,
     return taps, factors
 
 
-def _kept_inside(place: Tensor, size: Any, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
-    """The place that stands for one outside, and its derivative: 0 where the edge does, −1 in a mirror."""
+def _kept_inside(place: Tensor, size: Any, padding: int, align_corners: bool, dims: int = 2) -> tuple[Tensor, Tensor]:
+    """The place that stands for one outside, and its derivative: 0 where the edge does, −1 in a mirror. For NaN the
+    first element of an image, and the last of a volume."""
     one, zero = torch.ones_like(place), torch.zeros_like(place)
     if padding == ZEROS:
         return place, one
@@ -122,8 +127,11 @@ def _kept_inside(place: Tensor, size: Any, padding: int, align_corners: bool) ->
     if padding == REFLECTION:
         place, slope = _mirrored(place, size, align_corners)
     within = (place > 0) & (place < size - 1)
-    return (torch.where(place > 0, torch.where(place < size - 1, place, size - 1), zero),
-            torch.where(within, slope, zero))
+    if dims == 2:
+        kept = torch.where(place > 0, torch.where(place < size - 1, place, size - 1), zero)
+    else:
+        kept = torch.where(place < size - 1, torch.where(place > 0, place, zero), size - 1)
+    return kept, torch.where(within, slope, zero)
 
 
 def _mirrored(place: Tensor, size: Any, align_corners: bool) -> tuple[Tensor, Tensor]:
@@ -141,7 +149,8 @@ Keep = Callable[[Tensor], Tensor]
 
 
 def _tap(at: Tensor, size: Any, weight: Tensor, slope: Tensor) -> Tap:
-    return Tap(cast(at.clamp(0, size - 1), torch.int64), (at >= 0) & (at <= size - 1), weight, slope)
+    index = torch.where(at > 0, at.clamp(max=size - 1), torch.zeros_like(at))  # 0 for NaN
+    return Tap(cast(index, torch.int64), (at >= 0) & (at <= size - 1), weight, slope)
 
 
 def _linear_taps(place: Tensor, keep: Keep, size: Any) -> list[Tap]:
@@ -191,11 +200,15 @@ def _flat_index(choice: Sequence[Tap], sizes: Sequence[Any]) -> Tensor:
     return index
 
 
-def _gathered(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any]) -> Tensor:
-    """x at the taps, zero outside: (N, C, places)."""
+def _weighted(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], weight: Tensor) -> Tensor:
+    """x at the taps, zero outside, times a weight: (N, C, places)."""
     index = _flat_index(choice, sizes).unsqueeze(1)
     value = flat.gather(-1, index.expand(flat.shape[0], flat.shape[1], index.shape[2]))
-    return torch.where(_inside(choice).unsqueeze(1), value, torch.zeros_like(value))
+    inside = _inside(choice).unsqueeze(1)
+    if len(sizes) == 2:
+        return torch.where(inside, value, torch.zeros_like(value)) * weight
+    value = value * weight
+    return torch.where(inside, value, torch.zeros_like(value))
 
 
 @register(aten.affine_grid_generator)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import decomp
-from decomp_rules import resampling
+from decomp_rules import resampling, targets
 
 aten = torch.ops.aten
 RULES = resampling.RULES
@@ -87,3 +87,17 @@ def test_interpolation_reaches_the_targets(kwargs: dict) -> None:
 
 def test_grid_sampling_reaches_the_targets() -> None:
     lowered_agrees(lambda x, grid: F.grid_sample(x, grid, align_corners=False), sample(1, 2, 4, 4), sample(1, 3, 3, 2))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_an_image_of_any_size_is_brought_to_one_size(mode: str) -> None:
+    class Resize(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, size=(6, 5), mode=mode)
+
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(Resize(), (torch.randn(1, 2, 9, 7),), dynamic_shapes=({2: auto, 3: auto},))
+    module = decomp.lower(program, to=targets.tinygrad).result.module()
+    for shape in ((1, 2, 9, 7), (1, 2, 11, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(module(x), Resize()(x))
