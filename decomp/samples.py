@@ -46,8 +46,12 @@ class Sample:
     documented: Callable[..., Any] | None = None
     """What the op is documented to compute, as a function of the same arguments, where PyTorch has no kernel for it on
     this processor: it stands for the op then."""
+    differentiable: Callable[..., Any] | None = None
+    """A function of the same arguments with the gradients that the op should have, where PyTorch's own are others."""
     parameters: tuple[int, ...] = ()
     """Which of its tensors are weights, whose NaN and infinities are nobody's concern, by position."""
+    saved: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    """Computes anew those of its positional arguments that are results of others: what a forward op saved."""
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
     """Brings points from the whole range of the dtype to where the op can be asked, one tensor for each: a polynomial
     whose degree is 10³⁰ takes PyTorch's own kernel years."""
@@ -84,6 +88,10 @@ class Sample:
         """Whether it computes element by element, and the same each time."""
         tags = self.tags
         return (self.elementwise or torch.Tag.pointwise in tags) and torch.Tag.nondeterministic_seeded not in tags
+
+    def completed(self) -> Sample:
+        """The same call with what is saved computed anew from the other arguments."""
+        return self if self.saved is None else replace(self, args=self.saved(self.args))
 
     def replaced(self, new: Callable[[Any], Any]) -> Sample:
         """The same call with each tensor, number or dtype among its arguments replaced."""

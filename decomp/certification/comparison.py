@@ -74,7 +74,7 @@ class Comparison:
             naming=self._name,
             loose=loose,
             groups=self._groups,
-            signed_zeros=not loose and (moved or self.what.pointwise),
+            signed_zeros=not loose and (moved or self.what.pointwise and not self.what.is_gradient),
             counted=self.inputs.measured,
         )
 

@@ -56,13 +56,15 @@ class Reference:
         return len(self.known) >= BUDGET
 
     def refined(self, worst: Iterable[int]) -> bool:
-        """Compute these points anew. Returns whether one of them changed so much that it matters."""
+        """Compute these points anew. Returns whether others are to be looked at: one of these changed so much that it
+        matters, or had no answer."""
         new = [i for i in worst if i not in self.known][: BUDGET - len(self.known)]
         self.known.update(new)
-        changed = False
+        changed = unanswered = False
         for i in new:
             value = self.at(i)
             if value is None:
+                unanswered = True
                 continue
             high, low = value
             before = float(self.exact.high[i])
@@ -71,7 +73,7 @@ class Reference:
             if self.exact.low is not None:
                 self.exact.low[i] = low
         self.was_wrong |= changed
-        return changed
+        return changed or unanswered
 
     def forget(self, indices: Iterable[int]) -> None:
         """Leave points out that mpmath has not computed: they are compared with nothing."""

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from decomp.agreement import described
+from decomp.expansion import dense_order
 from decomp.rules import Declined
 
 
@@ -40,24 +41,27 @@ def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> 
 def as_predicted(
     found: Sequence[torch.Tensor], own: Sequence[torch.Tensor], predicted: Callable[[], Sequence[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """Results as they are, or in the op's dtypes where they are in those that PyTorch predicts. Raises
-    `MismatchedResults` unless they are the same as the op's, or as predicted, but for values and strides."""
+    """Results as they are; or, where they have the dtypes and shapes that PyTorch predicts and its kernel has not,
+    in the kernel's dtypes, and in its place where the shape is another. Raises `MismatchedResults` for others."""
     try:
         held_against(found, own)
         return list(found)
     except MismatchedResults:
         said = predicted()
-        if len(said) != len(own) or any(one.shape != other.shape for one, other in zip(said, own)):
+        if len(said) != len(own):
             raise
         with contextlib.suppress(MismatchedResults):
             held_against(found, said)
-            return [mine.to(theirs.dtype) for mine, theirs in zip(found, own)]
+            return [a.to(b.dtype) if a.shape == b.shape else b for a, b in zip(found, own)]
         raise
 
 
 def same_strides(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> bool:
-    """Whether both lie alike in memory; strides of dimensions of at most one element mean nothing."""
-    return len(found) == len(own) and all(_strides(mine) == _strides(theirs) for mine, theirs in zip(found, own))
+    """Whether both lie alike in memory; strides of dimensions of at most one element mean nothing, nor do those that
+    only a view can have."""
+    return len(found) == len(own) and all(
+        _strides(mine) == _strides(theirs) or dense_order(theirs) is None for mine, theirs in zip(found, own)
+    )
 
 
 def _strides(t: torch.Tensor) -> list[int] | None:

@@ -132,7 +132,8 @@ def worst_points(results: Results, known: Iterable[int] = (), count: int = 8) ->
     indices: set[int] = set()
     for value in (results.found, results.own):
         found = deviation(value, results.exact)
-        error = torch.where(found.special, float("inf"), found.error).nan_to_num(-1.0, posinf=1e300)
+        # What is special comes after numbers that are far off: mpmath seldom has a word for it.
+        error = torch.where(found.special, 1.0, found.error).nan_to_num(-1.0, posinf=1e300)
         error = error.index_fill(0, left_out, -1.0)
         indices.update(error.topk(min(count, error.numel())).indices.tolist())
     return sorted(indices)

@@ -4,7 +4,7 @@ domain; any other on its sample as it is, ill-conditioned, with ties, and with s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import functools
 from typing import Any
 
@@ -61,13 +61,26 @@ class Trial:
         wide = torch.complex128 if self.dtype.is_complex else torch.float64
         return functools.partial(_run, in_dtype(self.sample, wide))
 
+    @property
+    def is_gradient(self) -> bool:
+        """Whether the op is a gradient itself."""
+        return "_backward" in str(self.sample.overload)
+
+    @property
+    def slope(self) -> Trial:
+        """The trial of what is to be differentiated."""
+        smooth = self.sample.differentiable
+        return self if smooth is None else replace(self, sample=replace(self.sample, documented=smooth))
+
     def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What PyTorch says that the results are like, before it computes them; none where it cannot. Its kernels need
         not agree (batch norm of torch 2.13 in 16 bits)."""
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             with mode:
-                return flat(self.own([mode.from_tensor(t.detach()) for t in tensors]))
+                return flat(
+                    _run(replace(self.sample, documented=None), [mode.from_tensor(t.detach()) for t in tensors])
+                )
         except Exception:  # whatever an op raises on fake tensors says nothing
             return []
 
@@ -84,7 +97,9 @@ def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
 
 def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> Trial | None:
     """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
-    converted = in_dtype(sample, dtype)
+    if sample.documented is not None and dtype.is_complex:
+        return None  # a formula takes what no kernel does
+    converted = in_dtype(sample, dtype).completed()
     if sample.pointwise:
         spread = over_points(converted, numbers, seed)
         if spread is not None and takes(spread):
@@ -168,6 +183,7 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
         kept = () if trained or measured else sample.parameters
         changed = tuple(change(t, random) if _changeable(t) and i not in kept else t for i, t in enumerate(tensors))
         same = all(a is b for a, b in zip(tensors, changed))
+        changed = changed if same else tuple(sample.with_tensors(changed).completed().tensors)
         if not same and takes(sample.with_tensors(changed)):
             if not measured or not finite or _all_finite(sample, changed):
                 yield Inputs(label, changed, measured, trained)

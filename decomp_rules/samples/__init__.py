@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from decomp import Sample
-from decomp_rules.samples import layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples import devices, layers, matrices, pointwise, reductions, shapes
 from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
@@ -54,6 +54,8 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         torch.manual_seed(0)
         if given is not None:
             return tuple(_of(op, name, args, exact) for args in given())
+        if namespace == "aten" and name in devices.CALLS:
+            return devices.calls_of(op, name)
         # Only pointwise ones: to others, square matrices may be so wrong that a kernel crashes.
         overloads = [getattr(op, each) for each in op.overloads() if "out" not in each]
         guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
