@@ -1,0 +1,175 @@
+"""What one call does, apart from the time it takes: memory from the allocator, kernels, bytes moved.
+
+The allocator tells the profiler of each allocation, on the CPU as on CUDA, in compiled code as in eager. Kernels are
+counted where they are launched: by the device's own record on CUDA; on the CPU as the ops that call no other
+and do more than look at a tensor another way, and in compiled code as the calls in what Inductor wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from dataclasses import dataclass
+import logging
+import os
+import re
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one call."""
+
+    memory: int
+    """Bytes: the peak above what was held before the call."""
+    kernels: int | None
+    moved: int | None
+    """Bytes."""
+    operations: int = 0
+    """Floating-point operations of products, where each op could be seen."""
+
+
+def counted(run: Run, device: torch.device, compiled: Compiled | None) -> Counts:
+    """Count what a warm call does; `compiled` is what its compilation noted, None for an eager call."""
+    memory, launched = _profiled(run, device)
+    if compiled is None:
+        traffic = Traffic()
+        with traffic:
+            run()
+        kernels = launched if device.type == "cuda" else traffic.kernels
+        return Counts(memory, kernels, traffic.bytes, traffic.operations)
+    return Counts(memory, launched if device.type == "cuda" else compiled.kernels, compiled.moved)
+
+
+def _profiled(run: Run, device: torch.device) -> tuple[int, int]:
+    """The peak of the allocator in bytes, and the kernels that ran on the device."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    with _silence(), profile(activities=activities, profile_memory=True) as found:
+        kept = run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    del kept
+    if device.type == "cuda":
+        kernels = sum(event.device_type == torch.autograd.DeviceType.CUDA for event in found.events())
+        return torch.cuda.max_memory_allocated(device) - before, kernels
+    held = peak = 0
+    for size in _allocations(found.profiler.kineto_results.experimental_event_tree()):
+        held += size
+        peak = max(peak, held)
+    return peak, 0
+
+
+def _allocations(events: Iterable[Any]) -> Iterator[int]:
+    """Bytes taken (negative: given back), in order of time."""
+    flat: list[Any] = []
+    rest = list(events)
+    while rest:
+        event = rest.pop()
+        rest.extend(event.children)
+        if event.name == "[memory]":
+            flat.append(event)
+    for event in sorted(flat, key=lambda one: one.start_time_ns):
+        yield event.extra_fields.alloc_size
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """The profiler of torch 2.13 writes lines to standard error that no setting stops."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the kernels of eager calls, the bytes that each reads and writes, and the floating-point operations of
+    matrix products, convolutions and attention. Views move nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.bytes = self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view and func.namespace != "prim" and not _FREE.match(func._schema.name):
+            self.kernels += 1
+            self.bytes += sum(map(held, _tensors((args, kwargs)))) + sum(map(held, _tensors(result)))
+            if func.overloadpacket in flop_registry:
+                self.operations += int(flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=result))
+        return result
+
+
+_FREE = re.compile(r"aten::(detach|alias|lift_fresh|empty|new_empty|_unsafe_view|sym_|_local_scalar_dense)")
+"""Ops that compute nothing, though the schema does not say that they are views."""
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return list({id(one): one for one in found}.values())
+
+
+def held(t: torch.Tensor) -> int:
+    """Bytes of the elements of a tensor, each once, however often it is shown (expanded)."""
+    count = 1
+    for size, stride in zip(t.shape, t.stride()):
+        count *= size if stride or size == 0 else 1
+    return count * t.element_size()
+
+
+@dataclass
+class Compiled:
+    """What compilation noted of the programs that it wrote."""
+
+    kernels: int = 0
+    moved: int | None = None
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what is compiled within. Both seams are Inductor's own for its tests, as of torch 2.13. What its caches
+        of graphs hold would not be seen, so they are passed over; that of compiled kernels is not."""
+        from torch._functorch import config as functorch_config
+        from torch._inductor import compile_fx, config, metrics
+        from torch._inductor.graph import GraphLowering
+
+        def note(code: str) -> None:
+            self.kernels += len(_LAUNCHES.findall(code.partition("def call(")[2]))
+
+        before = metrics.num_bytes_accessed
+        log = compile_fx.inductor_metrics_log
+        level, propagates = log.level, log.propagate
+        log.setLevel(logging.INFO)  # it counts bytes only for those who listen
+        log.propagate = False
+        try:
+            with (
+                mock.patch.object(GraphLowering, "save_output_code", note),
+                config.patch(fx_graph_cache=False),
+                functorch_config.patch(enable_autograd_cache=False),
+            ):
+                yield
+        finally:
+            log.setLevel(level)
+            log.propagate = propagates
+        moved = metrics.num_bytes_accessed - before
+        self.moved = moved or None
+
+
+_LAUNCHES = re.compile(r"^\s+(?:\w+ = )?(?:cpp_\w+\(|extern_kernels\.\w+\(|torch\.ops\.\w+\.\w+\S*\(|\w+\.run\()", re.M)
+"""A call of a kernel in what Inductor wrote: one of its own, of a library, of ATen, of Triton."""
