@@ -80,23 +80,33 @@ def grid_sampler_backward(grad_output: Tensor, x: Tensor, grid: Tensor, interpol
     sizes, dims = x.shape[2:], x.dim() - 2
     taps, factors = _taps(grid, sizes, interpolation_mode, padding_mode, align_corners)
     grad, flat = wide(grad_output).flatten(2), wide(x).flatten(2)
-    grad_x, slopes = torch.zeros_like(flat), [torch.zeros_like(factor) for factor in factors]
+    grad_x, parts = torch.zeros_like(flat), []
     for choice in itertools.product(*taps):
         if output_mask[0]:
-            weight = _product(tap.weight for tap in choice)
-            part = grad * weight.unsqueeze(1)
+            part = grad * _product(tap.weight for tap in choice).unsqueeze(1)
             part = torch.where(_inside(choice).unsqueeze(1), part, torch.zeros_like(part))
             index = _flat_index(choice, sizes).unsqueeze(1).expand(grad.shape)
             grad_x = grad_x.scatter_add(-1, index, part)
         if output_mask[1]:
-            share = _weighted(flat, choice, sizes, grad).sum(1)
-            for i in range(dims):
-                slope = share * _product(t.slope if j == i else t.weight for j, t in enumerate(choice))
-                slope = slope if dims == 2 else torch.where(_inside(choice), slope, torch.zeros_like(slope))
-                slopes[i] = slopes[i] + slope
-    grad_grid = torch.stack([slope * factor for slope, factor in zip(reversed(slopes), reversed(factors))], -1)
-    return (cast(grad_x.reshape(x.shape), x.dtype) if output_mask[0] else None,
-            cast(grad_grid.reshape(grid.shape), grid.dtype) if output_mask[1] else None)
+            changes = [_product(t.slope if j == i else t.weight for j, t in enumerate(choice)) for i in range(dims)]
+            parts.append(_changed(flat, choice, sizes, grad, changes))
+    grad_grid = None
+    if output_mask[1]:
+        slopes = [functools.reduce(operator.add, of_one) for of_one in zip(*parts)]
+        slopes = [(slope * grad).sum(1) for slope in slopes] if dims == 2 else slopes
+        columns = torch.stack([slope * factor for slope, factor in zip(reversed(slopes), reversed(factors))], -1)
+        grad_grid = cast(columns.reshape(grid.shape), grid.dtype)
+    return cast(grad_x.reshape(x.shape), x.dtype) if output_mask[0] else None, grad_grid
+
+
+def _changed(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], grad: Tensor,
+             changes: Sequence[Tensor]) -> list[Tensor]:
+    """What one element adds to the gradient of each place by the changes of its weight; of an image for each channel,
+    to be multiplied by dy in the end, as the kernels do."""
+    if len(sizes) == 2:
+        return [_weighted(flat, choice, sizes, change.unsqueeze(1)) for change in changes]
+    share, inside = _weighted(flat, choice, sizes, grad).sum(1), _inside(choice)
+    return [torch.where(inside, share * change, torch.zeros_like(share)) for change in changes]
 
 
 def _taps(grid: Tensor, sizes: Sequence[Any], interpolation: int, padding: int,

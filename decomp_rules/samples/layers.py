@@ -397,7 +397,7 @@ CALLS: Calls = {
     },
     "grid_sampler_3d": lambda: ((f(2, 3, 3, 4, 5), u(2, 2, 3, 4, 3) * 2 - 1, 0, 0, False),),
     "grid_sampler_2d_backward": lambda: (
-        (f(2, 3, 3, 4), f(2, 3, 5, 6), u(2, 3, 4, 2) * 2 - 1, 0, 0, False, [True, True]),
+        (f(4, 3, 3, 4), f(4, 3, 5, 6), u(4, 3, 4, 2) * 2 - 1, 0, 0, False, [True, True]),
     ),
     "grid_sampler_3d_backward": lambda: (
         (f(2, 3, 2, 3, 4), f(2, 3, 3, 4, 5), u(2, 2, 3, 4, 3) * 2 - 1, 0, 0, False, [True, True]),
