@@ -4,6 +4,7 @@ all draw on this one table."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 import functools
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from decomp import Sample
-from decomp_rules.samples import devices, layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples import devices, kernels, layers, matrices, pointwise, reductions, shapes
 from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
@@ -28,11 +29,12 @@ from decomp_rules.samples.models import (
     model as model,
 )
 
-_TABLES = (pointwise, reductions, shapes, matrices, layers)
+_TABLES = (pointwise, reductions, shapes, matrices, layers, kernels)
 CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table.CALLS}, _TABLES, {})
 """Calls of ops whose arguments a schema does not tell, by name: functions that make them."""
 
 FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
+    "operator.getitem": kernels.items,
     "torch.nn.functional.softsign": lambda: (Sample(F.softsign, (f(4, 4),), elementwise=True),),
     "torch.nn.functional.tanhshrink": lambda: (Sample(F.tanhshrink, (f(4, 4),), elementwise=True),),
     "torch.nn.functional.normalize": lambda: (Sample(F.normalize, (f(3, 8),)), Sample(F.normalize, (f(3, 8), 1.0, 0))),
@@ -48,8 +50,8 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
     if not isinstance(op, torch._ops.OpOverloadPacket):
         return FUNCTIONS[op]() if op in FUNCTIONS else ()
     namespace, _, name = op._qualified_op_name.partition("::")
-    given = CALLS.get(name) if namespace == "aten" else None
-    exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN else "float64"
+    given = CALLS.get(name) if namespace in ("aten", "torch_nn") else None
+    exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN | kernels.OWN else "float64"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if given is not None:
@@ -59,7 +61,8 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         # Only pointwise ones: to others, square matrices may be so wrong that a kernel crashes.
         overloads = [getattr(op, each) for each in op.overloads() if "out" not in each]
         guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
-        return tuple(guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
+        found = (guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
+        return tuple(replace(guess, domain=kernels.domain_of(guess.overload)) for guess in found)
 
 
 def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact: str) -> Sample:
@@ -76,7 +79,8 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
         exact=exact,
         elementwise=elementwise,
         leeway=leeway_of(name, args, kwargs),
-        parameters=layers.PARAMETERS.get(name, ()),
+        documented=kernels.DOCUMENTED.get(name),
+        parameters=layers.PARAMETERS.get(name) or kernels.PARAMETERS.get(name, ()),
     )
 
 

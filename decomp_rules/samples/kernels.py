@@ -1,0 +1,148 @@
+"""Calls of ops that programs hold after quantisation, fusing or selection by data; and where ops can be asked whose
+kernels take as many steps as an argument says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Sample
+from decomp_rules.samples.making import Calls, b, f, i, p, t
+
+aten = torch.ops.aten
+Columns = Sequence[Tensor]
+
+
+def _lost(high: int, *shape: int) -> Tensor:
+    return torch.randint(-high, high, shape, dtype=torch.int8)
+
+
+def _quantised() -> tuple[Any, ...]:
+    """A scale and a zero for all, as tensors."""
+    return f(4, 5) * 3, t(0.1), torch.tensor([3], dtype=torch.int32)
+
+
+def _by_channel() -> tuple[Any, ...]:
+    return f(4, 5, 3) * 3, p(5) / 10, torch.tensor([3, 0, -2, 1, 5], dtype=torch.int32), 1, -10, 20
+
+
+def _classified() -> tuple[Any, ...]:
+    return f(6, 5), f(4, 5), t(0, 3, 2, 1, -100, 3), f(4)
+
+
+def _cell(reverse: bool) -> tuple[Any, ...]:
+    weights = f(20, 3), f(20, 5), f(20), f(20)
+    return f(4, 2, 3), *weights, f(2, 5), f(2, 5), reverse, [], 2, 5, 1, True, False, False, False
+
+
+CALLS: Calls = {
+    # quantisation
+    "fake_quantize_per_tensor_affine": lambda: ((f(4, 5) * 3, 0.1, 3, -10, 20), (*_quantised(), -10, 20)),
+    "fake_quantize_per_tensor_affine_cachemask": lambda: ((f(4, 5) * 3, 0.1, 3, -10, 20),),
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": lambda: (
+        (*_quantised(), t(1), -10, 20),
+        (*_quantised(), t(0), -10, 20),
+    ),
+    "fake_quantize_per_channel_affine": lambda: (_by_channel(),),
+    "fake_quantize_per_channel_affine_cachemask": lambda: (_by_channel(),),
+    "fake_quantize_per_tensor_affine_cachemask_backward": lambda: ((f(4, 5), b(4, 5)),),
+    "fake_quantize_per_channel_affine_cachemask_backward": lambda: ((f(4, 5), b(4, 5)),),
+    "_fake_quantize_learnable_per_tensor_affine": lambda: ((f(4, 5) * 3, t(0.1), t(3.3), -10, 20, 0.7),),
+    "_fake_quantize_learnable_per_channel_affine": lambda: ((f(4, 5, 3) * 3, p(5) / 10, f(5) * 3, 1, -10, 20, 0.7),),
+    "_fake_quantize_learnable_per_tensor_affine_backward": lambda: (
+        (f(4, 5), f(4, 5) * 3, t(0.1), t(3.3), -10, 20, 0.7),
+    ),
+    "_fake_quantize_learnable_per_channel_affine_backward": lambda: (
+        (f(4, 5, 3), f(4, 5, 3) * 3, p(5) / 10, f(5) * 3, 1, -10, 20, 0.7),
+    ),
+    "_int_mm": lambda: ((_lost(128, 17, 8), _lost(128, 8, 8)),),
+    "_weight_int8pack_mm": lambda: ((f(3, 32), _lost(128, 32, 32), p(32)),),
+    # fused layers
+    "_linear_cross_entropy_batch_chunked": lambda: (
+        (*_classified(), None, "mean", -100, 0.0, 2, "compact", torch.float32, True, True, True, True),
+        (*_classified(), p(4), "sum", -100, 0.0, 2, "compact", torch.float32, True, True, True, True),
+    ),
+    "_linear_cross_entropy_batch_chunked_no_reduction": lambda: (
+        (*_classified(), None, -100, 2, "compact", torch.float32),
+    ),
+    "_fused_rms_norm_backward": lambda: (
+        (f(3, 8), x := f(3, 8), [8], ((x * x).mean(1, keepdim=True) + 1e-6).rsqrt(), f(8), [True, True]),
+    ),
+    "mkldnn_rnn_layer": lambda: (_cell(False), _cell(True)),
+    "_fused_dropout": lambda: ((p(64, 64), 0.3),),
+    # selection by data, hashes, casts
+    "nonzero_numpy": lambda: ((f(3, 4).round(),),),
+    "_unique": lambda: ((i(3, 12),), (i(3, 2, 6), True, True)),
+    "unique_dim": lambda: ((i(2, 6, 2), 0), (i(2, 2, 7), 1, True, True, True)),
+    "unique_dim_consecutive": lambda: ((i(2, 6, 2), 0), (i(2, 1, 9), 1, True, True)),
+    "hash_tensor": lambda: ((f(3, 8),), (f(3, 8), [1]), (i(99, 3, 8), [0], {"keepdim": True})),
+    "_autocast_to_full_precision": lambda: ((f(3, 4), False, True),),
+}
+
+PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    "_weight_int8pack_mm": (2,),
+    **{name: (1, 2) for name in CALLS if "quantize" in name and "backward" not in name},
+    **{name: (2, 3) for name in CALLS if "learnable" in name and "backward" in name},
+}
+"""Which tensors are weights, scales and zeros, by position."""
+
+OWN = {name for name in CALLS if "quantize" in name} | {"hash_tensor", "_autocast_to_full_precision"}
+"""Ops of whose meaning the dtype is a part: scales are float32, hashes are of bits."""
+
+
+def _without_workspace(*args: Any) -> tuple[Tensor, ...]:
+    return *aten.mkldnn_rnn_layer(*args)[:3], torch.zeros(0, dtype=torch.uint8)
+
+
+def _kept(x: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+    mask = torch.rand(x.shape) < probability
+    return x * mask / probability, mask.to(torch.uint8)
+
+
+def _rms_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor, *_: Any
+) -> tuple[Tensor, Tensor]:
+    """By the definition, y = x r w with r = (mean x² + ε)^−½: dr / dx = −x r³ / n."""
+    kind = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    g, v, r, w = (value.to(kind) for value in (grad, x, rstd, weight))
+    slope = g * w * r - v * r**3 * (g * w * v).mean(-1, keepdim=True)
+    return slope.to(x.dtype), (g * v * r).sum(0).to(weight.dtype)
+
+
+DOCUMENTED: Mapping[str, Callable[..., Any]] = {
+    "mkldnn_rnn_layer": _without_workspace,
+    "_fused_dropout": _kept,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+}
+"""What ops compute that have no kernel on this processor, or results that are nobody's concern."""
+
+
+def items() -> tuple[Sample, ...]:
+    """Parts of a tensor."""
+    x = f(3, 4, 5)
+    indices = (1, slice(1, 3), (..., 2), (None, slice(0, 3, 2), -1), (t(0, 2), slice(None), t(1, 3)))
+    return tuple(Sample(operator.getitem, (x, index)) for index in indices)
+
+
+# Where ops can be asked
+
+LARGEST_DEGREE = 200.0
+
+
+def _whole_degree(n: Tensor) -> Tensor:
+    """Degrees up to 200 as they are, larger ones by their remainder; so are infinities and NaN, of which C++ makes
+    whatever it likes."""
+    small = torch.where(n.isfinite(), n, 7.0)
+    return torch.where(small.abs() <= LARGEST_DEGREE, small, torch.fmod(small, 37.0))
+
+
+def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
+    """Where an op can be asked; None if everywhere."""
+    name = str(overload)
+    if "_polynomial_" not in name or name.endswith("n_scalar"):
+        return None
+    return lambda columns: (*columns[:-1], _whole_degree(columns[-1]))
