@@ -155,11 +155,12 @@ def _differs(x: Tensor, number: Any) -> Tensor:
 def isclose(x: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """x = other, or |x − other| ≤ atol + rtol · |other| and finite."""
     close = torch.eq(x, other)
-    if equal_nan and x.is_floating_point():
+    whole = not (x.is_floating_point() or x.is_complex())
+    if equal_nan and not whole:
         close = close | (torch.isnan(x) & torch.isnan(other))
     if rtol == 0 and atol == 0:
         return close
-    if not x.is_floating_point():
+    if whole:
         x, other = x.to(torch.get_default_dtype()), other.to(torch.get_default_dtype())
     error, allowed = torch.abs(x - other), atol + torch.abs(rtol * other)
     return close | (torch.isfinite(error) & torch.le(error, allowed))

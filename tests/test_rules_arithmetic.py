@@ -183,6 +183,7 @@ def test_the_rest_agrees():
     agrees(RULES, aten.diff.default, sample(4, 6), 2, 1, sample(4, 1, seed=1))
     agrees(RULES, aten.diff.default, torch.tensor([True, False, False]))
     agrees(RULES, aten.isclose.default, LEFT, RIGHT, equal_nan=True, gradient=False)
+    agrees(RULES, aten.isclose.default, torch.complex(LEFT, RIGHT), torch.complex(LEFT, LEFT), gradient=False)
     agrees(RULES, aten.isin.Tensor_Tensor, WHOLE, torch.tensor([7, 0], dtype=torch.int8), invert=True)
     agrees(RULES, aten.isin.Tensor_Scalar, WHOLE, 7)
     agrees(RULES, aten.floor_divide.default, torch.tensor([-7, 7]), torch.tensor([2, -2]))

@@ -74,7 +74,8 @@ CALLS: Calls = {
     "roll": lambda: ((f(3, 4), [1]), (f(3, 4), [1, -2], [0, 1])),
     "repeat": lambda: ((f(3, 4), [2, 1]), (f(3), [2, 3])),
     "tile": lambda: ((f(3, 4), [2]), (f(3), [2, 3])),
-    "repeat_interleave": lambda: ((f(3, 4), 2), (f(3, 4), 2, 1), (f(3, 4), t(1, 0, 2), 0, {"output_size": 3})),
+    "repeat_interleave": lambda: ((f(3, 4), 2), (f(3, 4), 2, 1), (f(3, 4), t(1, 0, 2), 0, {"output_size": 3}),
+                                  (t(1, 0, 2), {"output_size": 3})),  # fmt: skip
     "pixel_shuffle": lambda: ((f(2, 8, 3, 4), 2),),
     "pixel_unshuffle": lambda: ((f(2, 2, 4, 6), 2),),
     **{name: (lambda: ((f(2, 6, 3, 4), 3),)) for name in ("channel_shuffle", "native_channel_shuffle")},
@@ -111,7 +112,8 @@ CALLS: Calls = {
         name: (lambda: ((f(5, 4), 0, 1, 4), (f(5, 4), 1, -3, None), (f(7, 4), 0, 1, 7, 3)))
         for name in ("slice", "slice_copy")
     },
-    **{name: (lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2))) for name in ("narrow", "narrow_copy")},
+    "narrow": lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2), (f(5, 4), 0, t(1).view([]), 3)),
+    "narrow_copy": lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2)),
     "select_backward": lambda: ((f(4), [5, 4], 0, 2),),
     "slice_backward": lambda: ((f(2, 4), [5, 4], 0, 1, 5, 2),),
     "select_scatter": lambda: ((f(5, 4), f(4), 0, 2),),
