@@ -245,8 +245,8 @@ def fmin(x: Tensor, other: Tensor) -> Tensor:
 
 @register(aten.clamp)
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x, at NaN
-    there is none."""
+    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x; NaN
+    has none."""
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
     x = cast(x, dtype)
     if dtype.is_floating_point:

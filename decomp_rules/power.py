@@ -75,6 +75,8 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
     if is_tensor(x) and is_tensor(exponent):
         return decline("both are tensors")
     dtype = promoted(x, exponent) if is_tensor(x) else promoted(exponent, x)
+    if is_tensor(x) and dtype.is_floating_point and (exponent in _ROOTS or exponent in range(5)):
+        return decline("roots, inverses and small whole powers have a way of their own")
     if is_tensor(x):
         return torch.pow(cast(x, dtype), constant(x, exponent, dtype))
     if x == 1:
@@ -87,7 +89,7 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 @register(aten.pow)
 def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
-    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|)."""
+    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y also where x < 0."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
@@ -95,19 +97,34 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
         return decline("only floats")
     inner = working_dtype(dtype)
     x, exponent = cast(x, inner), cast(exponent, inner)
-    size = torch.abs(x)
-    regular = torch.logical_and(size > 0, size < math.inf)
-    base = torch.where(regular, size, 1.0)
-    magnitude, moderate = power_of_two(exponent.detach(), *binary_logarithm(base.detach()))
-    smooth = torch.where(moderate, exponent * torch.log2(base), 0.0)
-    # 0 and infinity take turns in what grows.
-    growing = torch.ne(size == 0, exponent > 0)
-    ends = torch.where(size == 1, 1.0, torch.where(growing, constant(size, math.inf), 0.0))
-    regular = torch.logical_and(regular, torch.logical_or(moderate, size != 1))
-    magnitude = torch.where(regular, magnitude * torch.exp2(smooth - smooth.detach()), ends)
-    zeroth = torch.logical_and(exponent == 0, torch.logical_not(regular))
+    size = torch.where(x < 0, -x, x)
+    end = torch.logical_or(size == 0, size == math.inf)
+    unordered = torch.isnan(x)
+    point = torch.where(torch.logical_or(end, unordered), 1.0, size.detach())
+    magnitude, moderate = power_of_two(exponent.detach(), *binary_logarithm(point))
+    # y·log₂x less its value, so that it is finite: 0, which has the gradients.
+    logarithm = torch.log2(torch.where(end, 1.0, size))
+    height = logarithm.detach()
+    power = torch.where(torch.abs(exponent) < math.inf, exponent, 0.0)
+    # A factor that is 0 must not meet an infinite gradient.
+    factor = torch.where(magnitude < math.inf, power, power.detach())
+    smooth = (logarithm - height) * factor + (power - power.detach()) * height
+    ends = torch.where(size == 1, 1.0, _power_of_end(size, end, exponent))
+    regular = torch.logical_and(torch.logical_not(end), torch.logical_or(moderate, size != 1))
+    magnitude = torch.where(regular, magnitude * torch.exp2(smooth), ends)
+    zeroth = torch.logical_and(exponent == 0, torch.logical_or(unordered, torch.logical_not(regular)))
     of_one = torch.logical_and(x == 1, torch.logical_not(moderate))
     return cast(_signed_power(x, exponent, magnitude, torch.logical_or(zeroth, of_one)), dtype)
+
+
+def _power_of_end(size: Tensor, end: Tensor, exponent: Tensor) -> Tensor:
+    """Powers of 0 and infinity, with their slopes: those of the inverse, of the root and of the cube."""
+    size = size + 0.0
+    inverse = torch.logical_and(end, exponent < 0)
+    root = torch.logical_and(end, (0 < exponent) & (exponent < 1))
+    cube = torch.where(torch.logical_and(end, 1 <= exponent), size, 1.0)
+    fraction = torch.reciprocal(torch.where(inverse, size, 1.0))
+    return fraction * torch.sqrt(torch.where(root, size, 1.0)) * (cube * cube * cube)
 
 
 def _signed_power(x: Tensor, exponent: Tensor, magnitude: Tensor, certain: Tensor) -> Tensor:
@@ -124,8 +141,9 @@ def _signed_power(x: Tensor, exponent: Tensor, magnitude: Tensor, certain: Tenso
     sign = torch.where(torch.logical_and(negative, parity == 1), constant(x, -1.0), 1.0)
     # As a factor, so that the gradient is NaN as well.
     result = magnitude * torch.where(undefined, math.nan, sign)
-    # The first power of 0 has a gradient.
-    result = torch.where(torch.logical_and(x == 0, exponent == 1), x, result)
+    # The first power has a gradient also where x is 0 or infinite.
+    at_end = torch.logical_or(base == 0, torch.abs(base) == math.inf)
+    result = torch.where(torch.logical_and(at_end, exponent == 1), x, result)
     return torch.where(certain, 1.0, result)
 
 
