@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from decomp import Sample
-from decomp_rules.samples import devices, kernels, layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples import derivatives, devices, kernels, layers, matrices, pointwise, reductions, shapes
 from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
@@ -80,6 +80,7 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
         elementwise=elementwise,
         leeway=leeway_of(name, args, kwargs),
         documented=kernels.DOCUMENTED.get(name),
+        differentiable=derivatives.DIFFERENTIABLE.get(name),
         parameters=layers.PARAMETERS.get(name) or kernels.PARAMETERS.get(name, ()),
     )
 
