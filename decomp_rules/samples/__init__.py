@@ -72,7 +72,7 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
     # The reduction of a loss is a whole number, and 0 is none.
     unreduced = name in pointwise.LOSSES and any(type(arg) is int and arg == 0 for arg in args)
     elementwise = unreduced or name in pointwise.UNTAGGED
-    return Sample.of(
+    found = Sample.of(
         op,
         args,
         kwargs,
@@ -83,6 +83,7 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
         differentiable=derivatives.DIFFERENTIABLE.get(name),
         parameters=layers.PARAMETERS.get(name) or kernels.PARAMETERS.get(name, ()),
     )
+    return replace(found, domain=kernels.domain_of(found.overload))
 
 
 _FILLED: Mapping[str, Callable[[], Any]] = {

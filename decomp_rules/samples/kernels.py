@@ -140,9 +140,20 @@ def _whole_degree(n: Tensor) -> Tensor:
     return torch.where(small.abs() <= LARGEST_DEGREE, small, torch.fmod(small, 37.0))
 
 
+def _not_far_left(q: Tensor) -> Tensor:
+    """Numbers from −500 on as they are, those further left by their remainder."""
+    return torch.where(q.isfinite() & (q < -500), torch.fmod(q, 500.0), q)
+
+
 def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
-    """Where an op can be asked; None if everywhere."""
+    """Where an op can be asked whose last argument says how many steps its kernel takes; None if everywhere."""
     name = str(overload)
-    if "_polynomial_" not in name or name.endswith("n_scalar"):
-        return None
-    return lambda columns: (*columns[:-1], _whole_degree(columns[-1]))
+    if "_polynomial_" in name and not name.endswith("n_scalar"):
+        return lambda columns: _last(columns, _whole_degree)
+    if "zeta" in name or "polygamma" in name:
+        return lambda columns: _last(columns, _not_far_left)
+    return None
+
+
+def _last(columns: Columns, change: Callable[[Tensor], Tensor]) -> Columns:
+    return columns if columns[-1].is_complex() else (*columns[:-1], change(columns[-1]))

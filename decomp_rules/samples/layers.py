@@ -87,9 +87,15 @@ def _recurrent(gates: int, states: int, bidirectional: bool = False) -> tuple[An
     )
 
 
+def _packed(gates: int, states: int) -> tuple[Any, ...]:
+    """The same over two sequences of 5 steps and of 2, packed into one."""
+    _, state, weights, biases, layers, dropout, train, bidirectional, _ = _recurrent(gates, states)
+    return f(7, 3), t(2, 2, 1, 1, 1), state, weights, biases, layers, dropout, train, bidirectional
+
+
 def _cell(gates: int, states: int) -> tuple[Any, ...]:
-    state: Any = [f(2, 5), f(2, 5)] if states == 2 else f(2, 5)
-    return f(2, 3), state, f(gates * 5, 3), f(gates * 5, 5), f(gates * 5), f(gates * 5)
+    state: Any = [f(8, 5), f(8, 5)] if states == 2 else f(8, 5)
+    return f(8, 3), state, f(gates * 5, 3), f(gates * 5, 5), f(gates * 5), f(gates * 5)
 
 
 def _attention() -> tuple[Tensor, Tensor, Tensor]:
@@ -276,9 +282,9 @@ CALLS: Calls = {
     "_weight_norm_interface": lambda: ((f(3, 4), p(3, 1)), (f(3, 4, 2), p(1, 1, 2), 2)),
     "_weight_norm_interface_backward": lambda: ((f(3, 4), v := f(3, 4), p(3, 1), v.norm(dim=1, keepdim=True), 0),),
     # recurrent
-    "lstm": lambda: (_recurrent(4, 2), _recurrent(4, 2, True)),
-    "gru": lambda: (_recurrent(3, 1), _recurrent(3, 1, True)),
-    **{name: (lambda: (_recurrent(1, 1), _recurrent(1, 1, True))) for name in ("rnn_tanh", "rnn_relu")},
+    "lstm": lambda: (_recurrent(4, 2), _recurrent(4, 2, True), _packed(4, 2)),
+    "gru": lambda: (_recurrent(3, 1), _recurrent(3, 1, True), _packed(3, 1)),
+    **{name: (lambda: (_recurrent(1, 1), _recurrent(1, 1, True), _packed(1, 1))) for name in ("rnn_tanh", "rnn_relu")},
     "lstm_cell": lambda: (_cell(4, 2),),
     "gru_cell": lambda: (_cell(3, 1),),
     **{name: (lambda: (_cell(1, 1),)) for name in ("rnn_tanh_cell", "rnn_relu_cell")},
@@ -443,6 +449,7 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = {
         " slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d conv_tbc".split()
     },
     "convolution_backward": (2,),
+    "conv_tbc_backward": (2, 3),
     **{
         name: (1, 2, 3, 4)
         for name in "instance_norm batch_norm native_batch_norm _native_batch_norm_legit _batch_norm_no_update"

@@ -40,7 +40,7 @@ CALLS: Calls = {
     ),
     "linear": lambda: ((f(3, 4), f(5, 4), f(5)), (f(2, 3, 4), f(5, 4))),
     "bilinear": lambda: ((f(3, 4), f(3, 5), f(2, 4, 5), f(2)),),
-    "_trilinear": lambda: ((f(3, 1, 4, 1), f(1, 2, 4, 5), f(3, 1, 1, 5), [], [], [], [2, 3]),),
+    "_trilinear": lambda: ((f(3, 4), f(2, 4, 5), f(3, 5), [1, 3], [0], [1, 2], [2, 3]),),
     "einsum": lambda: (
         ("ij,jk->ik", [f(3, 4), f(4, 5)]),
         ("bij,bjk->bik", [f(2, 3, 4), f(2, 4, 5)]),
