@@ -18,6 +18,8 @@ RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
+FROM_THE_FIRST, FROM_THE_LAST = 1, 2
+"""Causal masks of `_efficient_attention_forward`: the diagonal starts at the first query, or ends at the last."""
 NO_DROPOUT = "the kernel's random numbers cannot be drawn outside of it"
 
 
@@ -221,6 +223,40 @@ def _flash_attention_forward(
     out, lse = attended(q, k, v, None, is_causal, scale)
     debug = torch.full((0,), 0, dtype=query.dtype, device=query.device)
     return out.transpose(1, 2), lse, state(query, torch.uint64, 2), state(query, torch.uint64), debug
+
+
+@register(aten._efficient_attention_forward)
+def _efficient_attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float,
+    custom_mask_type: int,
+    compute_log_sumexp: bool = False,
+    *,
+    scale: float | None = None,
+    seqlen_k: Tensor | None = None,
+    window_size: int | None = None,
+) -> tuple[Any, ...]:
+    """softmax(q kᵀ · scale + bias) v for (batch, length, heads, d), causal from the first query or up to the last, and
+    log Σ exp of the scores in rows that are a multiple of 32 long."""
+    if cu_seqlens_q is not None or cu_seqlens_k is not None or seqlen_k is not None:
+        return decline("where sequences end is data")
+    if dropout_p > 0.0 or window_size:
+        return decline(NO_DROPOUT if dropout_p > 0.0 else "only without a window")
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if custom_mask_type == FROM_THE_LAST:
+        ends = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=query.device)
+        hidden = torch.triu(ends, k.shape[2] - q.shape[2] + 1)
+        bias = torch.where(hidden, -math.inf, 0.0 if bias is None else wide(bias))
+    out, lse = attended(q, k, v, bias, custom_mask_type == FROM_THE_FIRST, scale)
+    lse = torch.constant_pad_nd(lse, [0, -lse.shape[-1] % 32], math.inf) if compute_log_sumexp else lse[..., :0]
+    return out.transpose(1, 2), lse, state(query), state(query), query.shape[1], key.shape[1]
 
 
 def attended(

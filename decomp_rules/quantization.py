@@ -38,6 +38,12 @@ RULES.limit(
 RULES.limit(
     aten._weight_int4pack_mm, aten._dyn_quant_matmul_4bit, reason="the layout of packed weights is the device's own"
 )
+RULES.limit(aten.choose_qparams_optimized, reason="how long the search for the range runs is data")
+RULES.limit(
+    aten.fused_moving_avg_obs_fake_quant,
+    aten._fused_moving_avg_obs_fq_helper,
+    reason="it writes what it has observed to its arguments, and whether it does is data",
+)
 
 
 @register(aten.fake_quantize_per_tensor_affine_cachemask)

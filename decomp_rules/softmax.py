@@ -84,6 +84,14 @@ def _masked_softmax(x: Tensor, mask: Tensor, dim: int | None = None, mask_type: 
     return torch._softmax(torch.where(mask, -math.inf, x), rows, False)
 
 
+@register(aten._masked_softmax_backward)
+def _masked_softmax_backward(grad_output: Tensor, output: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """y (g − Σ g y), the sum being over what is not hidden; 0 at what is."""
+    grad, y = (torch.where(mask, 0, wide(x)) for x in (grad_output, output))
+    total = torch.sum(grad * y, [-1 if dim is None else dim], keepdim=True)
+    return cast(torch.where(mask, 0, y * (grad - total)), output.dtype)
+
+
 def below_largest(x: Tensor, dim: int) -> Tensor:
     """x − max x along `dim`. The shift cancels in what follows, so no gradient goes through it."""
     return x - torch.amax(x, [dim], keepdim=True).detach()

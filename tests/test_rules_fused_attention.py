@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from decomp_rules import fused_attention
+import decomp
+from decomp_rules import fused_attention, targets
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
 
@@ -78,3 +79,27 @@ def test_random_numbers_of_a_kernel_cannot_be_drawn() -> None:
     q, k, v = (x.detach() for x in heads())
     found = fused_attention._scaled_dot_product_flash_attention(q, k, v, 0.1)
     assert found.reason == "the kernel's random numbers cannot be drawn outside of it"
+
+
+@pytest.mark.parametrize("kind, biased", [(0, False), (0, True), (1, False), (2, False), (2, True)])
+def test_efficient_with_the_heads_behind_the_lengths(kind: int, biased: bool) -> None:
+    q, k, v = sample(2, 5, 3, 8), sample(2, 7, 3, 8, seed=1), sample(2, 7, 3, 8, seed=2)
+    bias = sample(2, 3, 5, 7, seed=3) if biased else None
+    shown = [torch.ones(5, 7), torch.ones(5, 7).tril(), torch.ones(5, 7).tril(2)][kind].bool()
+    added = torch.where(shown, 0.0 if bias is None else bias, float("-inf"))
+    expected = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), added).transpose(1, 2)
+    found = fused_attention._efficient_attention_forward(q, k, v, bias, None, None, None, None, 0.0, kind, True)
+    torch.testing.assert_close(found[0], expected)
+    assert [found[1].shape, *found[4:]] == [(2, 3, 32), 5, 7]
+
+
+def test_efficient_as_a_program() -> None:
+    class Attends(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            call = torch.ops.aten._efficient_attention_forward.default
+            return call(q, q, q, None, None, None, None, None, 0.0, 1)[0]
+
+    q = sample(2, 5, 3, 8)
+    lowered = decomp.lower(Attends(), to=targets.tinygrad, args=(q,)).result
+    expected = F.scaled_dot_product_attention(*(q.transpose(1, 2),) * 3, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(lowered(q), expected)
