@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Rules
+from decomp import Rules, decline
 from decomp_rules.operands import cast, wide
 from decomp_rules.windows import ntuple, opmath
 
@@ -89,10 +89,12 @@ def _filtered(x: Tensor, dim: int, index: Tensor, there: Tensor, weight: Tensor)
     return torch.sum(terms, [dim + 1])
 
 
-def _spread(grad: Tensor, dim: int, size: Any, index: Tensor, weight: Tensor) -> Tensor:
+def _spread(grad: Tensor, dim: int, size: Any, index: Tensor, there: Tensor, weight: Tensor) -> Tensor:
     """The adjoint of `_filtered`."""
     lead, rest = list(grad.shape[:dim]), list(grad.shape[dim + 1 :])
-    shares = grad.unsqueeze(dim + 1) * weight.view([*weight.shape, *[1] * len(rest)])
+    across = [*weight.shape, *[1] * len(rest)]
+    shares = grad.unsqueeze(dim + 1) * weight.view(across)
+    shares = torch.where(there.view(across), shares, torch.zeros_like(shares))
     zeros = torch.zeros([*lead, size, *rest], dtype=grad.dtype, device=grad.device)
     return zeros.index_add(dim, index.flatten(), shares.flatten(dim, dim + 1))
 
@@ -101,12 +103,18 @@ def _resampled(
     x: Tensor, sizes: Sequence[Any], align_corners: bool, scales: Sequence[float | None], kernel: Filter
 ) -> Tensor:
     """Σ along each dimension; the kernels leave one alone that keeps its size, whatever the scale."""
+    if not _known([*sizes, *x.shape[2:]]):
+        return decline("how far the filter reaches depends on sizes that are not known")
     out = wide(x)
     for i in (1, 0):
         if x.shape[2 + i] == sizes[i]:
             continue
         out = _filtered(out, 2 + i, *taps(x, x.shape[2 + i], sizes[i], align_corners, scales[i], kernel))
     return x.clone() if out is x else cast(out, x.dtype)
+
+
+def _known(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _register(op: Any, kernel: Filter) -> None:
@@ -140,11 +148,13 @@ def _register_backward(op: Any, kernel: Filter) -> None:
         scales_w: float | None = None,
     ) -> Tensor:
         """Each output's gradient goes to the elements that it was made of, by their weights."""
+        if not _known([*input_size, *grad_output.shape[2:]]):
+            return decline("how far the filter reaches depends on sizes that are not known")
         grad = wide(grad_output)
         for i, scale in ((0, scales_h), (1, scales_w)):
             size = input_size[2 + i]
-            index, _, weight = taps(grad_output, size, grad_output.shape[2 + i], align_corners, scale, kernel)
-            grad = _spread(grad, 2 + i, size, index, weight)
+            found = taps(grad_output, size, grad_output.shape[2 + i], align_corners, scale, kernel)
+            grad = _spread(grad, 2 + i, size, *found)
         return cast(grad, grad_output.dtype)
 
     rule.__name__ = op.__name__

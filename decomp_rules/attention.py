@@ -89,6 +89,8 @@ def _native_multi_head_attention(
     average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The projection of each head's softmax(q kᵀ / √d) v, and the softmax, averaged over the heads, if it is wanted."""
+    if not isinstance(qkv_weight.shape[0], int):
+        return decline("the width of the projections is not known")
     if need_weights and mask is not None and mask.dtype != torch.bool:
         return decline("only boolean masks")
     sources = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3))
@@ -112,6 +114,9 @@ def _transformer_encoder_layer_fwd(
     ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:
     """Attention and a feed-forward network, each with its residual and layer norm, before or after."""
+    if not isinstance(qkv_weight.shape[0], int):
+        return decline("the width of the projections is not known")
+
     def norm_1(x: Tensor) -> Tensor:
         return F.layer_norm(x, [embed_dim], norm_weight_1, norm_bias_1, eps)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Rules
+from decomp import Rules, decline
 
 from .operands import cast
 from .windows import blocks, disjoint, every, fit, ntuple, opmath, spread
@@ -35,11 +35,15 @@ def _convolution_nd(dims: int) -> Callable[..., Tensor]:
         stride, dilation = ntuple(stride, dims), ntuple(dilation, dims)
         if isinstance(padding, str):
             batched, padding = _named_padding(batched, weight, padding, dilation)
-        out = torch.convolution(batched, weight, bias, stride, ntuple(padding, dims), dilation, False, (0,) * dims,
-                                groups)
+        out = _kernel(x)(batched, weight, bias, stride, ntuple(padding, dims), dilation, False, (0,) * dims, groups)
         return out if x.dim() == dims + 2 else out.squeeze(0)
     rule.__name__ = f"conv{dims}d"
     return rule
+
+
+def _kernel(x: Tensor) -> Callable[..., Tensor]:
+    """The kernel, or its rule for complex numbers, which the kernel is not made for on every device."""
+    return convolution if x.is_complex() else torch.convolution
 
 
 def _named_padding(x: Tensor, weight: Tensor, padding: str, dilation: Sequence[int]) -> tuple[Tensor, tuple[Any, ...]]:
@@ -59,8 +63,8 @@ def _transposed_nd(dims: int) -> Callable[..., Tensor]:
              output_padding: Any = 0, groups: int = 1, dilation: Any = 1) -> Tensor:
         """y[o, stride · i + dilation · k − padding] += w[c, o, k] · x[c, i], and the bias."""
         batched = x if x.dim() == dims + 2 else x.unsqueeze(0)
-        out = torch.convolution(batched, weight, bias, ntuple(stride, dims), ntuple(padding, dims),
-                                ntuple(dilation, dims), True, ntuple(output_padding, dims), groups)
+        out = _kernel(x)(batched, weight, bias, ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims),
+                         True, ntuple(output_padding, dims), groups)
         return out if x.dim() == dims + 2 else out.squeeze(0)
     rule.__name__ = f"conv_transpose{dims}d"
     return rule
@@ -85,6 +89,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pad
                 transposed: bool, output_padding: Any, groups: int) -> Tensor:
     """Σ over the positions of the kernel of shifted inputs times weights, plus bias; half precision sums in float32."""
     dims = weight.dim() - 2
+    if not all(isinstance(side, int) for side in weight.shape[2:]):
+        return decline("the sides of the kernel are not known")
     stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
     compute = opmath(x.dtype)
     wide, kernel = cast(x, compute), cast(weight, compute)
@@ -103,12 +109,13 @@ def convolution_backward(grad_output: Tensor, x: Tensor, weight: Tensor, bias_si
                          output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx = the transposed convolution of dy with w; dw[k] = Σ over images and places of dy · shifted x; db = Σ dy."""
     dims = weight.dim() - 2
+    if not all(isinstance(side, int) for side in weight.shape[2:]):
+        return decline("the sides of the kernel are not known")
     stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
         missing = (0,) * dims if transposed else _missing(grad_output, x, weight, stride, padding, dilation)
-        grad_x = torch.convolution(grad_output, weight, None, stride, padding, dilation, not transposed, missing,
-                                   groups)
+        grad_x = _kernel(weight)(grad_output, weight, None, stride, padding, dilation, not transposed, missing, groups)
     if output_mask[1]:
         small, large = (x, grad_output) if transposed else (grad_output, x)
         grad_weight = _weight_gradient(small, large, weight, stride, padding, dilation, groups)

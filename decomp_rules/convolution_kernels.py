@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp_rules.convolution import convolution_backward
 from decomp_rules.windows import ntuple
 
 RULES = Rules()
@@ -164,8 +165,9 @@ def conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
 def conv_tbc_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor, pad: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input, weight and bias."""
-    dx, dw, db = torch.ops.aten.convolution_backward(
+    """The gradients of input, weight and bias; of complex numbers, for which there is no kernel, by the rule."""
+    gradients = convolution_backward if grad.is_complex() else torch.ops.aten.convolution_backward
+    dx, dw, db = gradients(
         grad.permute(1, 2, 0),
         input.permute(1, 2, 0),
         weight.permute(2, 1, 0),

@@ -118,6 +118,8 @@ def mkldnn_rnn_layer(
     """One layer of an LSTM in one direction: its outputs, the last h and c, and no workspace."""
     if mode != LSTM or batch_sizes:
         return decline("only an LSTM whose sequences are all of one length")
+    if not isinstance(x.shape[1 if batch_first else 0], int):
+        return decline("the number of steps is not known")
     h, c = (state.reshape(state.shape[-2:]) for state in (hx_, cx_))
     weights = (weight0, weight1, *((weight2, weight3) if has_biases else (None, None)), None)
     out, ends = _run(_lstm_step, x.transpose(0, 1) if batch_first else x, (h, c), weights, reverse, None)

@@ -48,3 +48,10 @@ def test_backward(name: str) -> None:
 def test_interpolate_lowered() -> None:
     lowered_agrees(lambda x: torch.nn.functional.interpolate(x, (3, 9), mode="bilinear", antialias=True),
                    sample(1, 2, 7, 5))
+
+
+def test_a_nan_gradient_reaches_only_what_its_output_was_made_of() -> None:
+    grad = torch.ones(1, 1, 3, 4)
+    grad[..., 0, 0] = float("nan")
+    args = grad, [3, 4], [1, 1, 5, 8], False, None, None
+    agrees(RULES, kernel("bilinear", "_backward").default, *args, gradient=False)

@@ -106,3 +106,9 @@ def test_windows_as_columns_and_back(shape: tuple[int, ...], box: tuple[int, ...
     x = sample(*shape)
     agrees(RULES, aten.im2col.default, x, *pairs)
     agrees(RULES, aten.col2im.default, aten.im2col(x, *pairs), list(shape[-2:]), *pairs)
+
+
+def test_complex_convolutions_need_no_kernel_for_complex_numbers() -> None:
+    x, weight = torch.randn(2, 4, 9, dtype=torch.complex64), torch.randn(6, 4, 3, dtype=torch.complex64)
+    rule = next(rule for rule in RULES if "conv1d" in str(rule.op))
+    torch.testing.assert_close(rule.function(x, weight, stride=2, padding=1), torch.conv1d(x, weight, None, 2, 1))
