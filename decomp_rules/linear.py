@@ -106,7 +106,8 @@ def addmv(x: Tensor, mat: Tensor, vec: Tensor, beta: float = 1, alpha: float = 1
 @register(aten.addr)
 def addr(x: Tensor, vec1: Tensor, vec2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
     """β x + α v₁ v₂ᵀ; x is not looked at where β is 0."""
-    return accumulated(x, torch.outer(wide(vec1), wide(vec2)), beta, alpha)
+    dtype = torch.promote_types(x.dtype, torch.promote_types(vec1.dtype, vec2.dtype))
+    return accumulated(cast(x, dtype), torch.outer(wide(vec1), wide(vec2)), beta, alpha)
 
 
 @register(aten._addmm_activation)
@@ -165,11 +166,13 @@ def linalg_multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 @register(aten.matrix_power, aten.linalg_matrix_power)
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """xⁿ by squaring, of the inverse where n < 0."""
+    """xⁿ by squaring, of the inverse where n < 0; as in the op, x³ is x² x."""
     if n < 0:
         return matrix_power(torch.linalg.inv_ex(x)[0], -n)
     if n == 0:
         return unaffected_by(torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape), x)
+    if n == 3:
+        return torch.matmul(torch.matmul(x, x), x)
     power, square = None, x
     while n:
         power = power if not n % 2 else square if power is None else torch.matmul(power, square)
@@ -222,7 +225,7 @@ def _trilinear(
     """Σ i₁ i₂ i₃ over `sumdim`, each operand unsqueezed at its `expand`."""
     first, second, third = unsqueezed(i1, expand1), unsqueezed(i2, expand2), unsqueezed(i3, expand3)
     product = first * second * third
-    return torch.sum(product, list(sumdim)) if len(sumdim) else product
+    return cast(torch.sum(product, list(sumdim)), product.dtype) if len(sumdim) else product
 
 
 def summed_product(x: Tensor, y: Tensor, dim: int) -> Tensor:
@@ -290,7 +293,8 @@ def between(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each run of matrices so that the product costs least; matrix i is sizes[i] × sizes[i + 1]."""
+    """Where to split each run of matrices so that the product costs least; matrix i is sizes[i] × sizes[i + 1]. Of
+    equal splits it is the first, but of three matrices the last, as in the op."""
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     splits = {}
@@ -298,7 +302,7 @@ def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
         for i in range(count - length):
             j = i + length
             options = [(cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)]
-            cost[i, j], splits[i, j] = min(options)
+            cost[i, j], splits[i, j] = min(options[:: -1 if count == 3 else 1], key=lambda option: option[0])
     return splits
 
 

@@ -7,6 +7,8 @@ ULP against float64, over all float32, on a CPU whose exp2, log2 and sin are wit
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -146,16 +148,18 @@ _K1_FAR = {
 @float_math
 def i0(x: Tensor) -> Tensor:
     """I0(x) = Σ (x²/4)ᵏ / k!², from 8 on e^x / √x times a polynomial in 1/x. ≤ 5 ULP."""
-    near, far = _i0_parts(x)
-    return torch.where(torch.abs(x) < 8, near, torch.exp(_outside(x)) * far)
+    # Where e^x is infinite, so would be the slope of its factor, of the other sign.
+    far, growth = _far(x, _I0_FAR[x.dtype]), torch.exp(_outside(x))
+    far = torch.where(growth == math.inf, far.detach(), far)
+    return torch.where(torch.abs(x) >= 8, growth * far, _i0_near(x))
 
 
 @register(aten.special_i0e)
 @float_math
 def i0e(x: Tensor) -> Tensor:
     """e^−|x|·I0(x). ≤ 3.8 ULP."""
-    near, far = _i0_parts(x)
-    return torch.where(torch.abs(x) < 8, near * torch.exp(-torch.abs(_inside(x))), far)
+    near = _i0_near(x) * torch.exp(-torch.abs(_inside(x)))
+    return torch.where(torch.abs(x) >= 8, _far(x, _I0_FAR[x.dtype]), near)
 
 
 @register(aten.special_i1, aten.special_modified_bessel_i1)
@@ -163,7 +167,7 @@ def i0e(x: Tensor) -> Tensor:
 def i1(x: Tensor) -> Tensor:
     """I1(x) = x/2·Σ (x²/4)ᵏ / (k!·(k + 1)!), from 8 on ±e^|x| / √|x| times a polynomial in 1/|x|. ≤ 4.3 ULP."""
     near, far = _i1_parts(x)
-    return torch.where(torch.abs(x) < 8, near, torch.exp(_outside(x)) * far)
+    return torch.where(torch.abs(x) >= 8, torch.exp(_outside(x)) * far, near)
 
 
 @register(aten.special_i1e)
@@ -171,32 +175,33 @@ def i1(x: Tensor) -> Tensor:
 def i1e(x: Tensor) -> Tensor:
     """e^−|x|·I1(x). ≤ 3.4 ULP."""
     near, far = _i1_parts(x)
-    return torch.where(torch.abs(x) < 8, near * torch.exp(-torch.abs(_inside(x))), far)
+    return torch.where(torch.abs(x) >= 8, far, near * torch.exp(-torch.abs(torch.where(torch.abs(x) < 8, x, 0.0))))
 
 
-def _i0_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """I0(x) where |x| < 8, and e^−|x|·I0(x) beyond; elsewhere no more than numbers."""
+def _i0_near(x: Tensor) -> Tensor:
+    """I0(x) where not |x| ≥ 8, elsewhere no more than a number."""
     inside = _inside(x)
     w = inside * inside * 0.25
-    return 1 + w * polynomial(w, _I0[x.dtype]), _far(x, _I0_FAR[x.dtype])
+    return 1 + w * polynomial(w, _I0[x.dtype])
 
 
 def _i1_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """I1(x) where |x| < 8, and e^−|x|·I1(x) beyond; elsewhere no more than numbers."""
-    inside = _inside(x)
+    """I1(x) where not |x| ≥ 8, and e^−|x|·I1(x) beyond; elsewhere no more than numbers."""
+    # At NaN the op's slope is 1/2, and at −0 its value is 0.
+    inside = torch.where(torch.abs(x) < 8, x, 0.0)
     w = inside * inside * 0.25
-    half = inside * 0.5
+    half = _inside(x) * 0.5
     far = _far(x, _I1_FAR[x.dtype])
-    return half + half * (w * polynomial(w, _I1[x.dtype])), torch.where(x < 0, -far, far)
+    return half + half * (w * polynomial(w, _I1[x.dtype])) + 0.0, torch.where(x < 0, -far, far)
 
 
 def _inside(x: Tensor) -> Tensor:
-    return torch.where(torch.abs(x) < 8, x, 0.0)
+    return torch.where(torch.abs(x) >= 8, 0.0, x)
 
 
 def _outside(x: Tensor) -> Tensor:
     magnitude = torch.abs(x)
-    return torch.where(magnitude < 8, 8.0, magnitude)
+    return torch.where(magnitude >= 8, magnitude, 8.0)
 
 
 def _far(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

@@ -124,7 +124,8 @@ def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -
 @register(aten._euclidean_dist)
 def _euclidean_dist(x1: Tensor, x2: Tensor) -> Tensor:
     """‖xᵢ − yⱼ‖ for every pair of rows."""
-    return _cdist_forward(x1, x2, 2.0, None)
+    gap = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return cast(root(torch.sum(wide(gap) * wide(gap), [gap.dim() - 1])), gap.dtype)
 
 
 @register(aten._cdist_backward)
@@ -163,24 +164,25 @@ def _pdist_forward(x: Tensor, p: float = 2.0) -> Tensor:
 
 @register(aten._weight_norm)
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """v g / ‖v‖, the norm over every dimension but one, or over all for dim = −1."""
-    return v * (g / norm_except_dim(v, 2, dim))
+    """v g / ‖v‖, the norm over every dimension but one, or over all for dim = −1. Its second gradient is right; that of
+    the op takes the norm for a constant."""
+    return _weight_norm_interface(v, g, dim)[0]
 
 
 @register(aten._weight_norm_interface)
 def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """v g / ‖v‖ and ‖v‖."""
-    size = norm_except_dim(v, 2, dim)
-    return v * (g / size), size
+    """v g / ‖v‖ and ‖v‖, which of half types is float32."""
+    size = norm_except_dim(wide(v), 2, dim)
+    return cast(wide(v) * (wide(g) / size), v.dtype), size
 
 
 @register(aten._weight_norm_interface_backward)
 def _weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor,
                                     dim: int) -> tuple[Tensor, Tensor]:
-    """(g / ‖v‖) (grad − v̂ Σ grad v̂) and Σ grad v̂, with v̂ = v / ‖v‖."""
-    unit = saved_v / saved_norms
-    along = torch.sum(grad_w * unit, kept_apart(saved_v, dim), keepdim=True)
-    return saved_g / saved_norms * (grad_w - unit * along), along.reshape(saved_g.shape)
+    """a grad − (a s / ‖v‖) v and s, with s = Σ grad v / ‖v‖ and a = g / ‖v‖."""
+    along = torch.sum(grad_w * saved_v, kept_apart(saved_v, dim), keepdim=True) / saved_norms
+    scale = saved_g / saved_norms
+    return scale * grad_w - scale * along / saved_norms * saved_v, along.reshape(saved_g.shape)
 
 
 @register(aten.norm_except_dim)

@@ -202,23 +202,33 @@ def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 def var_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
              keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Σ(x − mean)² / (n − correction) and the mean, which is mended twice by the mean of what it leaves: the first time
-    it is right, or almost, the second time nothing is left of it in the deviations, however far x lies from 0."""
+    it is right, or almost, the second time nothing is left of it in the deviations, however far x lies from 0. A mean
+    that is much smaller than x is as exact as a sum in float32, where the kernel's is one in float64."""
     if x.is_complex():
         return decline("only real inputs")
+    variance, average = moments(x, dim, unbiased, correction, keepdim)
+    return cast(variance, x.dtype), cast(average, x.dtype)
+
+
+def moments(
+    x: Tensor, dim: Dims, unbiased: bool, correction: float | None, keepdim: bool
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean, not yet rounded to the dtype of x."""
     dims = reduced_dims(x, dim)
     x_wide = wide(x)
     if not dims:
         x_wide, dims, keepdim = x_wide.reshape(1), (0,), False
     count = extent(x_wide, dims)
-    centre = average_over(x_wide, dims, count)
     if x.dtype == x_wide.dtype:
+        centre = average_over(x_wide, dims, count)
         centre = centre + average_over(x - centre, dims, count)
+    else:
+        centre = exact_average_over(x_wide, dims, count)
     deviation = x_wide - centre
     if x.dtype == x_wide.dtype:
         deviation = deviation - average_over(deviation, dims, count)
     variance = mean_square(deviation, dims, count, degrees(unbiased, correction), keepdim, x.dtype == x_wide.dtype)
-    average = centre if keepdim else squeezed(centre, dims)
-    return cast(variance, x.dtype), cast(average, x.dtype)
+    return variance, centre if keepdim else squeezed(centre, dims)
 
 
 def mean_square(
@@ -243,10 +253,22 @@ def average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
     return torch.sum(x * (1 / count) if isinstance(count, int) else x / count, dims, keepdim=True)
 
 
+def exact_average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
+    """The mean of numbers of few bits, with the dimensions kept: parts by a power of two are not rounded."""
+    if not isinstance(count, int) or count == 0:
+        return average_over(x, dims, count)
+    parts = 1 << (count - 1).bit_length()
+    total = torch.sum(x * (1 / parts), dims, keepdim=True)
+    return total if parts == count else total * (parts / count)
+
+
 @register(aten.std)
 def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
         keepdim: bool = False) -> Tensor:
-    """√var, with no gradient where it is 0."""
+    """√var, with no gradient where it is 0. It overflows where var does, beyond 10¹⁹; the kernel takes the root of a
+    float64."""
+    if x.is_complex():
+        return decline("only real inputs")
     x_wide = wide(x)
     spread = torch.var(x_wide, reduced_dims(x, dim), correction=degrees(unbiased, correction), keepdim=keepdim)
     return cast(root(spread), x.dtype)
@@ -255,10 +277,10 @@ def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 @register(aten.std_mean)
 def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
              keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """√var, with no gradient where it is 0, and the mean."""
+    """√var, with no gradient where it is 0, and the mean. The root overflows where var does, beyond 10¹⁹."""
     if x.is_complex():
         return decline("only real inputs")
-    spread, average = var_mean(wide(x), dim, unbiased, correction, keepdim)
+    spread, average = moments(x, dim, unbiased, correction, keepdim)
     return cast(root(spread), x.dtype), cast(average, x.dtype)
 
 

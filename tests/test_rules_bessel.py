@@ -102,6 +102,11 @@ def test_gradients_of_modified_functions(function: Any) -> None:
     lowered_agrees(function, x.double(), tolerance=1e-13)
 
 
+@pytest.mark.parametrize("function", [torch.i0, special.i1, special.i1e], ids=names)
+def test_gradients_of_modified_functions_at_nan_and_where_they_overflow(function: Any) -> None:
+    lowered_agrees(function, torch.tensor([math.nan, -0.0] if function is not torch.i0 else [200.0, -200.0]))
+
+
 def test_every_rule_agrees_in_each_dtype() -> None:
     for name in ("i0", "special_i0e", "special_i1", "special_i1e"):
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):

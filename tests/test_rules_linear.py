@@ -168,3 +168,17 @@ def test_einsum_along_a_path() -> None:
 ])
 def test_lowered_to_the_end(function: Callable[..., object], shapes: list[tuple[int, ...]]) -> None:
     lowered_agrees(function, *(sample(*shape, seed=i) for i, shape in enumerate(shapes)), tolerance=2e-4)
+
+
+def test_an_outer_product_promotes_what_it_is_added_to() -> None:
+    agrees(RULES, aten.addr.default, torch.randn(2, 3), torch.randn(2).double(), torch.randn(3), gradient=False)
+
+
+def test_a_cube_is_the_square_times_the_matrix() -> None:
+    x = torch.tensor([[1.0, float("inf"), 0.0], [2.0, -1.0, 3.0], [float("-inf"), 1.0, 2.0]])
+    agrees(RULES, aten.matrix_power.default, x, 3, gradient=False)
+
+
+def test_trilinear_keeps_integers() -> None:
+    operands = [torch.randint(-3, 4, shape, dtype=torch.int32) for shape in ((3, 4), (2, 4, 5), (3, 5))]
+    agrees(RULES, aten._trilinear.default, *operands, [1, 3], [0], [1, 2], [2, 3], gradient=False)

@@ -215,6 +215,8 @@ def test_weight_norm() -> None:
     agrees(RULES, aten._weight_norm.default, v, torch.tensor(2.0), -1)
     agrees(RULES, aten._weight_norm_interface.default, v, g, 0)
     agrees(RULES, aten._weight_norm_interface.default, v, sample(1, 1, 2), 2)
+    halves = v.to(torch.bfloat16), g.to(torch.bfloat16)
+    agrees(RULES, aten._weight_norm_interface.default, *halves, 0, gradient=False, tolerance=1e-2)
     w, norm = torch._weight_norm_interface(v, g, 0)
     agrees(RULES, aten._weight_norm_interface_backward.default, w + 1, v, g, norm, 0, gradient=False)
     agrees(RULES, aten.norm_except_dim.default, v, 2, 1)
