@@ -18,6 +18,7 @@ import decomp
 from decomp import tables
 from decomp.arguments import TARGET, Debug, Json, Keep, Model, To, attribute, load_model, load_target
 from decomp.certification import certificates
+from decomp.cli_bench import bench
 from decomp.cli_certify import certify
 from decomp.demo import demonstrate
 from decomp.explanation import routes
@@ -147,6 +148,7 @@ def lint(
 
 
 app.command(epilog=EXIT_CODES)(certify)
+app.command(epilog=EXIT_CODES)(bench)
 
 
 @app.command(epilog=EXIT_CODES)

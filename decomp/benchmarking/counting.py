@@ -105,7 +105,9 @@ class Traffic(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernels = self.bytes = self.operations = 0
+        self.kernels: int = 0
+        self.bytes: int = 0
+        self.operations: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
