@@ -272,6 +272,12 @@ def _flash_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor,
     return out.transpose(1, 2), lse, *seeds, torch.zeros(0, dtype=q.dtype)
 
 
+def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, bias: Any, *rest: Any) -> tuple[Any, ...]:
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    out, lse, *states = _efficient(*heads, bias, rest[6], 0.0, rest[5] == 1)
+    return out.transpose(1, 2), lse, *states, q.shape[1], k.shape[1]
+
+
 def _gradients(
     grad: Tensor,
     qkv: Sequence[Tensor],
@@ -331,6 +337,13 @@ ATTENTION: Mapping[str, tuple[Callable[[], Any], Documented]] = {
     "_scaled_dot_product_fused_attention_overrideable": (lambda: ((*_attention(), f(2, 2, 4, 6)),), _overrideable),
     "_flash_attention_forward": (
         lambda: ((f(2, 4, 2, 8), f(2, 6, 2, 8), f(2, 6, 2, 8), None, None, 4, 6, 0.0, False, False),), _flash_forward,
+    ),
+    "_efficient_attention_forward": (
+        lambda: (
+            (f(2, 4, 2, 8), f(2, 6, 2, 8), f(2, 6, 2, 8), f(2, 2, 4, 6), None, None, None, None, 0.0, 0, True),
+            (f(2, 4, 2, 8), f(2, 6, 2, 8), f(2, 6, 2, 8), None, None, None, None, None, 0.0, 1, True),
+        ),
+        _efficient_forward,
     ),
     "_scaled_dot_product_efficient_attention_backward": (
         lambda: (_efficient_backward_call(),),

@@ -107,6 +107,7 @@ CALLS: Calls = {
     "_safe_softmax": lambda: ((f(3, 8), 1),),
     "_softmax_backward_data": lambda: ((f(3, 8), f(3, 8).softmax(1), 1, torch.float32),),
     "_log_softmax_backward_data": lambda: ((f(3, 8), f(3, 8).log_softmax(1), 1, torch.float32),),
+    "_masked_softmax_backward": lambda: ((f(2, 2, 4, 4), f(2, 2, 4, 4).softmax(-1), b(2, 2, 4, 4), -1),),
     "_masked_softmax": lambda: ((f(2, 2, 4, 4), b(2, 4), None, 1), (f(2, 2, 4, 4), b(4, 4), None, 0)),
     "isin": lambda: ((i(9, 8), i(9, 3)), (f(8).round(), f(3).round(), {"invert": True}), (i(9, 8), 3), (3, i(9, 8))),
     "cosine_similarity": lambda: ((f(3, 8), f(3, 8)), (f(3, 8), f(3, 8), 0)),
