@@ -201,8 +201,8 @@ def embedding_dense_backward(
     total = torch.sum(torch.where(chosen.unsqueeze(-1), grad.unsqueeze(1), 0), dim=[0])
     if not scale_grad_by_freq:
         return total
-    count = torch.clamp(torch.sum(chosen.to(grad.dtype), dim=[0]), min=1)
-    return total / count.unsqueeze(-1)
+    count = torch.clamp(torch.sum(chosen, dim=[0], dtype=torch.int64), min=1)
+    return total / cast(count, grad.dtype).unsqueeze(-1)
 
 
 @register(aten.one_hot)

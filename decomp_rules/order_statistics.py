@@ -76,7 +76,7 @@ def _middle_of_numbers(x: Tensor, dim: int) -> Tensor:
 @register(aten.mode)
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The least of the most frequent values, where it stands last. Each NaN differs from all others, and comes before
-    all numbers. Exactly the op."""
+    all numbers. Exactly the op, but that where there are NaN it depends on the order which value that finds."""
     if not x.dim():
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
