@@ -37,10 +37,22 @@ def _segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor) -> Tensor:
     return torch.stack([reductions[reduce](part, 0) for part in data.split(lengths.tolist())])
 
 
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    # The second gradient of the op takes the norm for a constant.
+    return v * (g / aten.norm_except_dim(v, 2, dim))
+
+
+def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    size = aten.norm_except_dim(v, 2, dim)
+    return v * (g / size), size
+
+
 DIFFERENTIABLE: Mapping[str, Callable[..., Any]] = {
     "ldexp": _ldexp,
     "embedding_dense_backward": _embedding_dense_backward,
     "as_strided_scatter": _as_strided_scatter,
     "segment_reduce": _segment_reduce,
+    "_weight_norm": _weight_norm,
+    "_weight_norm_interface": _weight_norm_interface,
 }
 """Functions of the arguments of an op with the gradients that it should have."""
