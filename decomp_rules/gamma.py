@@ -191,7 +191,8 @@ def _logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
     high, low, limit = _LN_2[x.dtype]
     n = torch.clamp(torch.log2(x.detach()), -limit, limit)
     n = torch.trunc(n + (limit + 0.5)) - limit
-    return n * high, torch.log(x * torch.exp2(-n)) + n * low
+    finite = torch.where(x < math.inf, x, x.detach())  # the slope of the rest is 0 at ∞, and times ∞ no number
+    return n * high, torch.log(finite * torch.exp2(-n)) + n * low
 
 
 @register(aten.mvlgamma)

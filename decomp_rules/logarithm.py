@@ -89,8 +89,12 @@ def xlogy(x: Any, other: Any) -> Tensor:
 
 @register(aten.special_xlog1py)
 def xlog1py(x: Any, other: Any) -> Tensor:
-    """x·ln(1 + y), 0 where x is 0 unless y is NaN."""
-    return _x_times(x, other, torch.log1p, -1.0)
+    """x·ln(1 + y), 0 where x is 0 unless y is NaN; for tiny y x·y, also where y is subnormal. ≤ 2.5 ULP."""
+    return _x_times(x, other, _log1p, -1.0)
+
+
+def _log1p(x: Tensor) -> Tensor:
+    return torch.where(torch.abs(x) < 0.5 * torch.finfo(x.dtype).eps, x, torch.log1p(x))
 
 
 def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:

@@ -132,12 +132,15 @@ def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> 
     nothing = a < b
     rest = way(a, b)
     signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
-    # Not only x mod 0 is NaN: PyTorch's vectorised kernel of float32 loses what has a quotient that overflows.
-    half_range = 2.0**64 if x.dtype == torch.float32 else 2.0**512
-    lost = modulus == 0 if dtype in HALVES else b * half_range <= a * (1 / half_range)
-    value = torch.where(lost, math.nan, signed)
+    lost = modulus == 0
+    if way is _rest_of_quotient:
+        # What has a quotient that overflows is no number either.
+        half_range = 2.0**64 if x.dtype == torch.float32 else 2.0**512
+        lost = torch.logical_or(lost, b * half_range <= a * (1 / half_range))
+    value = torch.where(torch.logical_or(lost, a == math.inf), math.nan, signed)
     # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
-    count = torch.trunc((a - rest) * torch.reciprocal(b) + 0.5)
+    lift = torch.where(b < 2.0**-62, constant(b, 2.0**64), 1.0)  # the inverse of a subnormal number is infinite
+    count = torch.trunc((a - rest) * lift * torch.reciprocal(b * lift) + 0.5)
     count = torch.where(nothing, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
     toward = torch.where((point < 0) != (modulus < 0), modulus - y, y - modulus)
     toward = torch.where(nothing, 0.0, toward)  # NaN of an infinite y

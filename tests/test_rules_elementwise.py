@@ -300,14 +300,15 @@ def test_remainders_of_floats_are_exact_whatever_their_quotient() -> None:
     x = floats(30_000)
     x = x[x.isfinite()]
     y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
-    served = (x / y).isfinite()
-    found = quotient.fmod(x[served], y[served])
-    assert torch.equal(found.double(), torch.fmod(x[served].double(), y[served].double()))
-    assert torch.equal(found.signbit(), x[served].signbit())
-    assert quotient.fmod(x, y)[~served].isnan().all()
+    x, y = x[y != 0], y[y != 0]
+    found = quotient.fmod(x, y)
+    # PyTorch's vectorised kernel of float32 has NaN where the quotient overflows.
+    assert torch.equal(found.double(), torch.fmod(x.double(), y.double()))
+    assert torch.equal(found.signbit(), x.signbit())
     values = torch.tensor(SPECIAL)
     x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
-    torch.testing.assert_close(quotient.fmod(x, y), torch.fmod(x, y), rtol=0, atol=0, equal_nan=True)
+    exact = torch.fmod(x.double(), y.double()).float()
+    torch.testing.assert_close(quotient.fmod(x, y), exact, rtol=0, atol=0, equal_nan=True)
     moderate = ~((x / y).abs() > 2.0**22)
     x, y = x[moderate], y[moderate]
     torch.testing.assert_close(quotient.fmod_of_large(x, y), torch.fmod(x, y), rtol=0, atol=0, equal_nan=True)
