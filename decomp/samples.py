@@ -50,6 +50,8 @@ class Sample:
     """A function of the same arguments with the gradients that the op should have, where PyTorch's own are others."""
     parameters: tuple[int, ...] = ()
     """Which of its tensors are weights, whose NaN and infinities are nobody's concern, by position."""
+    fixed: tuple[int, ...] = ()
+    """Which of its tensors must be as they are: scales, edges in ascending order."""
     saved: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     """Computes anew those of its positional arguments that are results of others: what a forward op saved."""
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None

@@ -71,12 +71,16 @@ def of_gradients(
     except FAILURES:
         return None
     lost = torch.stack([~g.isfinite() for g in first]).any(0) if first else None
+    outside, infinite, size = _around(what, inputs)
+    sources = [t for t in wide if t.is_floating_point()]
     found = []
     for i, (mine, true) in enumerate(zip(own, exact)):
         number, value = mine.double(), true.high
         unknown = (kinds(mine).clamp(max=4) != kinds(apart[i]).clamp(max=4)) if apart else mine != mine
         if lost is not None and lost.shape == unknown.shape:
             unknown = unknown | lost
+        if outside is not None and outside.shape == unknown.shape:
+            unknown = unknown | outside | (infinite & mine.isnan())
         eps = torch.finfo(mine.dtype).eps
         other = _finiteness(mine) != _finiteness(value.to(mine.dtype))
         garbage = other | ((number - value).abs() > 0.5 * value.abs() + eps**2)
@@ -85,11 +89,26 @@ def of_gradients(
         if wanted.order == 1:
             narrow = high - low <= NARROW * value.abs().clamp(min=1.0)
             low, high = (torch.where(narrow, side, float("nan")) for side in (low, high))
+            # What the value itself does not resolve.
+            unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else 0.0
+            low, high = torch.fmin(low, value - unresolved), torch.fmax(high, value + unresolved)
         limit = limits[i] if i < len(limits) else torch.full_like(value, float("nan"))
         at_infinity = mine.isnan() & ~limit.isnan()
         low, high = (torch.where(at_infinity, limit, side) for side in (low, high))
         found.append(_flat(Doubt(unknown, garbage, low, high)))
     return found
+
+
+def _around(what: Trial, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Where the op's own value is NaN though no argument is, where an argument is infinite and none is NaN, and the
+    size of the value; nothing where arguments and results are not of one shape."""
+    floats = [t for t in inputs.tensors if t.is_floating_point()]
+    values = what.form(inputs.tensors, flat(what.own(inputs.tensors)))
+    if len({t.shape for t in (*floats, *values)}) != 1 or not values[0].is_floating_point():
+        return None, None, None
+    missing = torch.stack([t.isnan() for t in floats]).any(0)
+    infinite = torch.stack([t.isinf() for t in floats]).any(0) & ~missing
+    return values[0].isnan() & ~missing, infinite, values[0].double().abs()
 
 
 def groups(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -273,6 +273,10 @@ def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> E
     if not own.is_complex():
         return exact
     unknown = kinds(own) != kinds(exact.rounded(own.dtype))
+    arguments = [t for t in inputs.tensors if t.shape == own.shape and (t.is_complex() or t.is_floating_point())]
+    if arguments:
+        unbounded = ~torch.stack([t.isfinite() for t in arguments]).all(0)
+        unknown |= own.real.isnan() & own.imag.isnan() & unbounded
     for other in others if len(apart) == 1 else ():
         unknown |= kinds(own) != kinds(other)
     return replace(exact, unknown=unknown)

@@ -88,7 +88,10 @@ def _spread(sample: Sample, floats: list[int], dtype: torch.dtype, seed: int) ->
     tensors = sample.tensors
     if any(t.dim() == 0 for t in tensors) or len(floats) < len(tensors):
         return None
-    return list(points.whole_numbers(len(floats), dtype, seed))
+    found = points.whole_numbers(len(floats), dtype, seed)
+    if sample.domain is None:
+        return list(found)
+    return [t.to(dtype) for t in sample.domain([t.double() for t in found])]
 
 
 def _cast(sample: Sample, which: list[int], dtype: torch.dtype) -> list[torch.Tensor]:

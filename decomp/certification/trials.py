@@ -180,7 +180,7 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
     finite = _all_finite(sample, tensors)
     for label, change, measured, trained in _CHANGES:
         random = torch.Generator().manual_seed(seed)
-        kept = () if trained or measured else sample.parameters
+        kept = sample.fixed if trained or measured else (*sample.fixed, *sample.parameters)
         changed = tuple(change(t, random) if _changeable(t) and i not in kept else t for i, t in enumerate(tensors))
         same = all(a is b for a, b in zip(tensors, changed))
         changed = changed if same else tuple(sample.with_tensors(changed).completed().tensors)

@@ -126,15 +126,15 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
 
     baked = _baked_sizes(sample)
 
-    def symbolic(t: torch.Tensor) -> Any:
-        # Sizes that are equal are taken to be the same one, as in most programs.
-        sizes = [DimDynamic.STATIC if size in baked else DimDynamic.DUCK for size in t.shape]
+    def symbolic(t: torch.Tensor, is_weight: bool) -> Any:
+        # Sizes that are equal are taken to be the same one, as in most programs; those of weights are known.
+        sizes = [DimDynamic.STATIC if is_weight or size in baked else DimDynamic.DUCK for size in t.shape]
         context = StatelessSymbolicContext(dynamic_sizes=sizes)
         return mode.from_tensor(t.detach(), symbolic_context=context)
 
     module, tensors = program_of(sample)
     try:
-        fakes = [symbolic(t) for t in tensors]
+        fakes = [symbolic(t, i in sample.parameters) for i, t in enumerate(tensors)]
         with mode, torch.no_grad():
             result = sample.with_tensors(fakes).run()
     except Exception:  # whatever the op raises is not about the rule

@@ -48,7 +48,7 @@ FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
 def calls_of(op: Any) -> tuple[Sample, ...]:
     """Sample calls of an op: those of `CALLS`; else, for a pointwise op, one guessed from the schema an overload."""
     if not isinstance(op, torch._ops.OpOverloadPacket):
-        return FUNCTIONS[op]() if op in FUNCTIONS else ()
+        return _seeded(FUNCTIONS[op]) if op in FUNCTIONS else ()
     namespace, _, name = op._qualified_op_name.partition("::")
     given = CALLS.get(name) if namespace in ("aten", "torch_nn") else None
     exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN | kernels.OWN else "float64"
@@ -63,6 +63,13 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
         found = (guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
         return tuple(replace(guess, domain=kernels.domain_of(guess.overload)) for guess in found)
+
+
+def _seeded(make: Callable[[], tuple[Sample, ...]]) -> tuple[Sample, ...]:
+    """The same tensors each time, and the random state of the caller left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
 
 
 def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact: str) -> Sample:
@@ -82,6 +89,8 @@ def _of(op: torch._ops.OpOverloadPacket, name: str, args: tuple[Any, ...], exact
         documented=kernels.DOCUMENTED.get(name),
         differentiable=derivatives.DIFFERENTIABLE.get(name),
         parameters=layers.PARAMETERS.get(name) or kernels.PARAMETERS.get(name, ()),
+        fixed=kernels.FIXED.get(name, ()),
+        saved=kernels.SAVED.get(name),
     )
     return replace(found, domain=kernels.domain_of(found.overload))
 

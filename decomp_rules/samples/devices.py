@@ -274,7 +274,7 @@ def _flash_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor,
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, bias: Any, *rest: Any) -> tuple[Any, ...]:
     heads = (x.transpose(1, 2) for x in (q, k, v))
-    out, lse, *states = _efficient(*heads, bias, rest[6], 0.0, rest[5] == 1)
+    out, lse, *states = _efficient(next(heads), next(heads), next(heads), bias, rest[6], 0.0, rest[5] == 1)
     return out.transpose(1, 2), lse, *states, q.shape[1], k.shape[1]
 
 

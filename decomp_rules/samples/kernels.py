@@ -85,10 +85,20 @@ CALLS: Calls = {
 
 PARAMETERS: Mapping[str, tuple[int, ...]] = {
     "_weight_int8pack_mm": (2,),
+    "mkldnn_rnn_layer": (1, 2, 3, 4, 5, 6),
+    "_fused_rms_norm_backward": (2, 3),
     **{name: (1, 2) for name in CALLS if "quantize" in name and "backward" not in name},
     **{name: (2, 3) for name in CALLS if "learnable" in name and "backward" in name},
 }
 """Which tensors are weights, scales and zeros, by position."""
+
+FIXED: Mapping[str, tuple[int, ...]] = {
+    **{name: places for name, places in PARAMETERS.items() if "quantize" in name},
+    "searchsorted": (0,),
+    "bucketize": (1,),
+    "histogram": (1,),
+}
+"""Which tensors stay as they are: scales, which are positive, and edges, which ascend."""
 
 OWN = {name for name in CALLS if "quantize" in name} | {"hash_tensor", "_autocast_to_full_precision"}
 """Ops of whose meaning the dtype is a part: scales are float32, hashes are of bits."""
@@ -119,6 +129,15 @@ DOCUMENTED: Mapping[str, Callable[..., Any]] = {
     "_fused_rms_norm_backward": _rms_norm_backward,
 }
 """What ops compute that have no kernel on this processor, or results that are nobody's concern."""
+
+
+def _rms_saved(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    x = args[1].double() if args[1].dtype is torch.float64 else args[1].float()
+    return *args[:3], ((x * x).mean(1, keepdim=True) + 1e-6).rsqrt(), *args[4:]
+
+
+SAVED: Mapping[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {"_fused_rms_norm_backward": _rms_saved}
+"""How what a forward op saved follows from the other arguments."""
 
 
 def items() -> tuple[Sample, ...]:

@@ -154,6 +154,28 @@ def _eigvals(call: Sample, found: Results) -> Results:
     return [values.gather(-1, (rough[..., 0] * 16384 + rough[..., 1]).argsort(-1))]
 
 
+# What is no answer
+
+
+def _whole_or_nothing(call: Sample, found: Results) -> Results:
+    """Nothing where a number is not finite, of which the kernel makes an integer as C++ likes (`static_cast`)."""
+    x = call.tensors[0]
+    return [torch.where(x.isfinite(), t, 0) if t.shape == x.shape else t for t in found]
+
+
+def _counted(call: Sample, found: Results) -> Results:
+    """Nothing for targets that are ignored."""
+    (losses,) = found
+    return [torch.where(call.args[2] == call.args[5], 0, losses)]
+
+
+def _of_numbers(call: Sample, found: Results) -> Results:
+    """Nothing for rows that hold NaN, which have no order (torch 2.13 finds one or another number there)."""
+    x, d = call.tensors[0], _given(call, 1, "dim", -1)
+    missing = x.isnan().any(d, keepdim=found[0].dim() == x.dim()) if x.dim() else x.isnan()
+    return [torch.where(missing, torch.zeros_like(t), t) for t in _MODES.results(call, found)]
+
+
 # What failed, and what is infinite
 
 
@@ -176,6 +198,8 @@ def _with_one_infinity(z: Tensor) -> Tensor:
     return torch.where(z.real.isinf() | z.imag.isinf(), complex(float("inf"), 0.0), z)
 
 
+_MODES = _pointing(_argument(1, "dim"))
+
 LEEWAYS: Mapping[str, Leeway] = {
     "sort": _pointing(_argument(1, "dim")),
     "argsort": _pointing(_argument(1, "dim")),
@@ -196,6 +220,15 @@ LEEWAYS: Mapping[str, Leeway] = {
     **{
         name: Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
         for name in ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "fmax", "fmin")
+    },
+    "_linear_cross_entropy_batch_chunked_no_reduction": Leeway(_counted),
+    **{
+        name: Leeway(_whole_or_nothing)
+        for name in (
+            "fake_quantize_per_channel_affine",
+            "fake_quantize_per_channel_affine_cachemask",
+            "_fake_quantize_learnable_per_channel_affine",
+        )
     },
     **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
     **{
