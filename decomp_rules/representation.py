@@ -71,7 +71,9 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @register(aten.nextafter)
 def nextafter_by_bits(x: Tensor, other: Tensor) -> Tensor:
-    """The bits of x as an integer one further from zero, or one nearer to it. Exactly the op."""
+    """The bits of x as an integer one further from zero, or one nearer to it. Exactly the op, but that its gradient is
+    0 at infinite x."""
+    source = x
     x, other = _alike(x, other)
     integer = _INTEGERS[x.element_size()]
     bits = x.view(integer)
@@ -79,13 +81,15 @@ def nextafter_by_bits(x: Tensor, other: Tensor) -> Tensor:
     moved = (bits + torch.where(outward, constant(bits, 1), constant(bits, -1))).view(x.dtype)
     least = constant(x, 2.0 ** _least_exponent(x.dtype))
     from_zero = torch.where(torch.gt(other, 0), least, -least)
-    return _unless_equal_or_nan(x, other, torch.where(torch.eq(x, 0), from_zero, moved))
+    return _moved(source, x, other, torch.where(torch.eq(x, 0), from_zero, moved))
 
 
 @register(aten.nextafter)
 def nextafter(x: Tensor, other: Tensor) -> Tensor:
-    """x ± φ|x|, which rounds to the next number for φ a little more than half of ε. Exactly the op. S. M. Rump et al.,
-    Computing predecessor and successor in rounding to nearest, BIT 49 (2009)."""
+    """x ± φ|x|, which rounds to the next number for φ a little more than half of ε. Exactly the op, but that its
+    gradient is 0 at infinite x. S. M. Rump et al., Computing predecessor and successor in rounding to nearest, BIT 49
+    (2009)."""
+    source = x
     x, other = _alike(x, other)
     eps = torch.finfo(x.dtype).eps
     value = wide(x)
@@ -104,16 +108,19 @@ def nextafter(x: Tensor, other: Tensor) -> Tensor:
     largest = torch.where(
         torch.lt(value, 0), constant(value, torch.finfo(x.dtype).min), constant(value, torch.finfo(x.dtype).max)
     )
-    return _unless_equal_or_nan(x, other, cast(torch.where(torch.eq(size, math.inf), largest, stepped), x.dtype))
+    return _moved(source, x, other, cast(torch.where(torch.eq(size, math.inf), largest, stepped), x.dtype))
 
 
 def _alike(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dtype and shape, without gradients, which the op has none of."""
+    """Both in one dtype and shape, without gradients."""
     dtype = torch.result_type(x, other)
     shape = torch.broadcast_shapes(x.shape, other.shape)
     return cast(x.detach(), dtype).expand(shape).clone(), cast(other.detach(), dtype)
 
 
-def _unless_equal_or_nan(x: Tensor, other: Tensor, moved: Tensor) -> Tensor:
-    moved = torch.where(torch.eq(x, other), other, moved)
-    return torch.where(torch.ne(x, x) | torch.ne(other, other), x + other, moved)
+def _moved(source: Tensor, x: Tensor, other: Tensor, moved: Tensor) -> Tensor:
+    """`moved` unless the two are equal, or one is NaN; with the gradient of the source where they are not equal."""
+    moved = torch.where(torch.ne(x, x) | torch.ne(other, other), x + other, moved)
+    # A sum with −0 changes nothing; where the source is infinite, its difference from itself is no zero.
+    source = torch.where(torch.eq(torch.abs(x), math.inf), constant(x, 0), cast(source, x.dtype))
+    return torch.where(torch.eq(x, other), other, moved + torch.neg(source.detach() - source))

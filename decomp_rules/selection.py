@@ -152,7 +152,8 @@ def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @register(aten.maximum, needs=("amax",))
 def maximum(x: Tensor, other: Tensor) -> Tensor:
-    """amax of both, laid one on the other; a tie shares the gradient. Exact."""
+    """amax of both, laid one on the other; a tie shares the gradient. Exact; a NaN gets a gradient of NaN, where the
+    op's own is 1: to choose another would take as many nodes again as all of this."""
     dtype = promoted(x, other)
     x, other = torch.broadcast_tensors(cast(x, dtype), cast(other, dtype))
     return torch.amax(torch.stack([x, other]), [0])

@@ -97,3 +97,11 @@ def test_lowered_to_the_end():
     lowered_agrees(lambda x, y: torch.nextafter(x.detach(), y.detach()), x, y)
     lowered_agrees(torch.gcd, torch.tensor([12, -18]), torch.tensor([18, 4]))
     lowered_agrees(torch.lcm, torch.tensor([12, -18], dtype=torch.int8), torch.tensor([18, 4], dtype=torch.int8))
+
+
+def test_a_neighbour_passes_the_gradient_of_the_number_unless_the_two_are_equal():
+    x = torch.tensor([1.0, -0.0, 2.0, float("nan")], requires_grad=True)
+    other = torch.tensor([2.0, 1.0, 2.0, 0.0])
+    (expected,) = torch.autograd.grad(torch.nextafter(x, other).sum(), x)
+    for rule in (representation.nextafter, representation.nextafter_by_bits):
+        assert torch.equal(torch.autograd.grad(rule(x, other).sum(), x)[0], expected)
