@@ -58,10 +58,18 @@ def real_to_complex(x: Tensor, dim: Sequence[int], normalization: int, onesided:
     if not _known_sizes(x, dim):
         return decline("a length is not known")
     count, last = _count(x, dim), dim[-1]
-    out = _transformed(cast(x, x.dtype.to_complex()), last, True)
+    out = _real_at_ends(_transformed(cast(x, x.dtype.to_complex()), last, True), last)
     if onesided:
         out = out.narrow(last, 0, x.shape[last] // 2 + 1)
     return _scaled(_along(out, dim[:-1], True), normalization, count)
+
+
+def _real_at_ends(x: Tensor, dim: int) -> Tensor:
+    """The transform of real numbers, with no imaginary part at 0 and at half of the length: also where it is NaN."""
+    n = x.shape[dim]
+    ends = [2 * k % n == 0 for k in range(n)] if n else []
+    shape = [n if d == dim else 1 for d in range(x.dim())]
+    return torch.where(torch.tensor(ends, device=x.device).view(shape), cast(real_part(x), x.dtype), x) if n else x
 
 
 @register(aten._fft_c2r)
@@ -101,6 +109,11 @@ def _scaled(x: Tensor, normalization: int, count: Any) -> Tensor:
     if normalization == UNSCALED:
         return x
     return x * (1 / (math.sqrt(count) if normalization == BY_ROOT else count))
+
+
+def scaled(x: Tensor, normalization: int, dims: Sequence[int]) -> Tensor:
+    """x times what a transform along some dimensions is scaled by."""
+    return _scaled(x, normalization, _count(x, dims))
 
 
 def _count(x: Tensor, dims: Sequence[int]) -> Any:

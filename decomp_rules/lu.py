@@ -29,7 +29,7 @@ from decomp_rules.matrices import (
     transposed,
     upper,
 )
-from decomp_rules.operands import constant
+from decomp_rules.operands import cast, constant
 from decomp_rules.triangular import solved
 
 RULES = Rules()
@@ -81,9 +81,10 @@ def lu_unpack(
     reason = too_large(LIMIT, *LU_data.shape[-2:])
     if reason:
         return decline(reason)
-    nothing = torch.full((0,), 0, dtype=LU_data.dtype, device=LU_data.device)
+    nothing, dtype = torch.full((0,), 0, dtype=LU_data.dtype, device=LU_data.device), LU_data.dtype
     first, second = _triangles(LU_data) if unpack_data else (nothing, nothing)
-    return permutation(LU_data, LU_pivots) if unpack_pivots else nothing, first, second
+    order = permutation(LU_data, LU_pivots) if unpack_pivots else nothing
+    return cast(order, dtype), cast(first, dtype), cast(second, dtype)
 
 
 @register(aten._linalg_det)
@@ -210,7 +211,8 @@ def _eliminated(a: Tensor, j: int, down: Tensor, across: Tensor) -> tuple[Tensor
     a = swapped(a, j, other, down, pivots)
     pivot = column(pivots, j)
     tiny = constant(a, torch.finfo(a.dtype).eps)
-    factor = column(a, j) * torch.reciprocal(pivot + torch.where(torch.eq(pivot, zero), tiny, zero))
+    # A quotient: a product with the inverse is not 1 where a pivot is huge, and misses that a matrix is singular.
+    factor = column(a, j) / (pivot + torch.where(torch.eq(pivot, zero), tiny, zero))
     changed = torch.where(torch.lt(across, j + 1), factor, a - factor * pivots)
     kept = torch.lt(down, j + 1) | torch.lt(across, j)
     return torch.where(kept, a, changed), place.squeeze(-1)

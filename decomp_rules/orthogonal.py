@@ -15,6 +15,7 @@ from decomp import Rules, decline
 from decomp_rules.matrices import (
     adjoint,
     column,
+    columns,
     conjugate,
     identity,
     leading,
@@ -56,7 +57,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     if mode == "r":
         return torch.full((0,), 0, dtype=A.dtype, device=A.device), leading(right, kept)
     start = leading(identity(A, m), n=kept).expand(*A.shape[:-2], m, kept)
-    return reflected(start, reflections, False), leading(right, kept)
+    return reflected(start, reflections, False, True), leading(right, kept)
 
 
 @register(aten.qr)
@@ -90,7 +91,7 @@ def linalg_householder_product(x: Tensor, tau: Tensor) -> Tensor:
     if reason:
         return decline(reason)
     start = leading(identity(x, m), n=n).expand(x.shape)
-    return reflected(start, unpacked(x, tau), False) if tau.shape[-1] else unaffected_by(start, x)
+    return reflected(start, unpacked(x, tau), False, True) if tau.shape[-1] else unaffected_by(start, x)
 
 
 @register(aten.ormqr)
@@ -117,7 +118,7 @@ def triangularised(a: Tensor) -> tuple[list[Reflection], Tensor]:
     down, reflections, heads = rows(a, m), [], []
     for j in range(min(m, n)):
         reflection, head = _reflection(column(a, j), down, j)
-        a = _applied(a, reflection, True)
+        a = _applied(a, reflection, True, torch.lt(down, j) if j else None)
         reflections.append(reflection)
         heads.append(head)
     heads_row = torch.cat(heads, -1)
@@ -143,17 +144,21 @@ def _reflection(x: Tensor, down: Tensor, j: int) -> tuple[Reflection, Tensor]:
     return (torch.where(torch.eq(down, j), one, vector), tau), torch.where(nothing, alpha, beta.to(x.dtype))
 
 
-def _applied(x: Tensor, reflection: Reflection, backward: bool) -> Tensor:
-    """(1 − τ v vᴴ) x, or its adjoint applied to x."""
+def _applied(x: Tensor, reflection: Reflection, backward: bool, kept: Tensor | None) -> Tensor:
+    """(1 − τ v vᴴ) x, or its adjoint applied to x, but for what is kept: where v is zero, whatever else it is."""
     v, tau = reflection
     tau = conjugate(tau) if backward else tau
-    return x - (v * tau) * torch.sum(conjugate(v) * x, [-2], keepdim=True)
+    applied = x - (v * tau) * torch.sum(conjugate(v) * x, [-2], keepdim=True)
+    return applied if kept is None else torch.where(kept, x, applied)
 
 
-def reflected(x: Tensor, reflections: list[Reflection], backward: bool) -> Tensor:
-    """Q x with Q the product of the reflections, the first leftmost; or Qᴴ x."""
-    for reflection in reflections if backward else reversed(reflections):
-        x = _applied(x, reflection, backward)
+def reflected(x: Tensor, reflections: list[Reflection], backward: bool, unit: bool = False) -> Tensor:
+    """Q x with Q the product of the reflections, the first leftmost; or Qᴴ x. Of a `unit` matrix, or its first columns,
+    the columns are kept that are still those of it."""
+    down, across = rows(x, x.shape[-2]), columns(x, x.shape[-1])
+    for j, reflection in list(enumerate(reflections))[:: 1 if backward else -1]:
+        kept = torch.lt(torch.minimum(down, across) if unit else down, j) if j else None
+        x = _applied(x, reflection, backward, kept)
     return x if reflections else x.clone()
 
 

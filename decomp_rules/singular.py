@@ -19,6 +19,7 @@ from decomp_rules.floating import is_tensor
 from decomp_rules.matrices import (
     adjoint,
     change_of,
+    changed,
     diagonal_of,
     identity,
     leading,
@@ -41,7 +42,7 @@ def _linalg_svd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """U, S in descending order and Vᴴ with A = U diag(S) Vᴴ."""
     m, n = A.shape[-2:]
-    reason = too_large(jacobi.LIMIT, min(m, n)) or too_large(128, m, n)
+    reason = too_large(128, m, n) or too_large(jacobi.LIMIT, min(m, n))
     if reason:
         return decline(reason)
     if m < n:
@@ -84,8 +85,8 @@ def linalg_pinv_tolerance_tensors(
     inverse = torch.where(torch.lt(cut, sizes), inverse_or_zero(values), constant(values, 0))
     value = torch.matmul(v * cast(inverse, v.dtype).unsqueeze(-2), adjoint(u))
     change = change_of(x)
-    middle = value + _change_of_inverse(value, a, change * 0.5)
-    return value + _change_of_inverse(middle, a + change * 0.5, change)
+    middle = changed(value, _change_of_inverse(value, a, change * 0.5))
+    return changed(value, _change_of_inverse(middle, a + change * 0.5, change))
 
 
 @register(aten.linalg_pinv)

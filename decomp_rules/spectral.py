@@ -62,8 +62,12 @@ def _transform(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward
 
 def _half(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:
     """The transform of a real input, of which the half is kept that is not the mirror of the other."""
-    x = _resized(_floating(x), s, dims)
-    return aten._fft_r2c(x if forward else mirrored(x, dims), list(dims), _scaling(norm, forward), True)
+    x, mode = _resized(_floating(x), s, dims), _scaling(norm, forward)
+    if forward:
+        return aten._fft_r2c(x, list(dims), mode, True)
+    if len(dims) > 1:  # scaled before it is added up, for the op scales one dimension before it adds up the next
+        x, mode = fourier.scaled(x, mode, dims), UNSCALED
+    return aten._fft_r2c(mirrored(x, dims), list(dims), mode, True)
 
 
 def _real(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:

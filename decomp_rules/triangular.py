@@ -86,7 +86,7 @@ def cholesky_inverse(x: Tensor, upper: bool = False) -> Tensor:
     factor = adjoint(x) if upper else x
     half = inverse_of_lower(factor)
     inverse = torch.matmul(adjoint(half), half)
-    return changed(inverse, -torch.matmul(inverse, torch.matmul(_unread_part(factor), inverse)))
+    return _with_unread_part(inverse, inverse, factor)
 
 
 def inverse_of_lower(a: Tensor) -> Tensor:
@@ -113,14 +113,18 @@ def from_cholesky(factor: Tensor, b: Tensor, is_upper: bool) -> Tensor:
     both = torch.cat([b.expand(*batch, size, width), unit], -1)
     both = solved(adjoint(factor), solved(factor, both, True), False)
     solution, inverse = leading(both, n=width), aten.slice.Tensor(both, both.dim() - 1, width, width + size)
-    return changed(solution, -torch.matmul(inverse, torch.matmul(_unread_part(factor), solution)))
+    return _with_unread_part(solution, inverse, factor)
 
 
-def _unread_part(factor: Tensor) -> Tensor:
-    """The change of L Lᴴ with the entries of L above its diagonal, which are not looked at but have a gradient in
-    PyTorch: zero."""
-    change = torch.matmul(upper(change_of(factor), 1), adjoint(lower(factor)))
-    return change + adjoint(change)
+def _with_unread_part(solution: Tensor, inverse: Tensor, factor: Tensor) -> Tensor:
+    """The solution with what the entries of L above its diagonal change about it: nothing, for they are not looked at,
+    but they have gradients in PyTorch. E being the change of L Lᴴ, A⁻¹b − A⁻¹E(A⁻¹b − A⁻¹E A⁻¹b): so second gradients
+    are right."""
+    above = upper(change_of(factor), 1)
+    change = torch.matmul(above, adjoint(lower(factor)))
+    change = change + adjoint(change) + torch.matmul(above, adjoint(above))
+    once = changed(solution, -torch.matmul(inverse, torch.matmul(change, solution)))
+    return changed(solution, -torch.matmul(inverse, torch.matmul(change, once)))
 
 
 def solved(a: Tensor, b: Tensor, is_lower: bool, left: bool = True, unit: bool = False) -> Tensor:
