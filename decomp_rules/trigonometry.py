@@ -85,6 +85,9 @@ _QUARTER_TURN_REST = {torch.float32: -4.371139000186241e-08, torch.float64: 6.12
 # which is an odd number of quarter turns but for the angle that follows.
 _QUARTER = float(6219472 * 2**104)
 _QUARTER_REST = 2.3124749758691979741e-8
+# What brings a float32 from 2¹²⁶ up below, exactly: half turns but for the angle that follows.
+_HALF_TURNS = float(4930272 * 2**104)
+_HALF_TURNS_REST = 8.0636219845019651e-6
 
 
 @register(aten.cos)
@@ -101,7 +104,20 @@ def cos(x: Tensor) -> Tensor:
 @float_math
 def tan(x: Tensor) -> Tensor:
     """sin x / cos x; |sin x| from 1/2 to 0.885 as sin 2x / (1 + cos 2x) or its like, below as s + s·(1/√(1 − s²) − 1),
-    above as sin²x / (sin 2x / 2). ≤ 2 ULP, and 3.2 above 8.5e37, where 4x overflows."""
+    above as sin²x / (sin 2x / 2). ≤ 2 ULP; where 4x overflows, of x less nearly whole half turns."""
+    if x.dtype != torch.float32:
+        return _tan(x)
+    size = torch.abs(x.detach())
+    huge = 2.0**126 <= size
+    count = torch.where(huge, torch.trunc(size * (1 / _HALF_TURNS) + 0.5), 0.0)
+    count = torch.where(x < 0, -count, count)
+    value = _tan(x - count * _HALF_TURNS)
+    rest = count * _HALF_TURNS_REST
+    moved = value + rest * (1 + value * value) * torch.reciprocal(1 - value * rest)
+    return torch.where(huge, moved, value)
+
+
+def _tan(x: Tensor) -> Tensor:
     half = torch.sin(x * 0.5)
     smooth = 1 - 2 * half * half
     angle = _Angle(x.detach(), smooth.detach())
