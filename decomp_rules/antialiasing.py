@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules import byte_images
 from decomp_rules.operands import cast, wide
 from decomp_rules.windows import ntuple, opmath
 
@@ -30,6 +31,8 @@ class Filter:
 
     weight: Callable[[Tensor], Tensor]
     width: int
+    of_number: Callable[[float], float]
+    """The weight at one distance, for images of bytes."""
 
 
 def _triangle(x: Tensor) -> Tensor:
@@ -50,7 +53,11 @@ def _lanczos(x: Tensor) -> Tensor:
     return torch.where(inside, torch.sinc(x) * torch.sinc(x / 3), torch.zeros_like(x))
 
 
-FILTERS = {"bilinear": Filter(_triangle, 2), "bicubic": Filter(_keys, 4), "lanczos": Filter(_lanczos, 6)}
+FILTERS = {
+    "bilinear": Filter(_triangle, 2, byte_images.triangle),
+    "bicubic": Filter(_keys, 4, lambda x: byte_images.keys(x, -0.5)),
+    "lanczos": Filter(_lanczos, 6, byte_images.lanczos),
+}
 
 
 def taps(
@@ -105,6 +112,14 @@ def _resampled(
     """Σ along each dimension; the kernels leave one alone that keeps its size, whatever the scale."""
     if not _known([*sizes, *x.shape[2:]]):
         return decline("how far the filter reaches depends on sizes that are not known")
+    if x.dtype == torch.uint8:
+        shares = [
+            None if size == wanted else byte_images.filtered(
+                size, wanted, _ratio(size, wanted, align_corners, scale), kernel.of_number, kernel.width
+            )
+            for size, wanted, scale in zip(x.shape[2:], sizes, scales)
+        ]
+        return byte_images.resampled(x, shares)
     out = wide(x)
     for i in (1, 0):
         if x.shape[2 + i] == sizes[i]:

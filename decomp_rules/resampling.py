@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decomp import Rules
+from decomp import Rules, decline
 
-from . import antialiasing, grid
+from . import antialiasing, byte_images, grid
 from .operands import cast, same_size, wide
 from .windows import ntuple, opmath
 
@@ -124,6 +124,8 @@ def _factor(size: Any, wanted: Any, scale: float | None) -> int | None:
 def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
               interpolation: Interpolation) -> Tensor:
     """(N, C, *S) → (N, C, *sizes)."""
+    if x.dtype == torch.uint8 and interpolation in (_linear, _cubic):
+        return _resample_bytes(x, sizes, scales, align_corners, interpolation)
     out = wide(x)
     for i in reversed(range(len(sizes))):
         dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], scales[i])
@@ -137,6 +139,21 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
         else:
             out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, scales[i]))
     return x.clone() if out is x else cast(out, x.dtype)
+
+
+def _resample_bytes(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
+                    interpolation: Interpolation) -> Tensor:
+    """The same of images of bytes, in whole numbers."""
+    if not all(isinstance(size, int) for size in (*sizes, *x.shape[2:])):
+        return decline("the weights of bytes depend on sizes that are not known")
+    shares = []
+    for size, wanted, scale in zip(x.shape[2:], sizes, scales):
+        ratio = (size - 1) / (wanted - 1) if align_corners and wanted > 1 else 0.0
+        ratio = ratio if align_corners else _ratio(size, wanted, scale)
+        alone = size == wanted
+        shares.append(None if alone else byte_images.interpolated(size, wanted, ratio, align_corners,
+                                                                  interpolation is _cubic))
+    return byte_images.resampled(x, shares)
 
 
 def _resample_backward(grad: Tensor, input_size: Sequence[Any], scales: Sequence[float | None], align_corners: bool,

@@ -101,3 +101,12 @@ def test_an_image_of_any_size_is_brought_to_one_size(mode: str) -> None:
     for shape in ((1, 2, 9, 7), (1, 2, 11, 8)):
         x = torch.randn(shape)
         torch.testing.assert_close(module(x), Resize()(x))
+
+
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
+                                  "_upsample_bicubic2d_aa"])
+def test_bytes_are_resampled_to_the_last_bit(name: str) -> None:
+    x = torch.randint(256, (2, 3, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for size in ((4, 3), (10, 23), (9, 5)):
+        agrees(RULES, getattr(aten, name).default, x, list(size), False, gradient=False)
+    lowered_agrees(lambda x: getattr(aten, name)(x, [4, 15], True), x)

@@ -94,8 +94,8 @@ def _packed(gates: int, states: int) -> tuple[Any, ...]:
 
 
 def _cell(gates: int, states: int) -> tuple[Any, ...]:
-    state: Any = [f(8, 5), f(8, 5)] if states == 2 else f(8, 5)
-    return f(8, 3), state, f(gates * 5, 3), f(gates * 5, 5), f(gates * 5), f(gates * 5)
+    state: Any = [f(32, 5), f(32, 5)] if states == 2 else f(32, 5)
+    return f(32, 3), state, f(gates * 5, 3), f(gates * 5, 5), f(gates * 5), f(gates * 5)
 
 
 def _attention() -> tuple[Tensor, Tensor, Tensor]:
