@@ -8,6 +8,7 @@ nothing was cut off. Tensors of a quantised dtype are out of reach: no plain op 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
@@ -51,8 +52,14 @@ def fake_quantize_per_tensor_affine_cachemask(
     x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
     """(clamp(round(x / s) + z) − z) s, and where it was not clamped. Exactly the kernel."""
-    places, inside = quantised(x, 1 / scale, zero_point, quant_min, quant_max)
-    return passed(x, (places - zero_point) * scale, inside), inside
+    step = _single(scale)
+    places, inside = quantised(x, _single(1 / step), zero_point, quant_min, quant_max)
+    return passed(x, cast((places - zero_point) * step, torch.float32), inside), inside
+
+
+def _single(number: float) -> float:
+    """A number as the kernels hold it, in float32 even for float64; a number of the program as it is."""
+    return ctypes.c_float(number).value if type(number) is float else number
 
 
 @register(aten.fake_quantize_per_tensor_affine)
@@ -76,11 +83,12 @@ def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     quant_max: int,
 ) -> tuple[Tensor, Tensor]:
     """The same with tensors of one element for s and z; x itself where it is not enabled."""
-    step, zero = wide(scale).detach().reshape(()), cast(zero_point, torch.float32).reshape(())
+    step, zero = (cast(p, torch.float32).detach().reshape(()) for p in (scale, zero_point))
     places, inside = quantised(x, torch.reciprocal(step), zero, quant_min, quant_max)
     enabled = fake_quant_enabled.reshape(()) != 0
     inside = inside | ~enabled
-    return passed(x, torch.where(enabled, (places - zero) * step, wide(x).detach()), inside), inside
+    value = cast((places - zero) * step, torch.float32)
+    return passed(x, torch.where(enabled, cast(value, wide(x).dtype), wide(x).detach()), inside), inside
 
 
 @register(aten.fake_quantize_per_channel_affine_cachemask)
@@ -189,7 +197,8 @@ def learnt(
     step, zero = parameters(x, scale, zero_point, axes)
     value, inside, by_step, by_zero = slopes(x, step.detach(), zero.detach(), low, high)
     source = torch.where(inside, x, torch.zeros_like(x)) + (step * by_step + zero * by_zero) * factor
-    return carrying(cast(value, x.dtype), source)
+    value = value if axes else cast(value, torch.float32)  # as the kernel has it, even for float64
+    return carrying(cast(value, x.dtype), cast(source, x.dtype))
 
 
 def learnt_backward(
@@ -205,9 +214,10 @@ def learnt_backward(
     """The gradients of x, s and z."""
     _, inside, by_step, by_zero = slopes(x, *parameters(x, scale, zero_point, axes), low, high)
     others = [d for d in range(x.dim()) if d not in [axis % x.dim() for axis in axes]]
+    grad = wide(grad)
     sums = (torch.sum(grad * slope, others) * factor for slope in (by_step, by_zero))
     grad_step, grad_zero = (total.reshape(scale.shape) for total in sums)
-    return torch.where(inside, grad, torch.zeros_like(grad)), grad_step, grad_zero
+    return grad * cast(inside, grad.dtype), grad_step, grad_zero
 
 
 def parameters(x: Tensor, scale: Tensor, zero_point: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

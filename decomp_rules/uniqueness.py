@@ -102,6 +102,8 @@ def unique_dim(
     slices = torch.movedim(x, wrap(dim, x.dim()), 0)
     if 0 in [size for size in x.shape if isinstance(size, int)]:
         return decline("there are no elements")
+    if not isinstance(slices.shape[0], int):
+        return decline("how many slices there are is not known")
     order = _lexicographic(slices.reshape(slices.shape[0], -1))
     slices = torch.index_select(slices, 0, order)
     first = _first_of_equals(slices)

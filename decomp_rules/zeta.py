@@ -9,13 +9,14 @@ from __future__ import annotations
 from fractions import Fraction
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import float_math, polynomial
-from decomp_rules.operands import along, ramp
+from decomp_rules.floating import float_math, is_tensor, polynomial
+from decomp_rules.operands import along, constant, ramp
 
 RULES = Rules()
 register = RULES.register
@@ -127,8 +128,9 @@ def _inverse_power(x: Tensor, exponent: int) -> Tensor:
 
 @register(aten.special_zeta)
 @float_math
-def zeta(x: Tensor, other: Tensor) -> Tensor:
+def zeta(x: Any, other: Any) -> Tensor:
     """ζ(s, q) = Σ (q + k)^−s over k ≥ 0, ∞ at its poles s = 1 and q = 0, −1, …; for other q < 0 only at whole s."""
+    x, other = (value if is_tensor(value) else constant(near, value) for value, near in ((x, other), (other, x)))
     s, q = torch.broadcast_tensors(x, other)
     left = q <= 0
     order = torch.where(s <= 1, 2.0, s)
@@ -140,6 +142,9 @@ def zeta(x: Tensor, other: Tensor) -> Tensor:
     sign = torch.where(half == torch.floor(half), 1.0, -1.0).to(q.dtype)
     nearest = torch.pow(torch.abs(r), -order)
     over_all = torch.where(r < 0, sign * nearest, nearest) + (above + sign * below)
+    # Halfway between two poles the sum of odd powers is zero, and what is left of rounding would be all.
+    halfway = torch.logical_and(sign < 0, torch.abs(r) == 0.5)
+    over_all = torch.where(torch.logical_and(halfway, over_all == over_all), 0.0, over_all)
     fractional = torch.floor(s.detach()) != s
     mirrored = torch.where(fractional, math.nan, over_all - sign * value)
     value = torch.where(left, torch.where(torch.floor(q.detach()) == q, math.inf, mirrored), value)
