@@ -111,11 +111,16 @@ def convolution_backward(grad_output: Tensor, x: Tensor, weight: Tensor, bias_si
     dims = weight.dim() - 2
     if not all(isinstance(side, int) for side in weight.shape[2:]):
         return decline("the sides of the kernel are not known")
+    if transposed and not isinstance(grad_output.shape[1], int):
+        return decline("the number of channels is not known")
     stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
         missing = (0,) * dims if transposed else _missing(grad_output, x, weight, stride, padding, dilation)
         grad_x = _kernel(weight)(grad_output, weight, None, stride, padding, dilation, not transposed, missing, groups)
+        for i in range(dims):
+            if not isinstance(grad_x.shape[2 + i], int):  # the op's promise, which symbols do not tell
+                grad_x = grad_x.narrow(2 + i, 0, x.shape[2 + i])
     if output_mask[1]:
         small, large = (x, grad_output) if transposed else (grad_output, x)
         grad_weight = _weight_gradient(small, large, weight, stride, padding, dilation, groups)

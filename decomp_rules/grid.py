@@ -77,6 +77,8 @@ def grid_sampler_nd(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mo
 def grid_sampler_backward(grad_output: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
                           align_corners: bool, output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
     """dx[index] += weight · dy; dgrid = Σ over the taps of slope · Σ over channels of x[index] · dy."""
+    if not isinstance(grid.shape[-1], int):
+        return decline("the number of coordinates of a place is not known")
     sizes, dims = x.shape[2:], x.dim() - 2
     taps, factors = _taps(grid, sizes, interpolation_mode, padding_mode, align_corners)
     grad, flat = wide(grad_output).flatten(2), wide(x).flatten(2)
@@ -224,6 +226,8 @@ def _weighted(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], weight:
 @register(aten.affine_grid_generator)
 def affine_grid_generator(theta: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
     """The places θ · (x, y[, z], 1) of a regular grid from −1 to 1: (N, *S, dims)."""
+    if theta.dtype == torch.uint8:
+        return decline("there are negative places")
     base = _base_grid(theta, size, align_corners)
     out = torch.bmm(base.expand([size[0], *base.shape]), theta.transpose(1, 2))
     return out.reshape([size[0], *size[2:], len(size) - 2])
@@ -232,6 +236,8 @@ def affine_grid_generator(theta: Tensor, size: Sequence[Any], align_corners: boo
 @register(aten.affine_grid_generator_backward)
 def affine_grid_generator_backward(grad: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
     """dθ = Σ over the places of dy ⊗ (x, y[, z], 1)."""
+    if grad.dtype == torch.uint8:
+        return decline("there are negative places")
     base = _base_grid(grad, size, align_corners)
     return torch.bmm(grad.flatten(1, -2).transpose(1, 2), base.expand([size[0], *base.shape]))
 
