@@ -189,6 +189,9 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
         yield from (f"{way.name}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
+    for name in ("failures", "shapes"):  # which are noted only where something is amiss
+        if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
+            yield f"{way.name}: {name}: {way.notes[name]}"
 
 
 def _worse_figures(now: Figures, then: Figures) -> Iterator[str]:

@@ -99,7 +99,10 @@ def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), see
     """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
     if sample.documented is not None and dtype.is_complex:
         return None  # a formula takes what no kernel does
-    converted = in_dtype(sample, dtype).completed()
+    try:
+        converted = in_dtype(sample, dtype).completed()
+    except FAILURES:
+        return None  # nor does the op that saves what this one takes
     if sample.pointwise:
         spread = over_points(converted, numbers, seed)
         if spread is not None and takes(spread):

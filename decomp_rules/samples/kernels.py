@@ -86,6 +86,7 @@ CALLS: Calls = {
 PARAMETERS: Mapping[str, tuple[int, ...]] = {
     "_weight_int8pack_mm": (2,),
     "mkldnn_rnn_layer": (1, 2, 3, 4, 5, 6),
+    "_ctc_loss_backward": (3, 4),
     "_fused_rms_norm_backward": (2, 3),
     **{name: (1, 2) for name in CALLS if "quantize" in name and "backward" not in name},
     **{name: (2, 3) for name in CALLS if "learnable" in name and "backward" in name},
@@ -136,7 +137,16 @@ def _rms_saved(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return *args[:3], ((x * x).mean(1, keepdim=True) + 1e-6).rsqrt(), *args[4:]
 
 
-SAVED: Mapping[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {"_fused_rms_norm_backward": _rms_saved}
+def _ctc_saved(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if args[1].dtype not in (torch.float32, torch.float64):
+        return args  # neither of the two takes it
+    return *args[:5], *aten._ctc_loss(*args[1:5]), *args[7:]
+
+
+SAVED: Mapping[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+    "_fused_rms_norm_backward": _rms_saved,
+    "_ctc_loss_backward": _ctc_saved,
+}
 """How what a forward op saved follows from the other arguments."""
 
 
@@ -164,14 +174,40 @@ def _not_far_left(q: Tensor) -> Tensor:
     return torch.where(q.isfinite() & (q < -500), torch.fmod(q, 500.0), q)
 
 
+def _probability(t: Tensor) -> Tensor:
+    """A number between 0 and 1, in steps."""
+    return torch.where(t.isfinite(), (t.double().abs() % 1 * 256).round() / 256, 0.5).to(t.dtype)
+
+
+def _logistic(columns: Columns) -> Columns:
+    """Any logit, a target between 0 and 1, and moderate weights."""
+    if columns[0].is_complex():
+        return columns
+    weights = (torch.where(w.isfinite(), w.abs().clamp(1 / 256, 256), 1.0) for w in columns[2:])
+    return columns[0], _probability(columns[1]), *weights
+
+
 def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
-    """Where an op can be asked whose last argument says how many steps its kernel takes; None if everywhere."""
+    """Where an op can be asked whose last argument says how many steps its kernel takes, or whose second is a
+    probability; None if everywhere."""
     name = str(overload)
+    if "binary_cross_entropy_with_logits" in name:
+        return _logistic
     if "_polynomial_" in name and not name.endswith("n_scalar"):
         return lambda columns: _last(columns, _whole_degree)
+    if name.startswith("aten.binary_cross_entropy_with_logits."):
+        return _with_probabilities
     if "zeta" in name or "polygamma" in name:
         return lambda columns: _last(columns, _not_far_left)
     return None
+
+
+def _with_probabilities(columns: Columns) -> Columns:
+    """The second between 0 and 1, as targets are documented to be."""
+    x, target, *rest = columns
+    if target.is_complex():
+        return columns
+    return x, torch.where(target.isfinite(), (target.abs() % 1 * 256).round() / 256, 0.5), *rest
 
 
 def _last(columns: Columns, change: Callable[[Tensor], Tensor]) -> Columns:

@@ -176,6 +176,15 @@ def _of_numbers(call: Sample, found: Results) -> Results:
     return [torch.where(missing, torch.zeros_like(t), t) for t in _MODES.results(call, found)]
 
 
+def _while_running(call: Sample, found: Results) -> Results:
+    """The loss, and log α of the steps and places that a sequence has: the rest is memory that nobody wrote."""
+    loss, alpha = found
+    steps, sizes = (torch.as_tensor(call.args[i]) for i in (2, 3))
+    step, place = torch.arange(alpha.shape[1]), torch.arange(alpha.shape[2])
+    inside = (step < steps[:, None])[:, :, None] & (place <= 2 * sizes[:, None])[:, None]
+    return [loss, torch.where(inside, alpha, 0.0)]
+
+
 # What failed, and what is infinite
 
 
@@ -196,6 +205,20 @@ def _one_infinity(call: Sample, found: Results) -> Results:
 
 def _with_one_infinity(z: Tensor) -> Tensor:
     return torch.where(z.real.isinf() | z.imag.isinf(), complex(float("inf"), 0.0), z)
+
+
+def _without_lost_nan(call: Sample, found: Results) -> Results:
+    """Distances of rows; the largest difference of two forgets those that are NaN, which that of pdist does not."""
+    if call.args[2:3] != (float("inf"),):
+        return found
+    x, y = (t.detach() for t in call.tensors[:2])
+    return [torch.where((x.unsqueeze(-2) - y.unsqueeze(-3)).isnan().any(-1), 0.0, found[0])]
+
+
+def _of_finite_rows(call: Sample, found: Results) -> Results:
+    """Distances of rows, but of infinite ones, where the op takes one infinity from another."""
+    x, y = (t.detach().isinf().any(-1) for t in call.tensors[:2])
+    return [torch.where(x.unsqueeze(-1) | y.unsqueeze(-2), 0.0, found[0])]
 
 
 _MODES = _pointing(_argument(1, "dim"))
@@ -219,9 +242,13 @@ LEEWAYS: Mapping[str, Leeway] = {
     "_linalg_eigvals": Leeway(_eigvals),
     **{
         name: Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
-        for name in ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "fmax", "fmin")
+        for name in "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax".split()
     },
     "_linear_cross_entropy_batch_chunked_no_reduction": Leeway(_counted),
+    "_ctc_loss": Leeway(_while_running),
+    "_cdist_forward": Leeway(_without_lost_nan),
+    "cdist": Leeway(_without_lost_nan),
+    "_euclidean_dist": Leeway(_of_finite_rows),
     **{
         name: Leeway(_whole_or_nothing)
         for name in (
