@@ -42,6 +42,47 @@ EXPM1 = {
 }  # fmt: skip
 
 
+# The coefficients of 2·eʳ for |r| ≤ ½ ln 2, fitted so that its second derivative is right too; the integer of the same
+# width, the digits after the point and the exponent of 1; and where eˣ is 0.
+_EXP = {
+    torch.float32: (
+        2.0, 2.0, 1.000000072275984216, 0.333333229547037864, 0.0833314801955873184, 0.01666757907432194668,
+        0.00279441529268808388, 0.000395132746059222164,
+    ),
+    torch.float64: (
+        2.0, 2.0, 1.0, 0.333333333333333344, 0.0833333333333336346, 0.016666666666666156, 0.00277777777776598188,
+        0.000396825396836364302, 0.0000496031748287343002, 5.511463729754268e-6, 5.51144125087804118e-7,
+        5.01047725729744014e-8, 4.18676182868199642e-9, 3.2043914641878807e-10,
+    ),
+}  # fmt: skip
+_LAYOUT = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023)}
+_ZERO_BELOW = {torch.float32: -104.0, torch.float64: -746.0}
+
+
+@register(aten.exp, needs=("maximum", "bitwise_and", "view.dtype"))
+@float_math
+def exp_by_bits(x: Tensor) -> Tensor:
+    """eˣ = 2ⁿ⁻¹·2eʳ with a polynomial in r = x − n·ln 2, and 2ⁿ⁻¹ as two powers that are put together from their bits:
+    compiled, it costs a little more than one exp, where two exp2 cost twice as much. ≤ 1.2 ULP, the gradient 3.7."""
+    integer, digits, bias = _LAYOUT[x.dtype]
+    high, low = LN_2_PARTS[x.dtype]
+    # Less than this gives 0, and the gradient 0.
+    x = torch.maximum(x, constant(x, _ZERO_BELOW[x.dtype]))
+    # A large number pushes the digits after the point out: 1 − n, less twice the bias, is left in the last bits. As the
+    # bits of positive floats are in their order, n is bounded there; from there on r grows, and 2ⁿ·eʳ is infinite.
+    shift = 1.5 * 2.0**digits - 2 * bias + 1
+    least = ((bias + digits) << digits) + (1 << digits - 1) - 3 * bias - 2
+    pushed = (x.detach() * -LOG2_E + shift).view(integer)
+    pushed = torch.maximum(pushed, constant(pushed, least))
+    turned = pushed.view(x.dtype) - shift
+    # Half of the exponent is rounded down in the one power, and up in the other.
+    step, exponents = 1 << digits - 1, (2 * bias + 1) << digits
+    halves = pushed * -step
+    down, up = (torch.bitwise_and(half, exponents).view(x.dtype) for half in (halves, halves + step))
+    r = (x + turned * high) + turned * low
+    return polynomial(r, _EXP[x.dtype]) * down * up
+
+
 @register(aten.exp)
 @float_math
 def exp(x: Tensor) -> Tensor:
@@ -85,4 +126,4 @@ def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
     """The integer n next to x / ln 2, within bounds and detached, and r = x − n·ln 2, good to the last bit."""
     high, low = LN_2_PARTS[x.dtype]
     n = nearest(torch.clamp(x.detach() * LOG2_E, lowest, highest))
-    return n, (x - n * high) - n * low
+    return n, (x + n * -high) + n * -low
