@@ -1,182 +1,242 @@
-"""The mutation check of the rules: `python -m tests.rule_mutations`. In a lowered program a constant is perturbed, or a
-node is dropped; then the very comparison that the tests make must fail. What survives is a rule that could be wrong
-without a test that sees it, or a change that changes nothing."""
+"""The mutation check of the rules: `python -m tests.rule_mutations`. In what a rule computes a number is perturbed, or
+a call is dropped; then the rule must measure worse than its certificate says. What survives is a rule that could be
+wrong without a certificate that shows it, or a change that changes nothing, and is listed with what was measured."""
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+import functools
+import itertools
 import json
 import logging
 import random
+import signal
 import sys
+import time
 from typing import Any
 import warnings
 
 import torch
-from torch import fx
+from torch.testing._internal.common_methods_invocations import op_db
 
 import decomp
-import decomp_rules
-from tests.opinfo_cases import Case, Program, cases
+from decomp import Certificate, Rule, Sample
+from decomp.certification import certificates
+from decomp.certification.measuring import DTYPES, measured_samples
+from decomp.certification.trials import trial
+from decomp.certification.ways import AsWritten, identity
+from decomp_rules import RULES
 from tests.opinfo_table import RESULTS
-from tests.opinfo_verdict import Disagreement, Outcome, compare, evaluate, in_double
+from tests.rule_mutants import Mutant, Site, mutated, sites
 
-TARGET = "tinygrad"
-PASSIVE = {"clone", "detach", "_to_copy", "view", "expand", "permute", "constant_pad_nd", "slice", "getitem"}
-"""Ops whose removal need not change a value, and whose numbers are sizes."""
-ARITHMETIC = {"add", "mul", "maximum", "pow", "full", "where", "fmod", "remainder", "div"}
-"""Ops whose numbers are values."""
+SECONDS = 25
+"""So long a rule is measured; what is not decided then is no mutant."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change, and whether the comparison noticed."""
-
-    family: str
-    rule: str
-    entry: str
-    change: str
-    killed: bool
+class TooSlow(Exception):
+    """Measuring a rule took longer than it may."""
 
 
 def main(argv: list[str]) -> None:
-    """Mutate until every family has had its share."""
+    """Plant mutants until every family has had its share."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=int, default=40, help="mutants of a family")
-    parser.add_argument("--each", type=int, default=4, help="mutants of a case")
-    parser.add_argument("--family", help="only this one")
-    parser.add_argument("--cases", type=int, help="so many cases, drawn by the seed (default: all)")
+    parser.add_argument("--share", type=int, default=4, help="mutants of a family")
+    parser.add_argument("--each", type=int, default=2, help="mutants of a rule")
+    parser.add_argument("--family", action="append", help="only this one (may be repeated)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="keep the result beside the benchmark results")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
-    mutants = collected(options)
-    print(table(mutants))
-    for mutant in mutants:
-        if not mutant.killed:
-            print(f"survived: {mutant.family}.{mutant.rule} in {mutant.entry}: {mutant.change}")
+    began = time.process_time()
+    mutants, slow = collected(options)
+    report = f"{table(mutants)}\n\n{survivors(mutants)}"
+    print(report)
+    print(f"{time.process_time() - began:.0f} s of processor time; too slow to measure: {', '.join(slow) or 'none'}")
     if options.write:
-        head = f"Made by `python -m tests.rule_mutations {' '.join(argv)}`.\n\n"
-        (RESULTS / "mutations.md").write_text(head + table(mutants) + "\n")
-        kept = [asdict(mutant) for mutant in mutants if not mutant.killed]
-        (RESULTS / "mutations.json").write_text(json.dumps({"seed": options.seed, "survivors": kept}, indent=0) + "\n")
+        head = f"# Mutants\n\n{ABOUT}\n\nMade by `python -m tests.rule_mutations {' '.join(argv)}`.\n\n"
+        (RESULTS / "mutations.md").write_text(head + report + "\n")
+        kept = {"seed": options.seed, "too slow": slow, "mutants": [asdict(mutant) for mutant in mutants]}
+        (RESULTS / "mutations.json").write_text(json.dumps(kept, indent=0) + "\n")
 
 
-def collected(options: Any) -> list[Mutant]:
-    """Mutants over cases in a seeded order, until every family has its share."""
-    chance = random.Random(options.seed)
-    chosen = [case for case in cases((torch.float32,)) if case.capture in ("exported", "training") and not case.random]
-    chance.shuffle(chosen)
-    chosen = chosen[: options.cases]
+ABOUT = """In what a rule computes, as it is written, one number is perturbed (x to 1.25 x + 0.01, an integer by 1) or
+one call is dropped (its first argument takes the place of its result); of calls whose first argument has the shape and
+dtype of their result, and not of casts, copies, views and neutral operands, whose loss changes no value. Where a rule
+makes no such call, a result is negated. The sample calls are those of the library and some of PyTorch's own operator
+tests. A mutant is
+killed if the rule then measures worse (`Certificate.worse_than`) than its committed certificate, or than the rule as it
+is on the same sample calls."""
+
+
+def collected(options: Any) -> tuple[list[Mutant], list[str]]:
+    """Mutants of every family, rules in a seeded order, and the rules that took too long."""
+    families: dict[str, list[Rule]] = defaultdict(list)
+    for rule in RULES:
+        families[certificates.family(rule)].append(rule)
     mutants: list[Mutant] = []
-    counts: dict[str, int] = defaultdict(int)
-    for i, case in enumerate(chosen):
-        for mutant in _of_case(case, chance, options, counts):
-            mutants.append(mutant)
-            counts[mutant.family] += 1
-        if i % 50 == 0:
-            print(f"... {i} of {len(chosen)} cases, {len(mutants)} mutants", file=sys.stderr, flush=True)
-    return mutants
+    slow: list[str] = []
+    committed = certificates.committed()
+    for name, rules in sorted(families.items()):
+        if options.family and name not in options.family:
+            continue
+        chance = random.Random(f"{options.seed} {name}")
+        chance.shuffle(rules)
+        found: list[Mutant] = []
+        for rule in rules:
+            if len(found) < options.share:
+                wanted = min(options.each, options.share - len(found))
+                found += _within_the_time(name, rule, committed.get(identity(rule)), chance, wanted, slow)
+        mutants += found
+        for mutant in found:
+            if not mutant.killed:
+                print(f"    survived: {mutant}", file=sys.stderr, flush=True)
+        print(f"... {name}: {sum(m.killed for m in found)} of {len(found)}", file=sys.stderr, flush=True)
+    return mutants, slow
 
 
-def _of_case(case: Case, chance: random.Random, options: Any, counts: dict[str, int]) -> list[Mutant]:
+def _within_the_time(
+    family: str, rule: Rule, kept: Certificate | None, chance: random.Random, count: int, slow: list[str]
+) -> list[Mutant]:
+    found: list[Mutant] = []
+    previous = signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
     try:
-        programs = list(case.programs(3))
-        lowerings = [decomp.lower(torch.export.export(p.module, p.inputs), to=_target()) for p in programs]
-        judged = [(p, low, *_expected(case, p)) for p, low in zip(programs, lowerings)]
-        if not judged or not all(_passes(low.result.module(), p, e, x) for p, low, e, x in judged):
-            return []
-    except Exception:
-        return []  # what is not clean to begin with says nothing
-    first = judged[0][1]
-    wanted = [
-        (node, change, family, rule)
-        for node in first.result.graph.nodes
-        for family, rule in _made_by(first, node)
-        for change in _changes(node)
-        if counts[family] < options.share and (options.family in (None, family))
-    ]
-    found = []
-    for node, change, family, rule in chance.sample(wanted, min(options.each, len(wanted))):
-        killed = any(not _survives(low, node.name, change, p, e, x) for p, low, e, x in judged)
-        found.append(Mutant(family, rule, str(case), f"{node.name} ({node.target}): {change}", killed))
+        for mutant in _of_rule(family, rule, kept, chance, count):
+            found.append(mutant)
+    except TooSlow:
+        slow.append(rule.name)
+    except Exception as error:
+        print(f"{rule.name} cannot be measured: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
     return found
 
 
-def _target() -> decomp.Target:
-    return getattr(decomp_rules.targets, TARGET)
+def _too_slow(*_: Any) -> None:
+    raise TooSlow
 
 
-def _expected(case: Case, program: Program) -> tuple[Outcome, Outcome | None]:
-    graded = case.differentiable and not program.special
-    return evaluate(program.module, program, graded), in_double(program, graded)
-
-
-def _passes(module: Any, program: Program, expected: Outcome, exact: Outcome | None) -> bool:
+def _of_rule(
+    family: str, rule: Rule, kept: Certificate | None, chance: random.Random, count: int
+) -> Iterator[Mutant]:
     try:
-        compare(evaluate(module, program, bool(expected.gradients)), expected, exact, False)
-    except Disagreement:
-        return False
-    return True
+        samples = measured_samples(rule)
+    except ValueError:
+        return  # there are no sample calls
+    found = set(_sites(rule, samples))
+    planted = sorted({site for site in found if site.change != "negate"} or found, key=str)
+    checked = _Check(rule, (*samples, *_of_pytorch(rule)), kept)
+    for site in chance.sample(planted, min(count, len(planted))):
+        worse, why = checked.finds(site)
+        yield Mutant(family, rule.name, str(rule.op), str(site), worse, why)
 
 
-def _made_by(lowering: decomp.Lowering, node: fx.Node) -> list[tuple[str, str]]:
-    """Family and name of the innermost rule that made a node; nothing for a node that was copied."""
+def _sites(rule: Rule, samples: tuple[Sample, ...]) -> Iterator[Site]:
+    """Where the rule can be changed, on the first samples that it serves."""
+    served = 0
+    for sample in samples:
+        if served < 3 and sample.exact != "shape":  # what is left open has no mutants
+            here = _sites_of_call(rule, sample, torch.float32) or _sites_of_call(rule, sample, torch.complex64)
+            served += bool(here)
+            yield from here
+
+
+def _sites_of_call(rule: Rule, sample: Sample, dtype: torch.dtype) -> list[Site]:
+    found: list[Site] = []
+    what = trial(sample, dtype)
     try:
-        chain = lowering.provenance(node).chain
-    except KeyError:
-        return []
-    rules = [(where.partition(".py")[0], name) for name, where in chain if ".py:" in where]
-    return rules[-1:]
-
-
-def _changes(node: fx.Node) -> list[str]:
-    """What can be done to a node: "drop", or the perturbation of one of its numbers."""
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
-        return []
-    short = getattr(node.target, "_opname", "")
-    changes = []
-    first = node.args[0] if node.args else None
-    if short not in PASSIVE and isinstance(first, fx.Node) and _alike(first, node):
-        changes.append("drop")
-    if short in ARITHMETIC:
-        changes += [f"perturb {i}" for i, arg in enumerate(node.args) if _is_number(arg)]
-    return changes
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and value == value and abs(value) != float("inf")
-
-
-def _alike(a: fx.Node, b: fx.Node) -> bool:
-    x, y = a.meta.get("val"), b.meta.get("val")
-    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and (x.shape, x.dtype) == (y.shape, y.dtype)
-
-
-def _survives(
-    lowering: decomp.Lowering, name: str, change: str, program: Program, expected: Outcome, exact: Outcome | None
-) -> bool:
-    """Whether the comparison passes although the node of that name is changed. Where a sample's program has no such
-    node, or another one, it is left alone."""
-    module = lowering.result.module()
-    node = next((n for n in module.graph.nodes if n.name == name), None)
-    if node is None or change not in _changes(node):
-        return True
-    if change == "drop":
-        node.replace_all_uses_with(node.args[0])
-    else:
-        place = int(change.split()[1])
-        value = node.args[place]
-        node.update_arg(place, value + 1 if isinstance(value, int) else value * 1.25 + 0.01)
-    module.recompile()
-    try:
-        return _passes(module, program, expected, exact)
+        if what is not None:
+            AsWritten(replace(rule, function=sites(rule.function, found))).bind(what)
+    except TooSlow:
+        raise
     except Exception:
-        return False
+        return []  # it declines, or does not run
+    return found
+
+
+MORE = 10
+"""So many of the samples of PyTorch's own operator tests are measured behind those of the library."""
+
+
+def _of_pytorch(rule: Rule) -> list[Sample]:
+    """Calls from PyTorch's own tests of the op."""
+    found: list[Sample] = []
+    for info in _entries().get(rule.op, ()):
+        dtype = next((d for d in (torch.float32, torch.int64) if d in info.supported_dtypes("cpu")), None)
+        torch.manual_seed(0)
+        inputs = list(itertools.islice(info.sample_inputs("cpu", dtype), 100)) if dtype is not None else []
+        found += [Sample(info.op, (one.input, *one.args), one.kwargs) for one in inputs]
+    step = max(1, len(found) // MORE)
+    return [sample for sample in found[::step][:MORE] if sample.tensors]
+
+
+@functools.cache
+def _entries() -> dict[Any, list[Any]]:
+    """The entries of PyTorch's operator tests by op."""
+    entries: dict[Any, list[Any]] = defaultdict(list)
+    for info in op_db:
+        try:
+            entries[decomp.op(info.op)].append(info)
+        except decomp.UnknownOp:
+            continue
+    return entries
+
+
+class _Check:
+    """Holds mutants of one rule against its certificate: sample by sample and dtype by dtype, until one is worse."""
+
+    def __init__(self, rule: Rule, samples: tuple[Sample, ...], kept: Certificate | None) -> None:
+        self.rule, self.samples = rule, samples
+        self.kept = kept if kept is not None and kept.ways and not certificates.stale(rule, kept) else None
+        self.own = functools.cache(lambda i, dtype: self._measured(rule, i, dtype))
+
+    def finds(self, site: Site) -> tuple[bool, str]:
+        """Whether a mutant is worse, and what was seen."""
+        mutant = replace(self.rule, function=mutated(self.rule.function, site))
+        seen: Counter[str] = Counter()
+        for dtype in DTYPES:
+            for i in range(len(self.samples)):
+                own = self.own(i, dtype)
+                measured = self._measured(mutant, i, dtype)
+                if own is None:
+                    continue
+                if measured is None:
+                    return True, "cannot be measured"
+                worse = self._worse(measured, own)
+                if worse:
+                    return True, worse
+                seen[_in_words(measured, own)] += 1
+        return False, "differs within the allowance" if seen[DIFFERS] else "measures the same"
+
+    def _measured(self, rule: Rule, i: int, dtype: torch.dtype) -> Certificate | None:
+        """What a rule measures on one sample in one dtype; None if measuring itself fails."""
+        try:
+            return decomp.certify(rule, samples=[self.samples[i]], dtypes=[dtype])
+        except TooSlow:
+            raise
+        except Exception:  # of a result that no comparison understands
+            return None
+
+    def _worse(self, measured: Certificate, own: Certificate) -> str:
+        """In what it is worse than the committed certificate, if that is still true of the rule; or than the rule."""
+        if self.kept is not None and not own.worse_than(self.kept):
+            for worse in measured.worse_than(self.kept):
+                return worse
+        return next(iter(measured.worse_than(own)), "")
+
+
+DIFFERS = "differs"
+
+
+def _in_words(measured: Certificate, own: Certificate) -> str:
+    same = [(way.values, way.gradients) for way in measured.ways] == [(way.values, way.gradients) for way in own.ways]
+    return "measures the same" if same else DIFFERS
 
 
 def table(mutants: list[Mutant]) -> str:
@@ -190,6 +250,12 @@ def table(mutants: list[Mutant]) -> str:
     total = [mutant.killed for mutant in mutants]
     lines.append(f"| **all** | {len(total)} | **{sum(total)}** ({sum(total) / max(len(total), 1):.0%}) |")
     return "\n".join(lines)
+
+
+def survivors(mutants: list[Mutant]) -> str:
+    """What was not noticed, as a list in Markdown."""
+    alive = [f"- {m.family}.{m.rule} ({m.op}), {m.change}: {m.why}" for m in mutants if not m.killed]
+    return "\n".join(["Survivors:", "", *alive] if alive else ["There are no survivors."])
 
 
 if __name__ == "__main__":
