@@ -87,7 +87,7 @@ def _ctc_loss_backward(
     zero_infinity: bool = False,
 ) -> Tensor:
     """g (exp(log p) − posterior) while a sequence runs, the posterior of a class being Σ α β / (p · p(target)) over the
-    places that show it."""
+    places that show it; NaN where the loss is."""
     steps, sizes = as_tensor(input_lengths, log_probs), as_tensor(target_lengths, log_probs)
     labels = extended_labels(targets, target_lengths, sizes, blank)
     beta = torch.stack(backward_states(log_probs, labels, sizes, steps, blank), 0)
@@ -100,6 +100,7 @@ def _ctc_loss_backward(
     inside = running(log_probs, steps)
     if zero_infinity:
         inside = inside & (neg_log_likelihood != math.inf).view(1, -1, 1)
+    grad = torch.where(neg_log_likelihood == neg_log_likelihood, grad, neg_log_likelihood)
     return torch.where(inside, (torch.exp(log_probs) - posterior) * grad.view(1, -1, 1), 0.0)
 
 

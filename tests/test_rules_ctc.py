@@ -65,3 +65,11 @@ def test_lengths_that_are_tensors_are_data() -> None:
         found, found_grads = evaluated(lowered, (logs, TARGETS, *lengths), {}, [True, False, False, False])
         compare(found, expected, 1e-5, "value")
         compare(found_grads, grads, 1e-5, "gradient")
+
+
+def test_the_gradient_of_an_unknown_loss_is_unknown() -> None:
+    logs = torch.randn(4, 2, 3).log_softmax(2)
+    logs[0, 1] = float("nan")
+    call = (logs, torch.tensor([[1, 2], [2, 1]]), [4, 4], [2, 2])
+    loss, alpha = aten._ctc_loss(*call)
+    agrees(RULES, aten._ctc_loss_backward.default, torch.ones(2), *call, loss, alpha, 0, gradient=False)
