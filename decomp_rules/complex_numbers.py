@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import valued
 from decomp_rules.operands import cast, constant, is_scalar, same_size
 from decomp_rules.reduction import known_empty
 
@@ -117,8 +116,8 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
 
 @register(aten.complex)
 def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
-    """The bits of the pair read as one number, with the gradient of re + i·im. Exact; where a part is not finite it has
-    no gradient. In complex128 a zero may lose its sign."""
+    """The bits of the pair read as one number, with the gradient of re + i·im. Exact, but −0 as the real
+    part becomes 0, in complex128 as the imaginary part too; where a part is not finite it has no gradient."""
     real, imag = _broadcast(real, imag)
     pairs = torch.stack([real, imag], -1)
     bits = pairs.view(_complex_dtype(real, imag)).squeeze(-1)
@@ -163,8 +162,8 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar)
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. By r the gradient is that of |r|, as the op's: 0 where r is 0."""
-    size = valued(torch.abs(abs), abs.detach())
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where r is 0, as the op's."""
+    size = torch.where(abs == 0, abs.detach(), abs)
     return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
 
 
@@ -190,8 +189,8 @@ def conj_by_parts(x: Tensor) -> Tensor:
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
 def conj_by_bits(x: Tensor) -> Tensor:
-    """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact; where a part is not finite it
-    has no gradient. In complex128 a zero may lose its sign."""
+    """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact, but −0 as the
+    real part becomes 0, in complex128 as the imaginary part too; where a part is not finite it has no gradient."""
     if not x.is_complex():
         return x
     pairs = torch.stack([x], -1).view(x.dtype.to_real())
@@ -256,8 +255,10 @@ def _slope(x: Tensor) -> Tensor:
 
 def _carrying(value: Tensor, slope: Tensor) -> Tensor:
     """`value`, bit by bit, with the gradient of `slope`, which is 0 in complex128. A number too small for complex64
-    makes it −0 there, in both parts: nothing else that is added to a zero leaves it its sign."""
-    return value + cast(slope + complex(-1e-60, -1e-60), value.dtype)
+    makes it −0 there, which leaves the imaginary part the sign of its zero; −0 as the real part becomes 0."""
+    if value.dtype != torch.complex128:
+        slope = slope + complex(-1e-60, -1e-60)
+    return value + cast(slope, value.dtype)
 
 
 def _turned(real: Tensor, imag: Tensor) -> Tensor:

@@ -90,7 +90,8 @@ def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
 
 @register(aten.logaddexp)
 def logaddexp(x: Tensor, other: Tensor) -> Tensor:
-    """z + log1p(e^(w − z)), where Re w ≤ Re z; of two equal infinities, that infinity."""
+    """z + log1p(e^(w − z)), where Re w ≤ Re z; of two equal infinities, the second. Where an infinite
+    or missing imaginary part belongs to what is e^1000 times smaller, that adds nothing, while the kernel has NaN."""
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
@@ -101,7 +102,7 @@ def logaddexp(x: Tensor, other: Tensor) -> Tensor:
     # So far below, and of −∞ above all, it adds nothing: e^−1000 is 0.
     below = torch.real(smaller) - torch.real(larger) < -1000
     total = larger + torch.log1p(torch.exp(torch.where(below, -1000.0, smaller - larger)))
-    return torch.where((torch.abs(first) == math.inf) & (first == second), x, total)
+    return torch.where((torch.abs(first) == math.inf) & (first == second), other, total)
 
 
 @register(aten.l1_loss)

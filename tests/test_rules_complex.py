@@ -186,3 +186,16 @@ def test_what_is_infinitely_small_adds_nothing() -> None:
     z, w = torch.tensor([3 + 1j, -INF + 0j]), torch.tensor([-INF + 0j, 3 + 1j])
     for target in TARGETS:
         torch.testing.assert_close(lowered(torch.logaddexp, target, z, w)(z, w), torch.tensor([3 + 1j, 3 + 1j]))
+
+
+def test_imaginary_parts_by_a_transform_are_exact_beside_infinities() -> None:
+    z = torch.tensor([complex(INF, 3.4e38), complex(-INF, -1e-45), complex(1.0, -0.0)])
+    found = lowered(torch.view_as_real, "core_aten", z)(z)
+    assert found[:, 1].tolist() == torch.view_as_real(z)[:, 1].tolist()
+    assert bool(torch.signbit(found[2, 1]))
+
+
+def test_the_far_ends_of_inverse_functions_are_finite() -> None:
+    z = torch.tensor([complex(1.7e38, 3.4e38), complex(-3.4e38, 1.7e38)])
+    for function in (torch.asin, torch.acos, torch.asinh, torch.acosh, torch.log2):
+        torch.testing.assert_close(lowered(function, "tinygrad", z)(z), function(z), rtol=1e-6, atol=1e-6)
