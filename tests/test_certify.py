@@ -226,6 +226,24 @@ def _convolution_relu(x, weight, bias, stride, padding, dilation, groups):
     return torch.relu(torch.conv2d(x, weight, bias, stride, padding, dilation, groups))
 
 
+def test_the_sign_of_zero_counts_where_values_are_moved_and_not_where_they_are_added_up():
+    assert "0 instead of -0" in faults("flip", lambda x, dims: torch.flip(x, dims) + 0.0)
+    summed = certified("trace", lambda x: torch.diagonal(x).sum() + 0.0).way("as written")
+    assert not summed.values["float32"].mismatches
+
+
+def test_scales_stay_as_they_are_and_weights_are_not_infinite():
+    def scaled(x, other):
+        return torch.linalg.vecdot(x, other) if other.isfinite().all() else x.sum(-1)
+
+    weights = decomp.Sample(aten.linalg_vecdot.default, (torch.randn(3, 4), torch.rand(3, 4)), parameters=(1,))
+
+    def rule(x, y, dim=-1):
+        return scaled(x, y)
+
+    assert not certified("linalg_vecdot", rule, samples=[weights]).way("as written").values["float32"].mismatches
+
+
 def test_points_stay_where_an_op_can_be_asked():
     def power(x, exponent):
         return torch.where(exponent == 1, x, float("nan"))
