@@ -23,11 +23,9 @@ class Contender:
 
     name: str
     run: Run
-    """The timed part. What it returns is kept until the clock has stopped."""
+    """The timed part."""
     limit: int = 1 << 30
     """The largest program, in source nodes, on which it ends in reasonable time."""
-    rounds: int = 1 << 30
-    """At most so many rounds."""
 
 
 def graph_of(result: Any) -> fx.Graph:
@@ -65,9 +63,9 @@ def exported_contenders(program: ExportedProgram, limit: int) -> list[Contender]
     """PyTorch's own ways with exported programs."""
     return [
         Contender("fx.Transformer", transformed(program.graph_module), limit=20_000),
-        Contender("make_fx on fakes", on_fakes(program), limit, 2),
-        Contender("run_decompositions", lambda: program.run_decompositions(programs.table()), limit, 2),
-        Contender("run_decompositions, default table", program.run_decompositions, limit, 2),
+        Contender("make_fx on fakes", on_fakes(program), limit),
+        Contender("run_decompositions", lambda: program.run_decompositions(programs.table()), limit),
+        Contender("run_decompositions, default table", program.run_decompositions, limit),
     ]
 
 

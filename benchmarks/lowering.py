@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-import json
+from dataclasses import replace
 from pathlib import Path
-import platform
 from typing import Any
 import warnings
 
@@ -15,7 +14,9 @@ import torch
 
 from benchmarks import programs
 from benchmarks.contenders import contenders, graph_of
-from benchmarks.measuring import Result, bytes_per_node, compare
+from benchmarks.measuring import bytes_per_node, compare, microseconds
+from decomp.benchmarking import machine
+from decomp.benchmarking.records import Results, Row
 
 RESULTS = Path(__file__).parent / "results"
 SLOW_LIMIT = 1_200
@@ -34,14 +35,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     # run_decompositions copies tree specs, which torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
-    results: list[Result] = []
+    command = "python -m benchmarks.lowering" + (" --quick" if options.quick else "")
+    results = Results(command, machine.described(torch.device("cpu")), seed=0)
     for case in cases(options.quick):
-        results += measured(case, options.rounds)
-        print("\n".join(section(results, case)), flush=True)
-        save(options.out, results, {}, options.quick)
+        results = results.with_case(measured(case, options.rounds))
+        print("\n".join(section(results.rows, case)), flush=True)
+        save(options.out, results)
     memory = memory_of(2_000 if options.quick else 100_000)
-    print("\n".join(closing(results, memory)))
-    save(options.out, results, memory, options.quick)
+    results = replace(results, notes={"bytes_per_node": memory})
+    print("\n".join(closing(results.rows, memory)))
+    save(options.out, results)
 
 
 def cases(quick: bool) -> list[Case]:
@@ -67,7 +70,7 @@ def built(case: Case) -> Any:
     return make[name](size)
 
 
-def measured(case: Case, rounds: int) -> list[Result]:
+def measured(case: Case, rounds: int) -> list[Row]:
     """Every contender on one program."""
     program = built(case)
     source = len(graph_of(program).nodes)
@@ -85,36 +88,35 @@ def memory_of(size: int) -> dict[str, float]:
     return {name: bytes_per_node(field[name].run) for name in ("Graph.create_node", "lower, warm")}
 
 
-def section(results: Iterable[Result], case: Case) -> Iterator[str]:
+def section(rows: Iterable[Row], case: Case) -> Iterator[str]:
     """The table of one program."""
     name, size = case
     yield f"\n### {name}, {size:,}\n"
     yield "| contender | nodes | ms | µs/node | × create_node | rounds |"
     yield "|---|--:|--:|--:|--:|--:|"
-    for r in results:
-        if (r.program, r.size) == case:
-            yield (f"| {r.contender} | {r.nodes:,} | {r.seconds * 1e3:.1f} | {r.microseconds:.2f} | "
-                   f"{r.over_floor:.2f} | {r.rounds} |")
+    for r in rows:
+        if (r.case.name, r.case.size) == (name, f"{size:,}") and r.seconds is not None and r.to_baseline is not None:
+            yield (f"| {r.variant} | {r.nodes:,} | {r.seconds.median * 1e3:.1f} | {microseconds(r):.2f} | "
+                   f"{r.to_baseline.median:.2f} | {r.seconds.rounds} |")
 
 
-def closing(results: Sequence[Result], memory: dict[str, float]) -> Iterator[str]:
+def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
     """The ratios that matter, and memory."""
     yield "\n### In short\n"
-    at = {(r.program, r.size, r.contender): r.over_floor for r in results}
-    for program, size in dict.fromkeys((r.program, r.size) for r in results):
-        warm = at[program, size, "lower, warm"]
+    at = {(r.case, r.variant): r.to_baseline.median for r in rows if r.to_baseline is not None}
+    for case in dict.fromkeys(r.case for r in rows):
+        warm = at[case, "lower, warm"]
         ratios = [
-            f"{name} {at[program, size, name] / warm:.2f} ×"
+            f"{name} {at[case, name] / warm:.2f} ×"
             for name in ("lower, warm, verified", "lower, warm, code generated", "make_fx on fakes",
                          "run_decompositions", "run_decompositions, default table")
-            if (program, size, name) in at
+            if (case, name) in at
         ]
-        yield f"- {program}, {size:,}: time per node over that of `lower`, warm: {', '.join(ratios)}"
-    per_node = {r.size: r.microseconds for r in results if (r.program, r.contender) == ("synthetic", "lower, warm")}
-    sizes = [size for size in per_node if size >= 10_000]
+        yield f"- {case.name}, {case.size}: time per node over that of `lower`, warm: {', '.join(ratios)}"
+    sizes = [r for r in rows if (r.case.name, r.variant) == ("synthetic", "lower, warm") and (r.nodes or 0) > 9_000]
     if len(sizes) > 1:
-        growth = per_node[sizes[-1]] / per_node[sizes[0]]
-        yield f"- time per node at {sizes[-1]:,} nodes over that at {sizes[0]:,}: {growth:.2f}"
+        growth = microseconds(sizes[-1]) / microseconds(sizes[0])
+        yield f"- time per node at {sizes[-1].case.size} nodes over that at {sizes[0].case.size}: {growth:.2f}"
     for name, count in memory.items():
         yield f"- {name}: {count:,.0f} bytes a node without metadata"
     yield ("- Lowered programs get their code when they are first run; `make_fx`, `run_decompositions` and "
@@ -123,24 +125,21 @@ def closing(results: Sequence[Result], memory: dict[str, float]) -> Iterator[str
            "20,000, cold runs and `decompose` above 50,000")
 
 
-def save(folder: Path, results: Sequence[Result], memory: dict[str, float], quick: bool) -> None:
-    """`lowering.json`, `lowering.md` and, where matplotlib is installed, `lowering.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    data = {"quick": quick, **machine, "results": [r.as_dict() for r in results], "bytes_per_node": memory}
-    (folder / "lowering.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-    command = "python -m benchmarks.lowering" + (" --quick" if quick else "")
-    lines = ["# Cost of lowering", "", f"`{command}`, torch {torch.__version__}, one thread. Medians; the collector is "
-             "paused, contenders take turns."]
-    for case in dict.fromkeys((r.program, r.size) for r in results):
-        lines += section(results, case)
-    (folder / "lowering.md").write_text("\n".join([*lines, *closing(results, memory)]) + "\n")
+def save(folder: Path, results: Results) -> None:
+    """`lowering.json` (which `decomp bench --compare` reads), `lowering.md` and, with matplotlib, `lowering.png`."""
+    results.save(folder / "lowering.json")
+    lines = ["# Cost of lowering", "", f"`{results.command}`, torch {results.machine['torch']}, one thread. Medians; "
+             "the collector is paused, contenders take turns, in a new order each round."]
+    for case in results.cases():
+        lines += section(results.rows, (case.name, int(case.size.replace(",", ""))))
+    text = "\n".join([*lines, *closing(results.rows, dict(results.notes.get("bytes_per_node", {})))]) + "\n"
+    (folder / "lowering.md").write_text(text)
     try:
         from benchmarks.plotting import plot
     except ImportError:
         print("no plot: matplotlib is not installed (the extra called plot has it)")
         return
-    plot(results, folder / "lowering.png")
+    plot(results.rows, folder / "lowering.png")
 
 
 if __name__ == "__main__":

@@ -1,73 +1,50 @@
-"""Measuring: contenders take turns, the garbage collector is paused, the median counts."""
+"""Measuring lowerings: contenders take turns, and what counts is the time for each node that they emit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 import gc
-import statistics
-import time
 import tracemalloc
 from typing import Any
 
+import torch
+
 from benchmarks.contenders import Contender, Run, graph_of
+from decomp.benchmarking.clock import Clock, Effort, Timing, interleaved
+from decomp.benchmarking.records import Case, Row
+
+PATIENCE = 60.0
+"""Seconds of a program, after which two rounds have to do."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """One contender on one program."""
-
-    program: str
-    size: int
-    """Layers, or nodes asked for."""
-    contender: str
-    nodes: int
-    """Nodes that it emitted."""
-    seconds: float
-    """Median of the rounds."""
-    rounds: int
-    over_floor: float
-    """Time per node over that of `Graph.create_node`: the median of the ratios within each round."""
-
-    @property
-    def microseconds(self) -> float:
-        """Time per emitted node."""
-        return self.seconds / self.nodes * 1e6
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "microseconds_per_node": self.microseconds}
-
-
-def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rounds: int) -> list[Result]:
-    """Every contender in turn, `rounds` times; the first is the floor. Those whose limit `nodes` exceeds sit out."""
+def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rounds: int) -> list[Row]:
+    """Every contender in turn, `rounds` times; the first is the floor, and `to_baseline` is the time per node over its.
+    Those whose limit `nodes` exceeds sit out."""
     field = [contender for contender in field if nodes <= contender.limit]
-    taken: dict[str, list[float]] = {contender.name: [] for contender in field}
     emitted: dict[str, int] = {}
-    for turn in range(rounds):
-        for contender in field:
-            if turn < contender.rounds:
-                seconds, emitted[contender.name] = timed(contender.run)
-                taken[contender.name].append(seconds / emitted[contender.name])
-    floor = taken[field[0].name]
+    runs = {contender.name: _counting(contender, emitted) for contender in field}
+    effort = Effort(warm_up=0, seconds=0.0, least=rounds, most=rounds, sample=0.0, collect=True, patience=PATIENCE)
+    timing = interleaved(runs, Clock(torch.device("cpu")), effort, seed=0)
+    per_node = Timing({name: [t / emitted[name] for t in times] for name, times in timing.taken.items()})
+    case = Case(program, "lowering", f"{size:,}", "lowering", "cpu")
     return [
-        Result(program, size, name, emitted[name], statistics.median(times) * emitted[name], len(times),
-               statistics.median(t / f for t, f in zip(times, floor)))
-        for name, times in taken.items()
+        Row(case, name, timing.spread(name), per_node.ratio(name, field[0].name), nodes=emitted[name]) for name in runs
     ]
 
 
-def timed(run: Run) -> tuple[float, int]:
-    """Seconds, and the number of nodes of what came out."""
-    gc.collect()
-    gc.disable()
-    try:
-        began = time.perf_counter()
-        result = run()
-        seconds = time.perf_counter() - began
-        return seconds, len(graph_of(result).nodes)
-    finally:
-        gc.enable()
+def _counting(contender: Contender, emitted: dict[str, int]) -> Callable[[], None]:
+    """The run, which notes the nodes of what came out."""
+
+    def run() -> None:
+        emitted[contender.name] = len(graph_of(contender.run()).nodes)
+
+    return run
+
+
+def microseconds(row: Row) -> float:
+    """Time per emitted node."""
+    assert row.seconds is not None and row.nodes is not None
+    return row.seconds.median / row.nodes * 1e6
 
 
 def bytes_per_node(run: Run) -> float:
@@ -76,7 +53,7 @@ def bytes_per_node(run: Run) -> float:
     gc.collect()
     tracemalloc.start()
     try:
-        result = run()
+        result: Any = run()
         gc.collect()
         return tracemalloc.get_traced_memory()[0] / len(graph_of(result).nodes)
     finally:

@@ -8,20 +8,21 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measuring import Result
+from benchmarks.measuring import microseconds
+from decomp.benchmarking.records import Row
 
 MARKERS = "os^D"
 """One for each kind of program."""
 
 
-def plot(results: Sequence[Result], path: Path) -> None:
+def plot(results: Sequence[Row], path: Path) -> None:
     """One panel without metadata and one with, log axes: a colour a contender, a marker a kind of program."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    contenders = list(dict.fromkeys(result.contender for result in results))
+    contenders = list(dict.fromkeys(row.variant for row in results))
     colours = {name: f"C{i}" if i < 10 else f"{0.15 * (i - 9):.2f}" for i, name in enumerate(contenders)}
     for axes, title, exported in ((panels[0], "without metadata", False), (panels[1], "exported, with metadata", True)):
-        _panel(axes, [r for r in results if r.program.startswith("exported") == exported], colours)
+        _panel(axes, [r for r in results if r.case.name.startswith("exported") == exported], colours)
         axes.set(title=title, xscale="log", yscale="log", xlabel="nodes emitted")
         axes.grid(True, which="both", alpha=0.2)
     panels[0].set_ylabel("time per emitted node (µs)")
@@ -30,10 +31,10 @@ def plot(results: Sequence[Result], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _panel(axes: Axes, results: Sequence[Result], colours: dict[str, str]) -> None:
-    programs = list(dict.fromkeys(result.program for result in results))
-    for program, contender in dict.fromkeys((r.program, r.contender) for r in results):
-        line = sorted((r.nodes, r.microseconds) for r in results if (r.program, r.contender) == (program, contender))
+def _panel(axes: Axes, results: Sequence[Row], colours: dict[str, str]) -> None:
+    programs = list(dict.fromkeys(row.case.name for row in results))
+    for program, contender in dict.fromkeys((r.case.name, r.variant) for r in results):
+        line = sorted((r.nodes, microseconds(r)) for r in results if (r.case.name, r.variant) == (program, contender))
         marker = MARKERS[programs.index(program) % len(MARKERS)]
         axes.plot(*zip(*line), marker=marker, markersize=4, color=colours[contender], label=contender)
     shapes = [f"{'●■▲◆'[i % 4]} {program}" for i, program in enumerate(programs)]

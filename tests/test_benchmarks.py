@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from benchmarks import contenders, lowering, measuring, programs
 import decomp
+from decomp.benchmarking import machine
+from decomp.benchmarking.comparing import compared
+from decomp.benchmarking.records import Case, Results, Row, Spread
 
 
 def test_the_rules_compute_what_the_ops_do():
@@ -34,20 +35,24 @@ def test_contenders_over_their_limit_sit_out():
     graph = torch.fx.Graph()
     graph.placeholder("x")
     field = [contenders.Contender("fast", lambda: graph, 10), contenders.Contender("slow", lambda: graph, 5)]
-    assert [r.contender for r in measuring.compare("p", 1, 8, field, 2)] == ["fast"]
+    assert [r.variant for r in measuring.compare("p", 1, 8, field, 2)] == ["fast"]
 
 
-def test_results_are_saved_as_json_and_markdown(tmp_path):
+def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     case = ("synthetic", 60)
-    results = lowering.measured(case, 1)
-    lowering.save(tmp_path, results, {"lower, warm": 1.0}, True)
-    saved = json.loads((tmp_path / "lowering.json").read_text())
-    assert {r["contender"] for r in saved["results"]} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}
+    results = Results("test", machine.described(torch.device("cpu")), 0, tuple(lowering.measured(case, 2)),
+                      notes={"bytes_per_node": {"lower, warm": 1.0}})  # fmt: skip
+    lowering.save(tmp_path, results)
+    saved = Results.load(tmp_path / "lowering.json")
+    assert {r.variant for r in saved.rows} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}
+    assert saved.rows[0].to_baseline.median == 1 and saved.rows[0].seconds.rounds == 2
     assert "### synthetic, 60" in (tmp_path / "lowering.md").read_text()
+    assert compared(saved, results) == []
 
 
 def test_a_plot_is_drawn(tmp_path):
     plotting = pytest.importorskip("benchmarks.plotting", exc_type=ImportError)
-    results = [measuring.Result("stack", 1, "lower, warm", 10, 0.1, 1, 1.0)]
-    plotting.plot(results, tmp_path / "plot.png")
+    once = Spread(0.1, 0.1, 0.1, 1)
+    plotting.plot([Row(Case("stack", "lowering", "1", "lowering", "cpu"), "lower, warm", once, once, nodes=10)],
+                  tmp_path / "plot.png")  # fmt: skip
     assert (tmp_path / "plot.png").stat().st_size > 1000

@@ -34,6 +34,8 @@ class Effort:
     """Rounds at most."""
     sample: float = 5e-4
     """Seconds that a measurement takes at least: shorter runs are repeated in it."""
+    collect: bool = False
+    """Whether garbage is collected before each measurement and not only before each round: for runs that leave much."""
     patience: float = 20.0
     """Seconds after which a case ends after two rounds, whatever else is asked for."""
 
@@ -92,7 +94,7 @@ def interleaved(runs: Mapping[str, Run], clock: Clock, effort: Effort, seed: int
         if turn >= 2 and sum(spent.values()) > effort.patience:
             break
         order.shuffle(names)
-        _round(names, runs, repeats, clock, taken, spent)
+        _round(names, runs, repeats, clock, taken, spent, effort.collect)
     return Timing(taken)
 
 
@@ -106,12 +108,14 @@ def _warmed(run: Run, clock: Clock, effort: Effort) -> int:
 
 
 def _round(names: Sequence[str], runs: Mapping[str, Run], repeats: Mapping[str, int], clock: Clock,
-           taken: Mapping[str, list[float]], spent: dict[str, float]) -> None:  # fmt: skip
+           taken: Mapping[str, list[float]], spent: dict[str, float], collect: bool) -> None:  # fmt: skip
     gc.collect()
     gc.disable()
     try:
         for name in names:
-            if spent[name] < 1:
+            if collect:
+                gc.collect()
+            elif spent[name] < 1:
                 runs[name]()  # the one before may have emptied the caches
             taken[name].append(clock.seconds(runs[name], repeats[name]))
             spent[name] += taken[name][-1] * repeats[name]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import contextlib
 from dataclasses import dataclass
 import logging
+import math
 import os
 import re
 from typing import Any
@@ -130,10 +131,8 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def held(t: torch.Tensor) -> int:
     """Bytes of the elements of a tensor, each once, however often it is shown (expanded)."""
-    count = 1
-    for size, stride in zip(t.shape, t.stride()):
-        count *= size if stride or size == 0 else 1
-    return count * t.element_size()
+    shown = (size if stride or size == 0 else 1 for size, stride in zip(t.shape, t.stride()))
+    return int(math.prod(shown) * t.element_size())
 
 
 @dataclass

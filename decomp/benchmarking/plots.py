@@ -72,6 +72,9 @@ def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], compiled
         axes.errorbar(middle, places, xerr=errors, fmt="o", markersize=4, color=COLOURS.get(size), label=label)
     axes.axvline(1, color="0.4", linewidth=0.8)
     axes.set_xscale("log")
+    ratios = [one.median for row in rows if (one := row.to_compiled if compiled else row.to_baseline) is not None]
+    if ratios:  # a round that was disturbed reaches out of the picture
+        axes.set_xlim(min(0.5, *ratios) / 1.3, max(2.0, *ratios) * 1.3)
     axes.xaxis.set_major_formatter(_ratio_text)
     axes.xaxis.set_minor_formatter("")
     axes.grid(True, axis="x", which="both", alpha=0.2)
@@ -104,6 +107,8 @@ def roofline(results: Results, rows: Sequence[Row], path: Path) -> Path:
     right.annotate("a large matrix product", (knee, matmul / 1e9), fontsize=8, va="bottom")
     right.set(title="with matrix products", xlabel="operations per byte that must move", ylabel="GFLOP/s")
     for axes in (left, right):
+        if not len(axes.collections) or all(not len(one.get_offsets()) for one in axes.collections):
+            axes.set_xlim(0.1, 10)  # a logarithmic axis without data would be an error
         axes.set(xscale="log", yscale="log")
         axes.grid(True, which="both", alpha=0.2)
     handles, labels = left.get_legend_handles_labels()

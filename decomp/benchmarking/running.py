@@ -78,7 +78,7 @@ def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ..
     with _quiet():
         lowering = variant.lowered(module, args)
         if lowering is not None:
-            _refuse_too_large(lowering.result.graph, setup)
+            refuse_too_large(lowering.result.graph, setup.device)
         program = variant.callable(module, lowering)
         run = task(program, module, args, setup.case.mode)
         compiled = Compiled() if variant.compiled else None
@@ -90,8 +90,9 @@ def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ..
     return _Contender(run, nodes, compiled, found)
 
 
-def _refuse_too_large(graph: torch.fx.Graph, setup: Setup) -> None:
-    wanted, there = needs.bytes_held(graph), _memory(setup.device)
+def refuse_too_large(graph: torch.fx.Graph, device: torch.device) -> None:
+    """Raise `TooLarge` rather than run what would hold more than its share of the memory."""
+    wanted, there = needs.bytes_held(graph), _memory(device)
     if wanted > SHARE_OF_MEMORY * there:
         raise TooLarge(
             f"it would hold {wanted / 2**30:.1f} GiB at once, more than {SHARE_OF_MEMORY:.0%} of the memory of "
