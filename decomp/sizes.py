@@ -5,20 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import itertools
+import random
 from typing import Any
 
 import torch
 
-TRIED = 6
+TRIED = 24
 """So many assignments of sizes are compared."""
 ENOUGH = 3
 """So many that the program allows must be found."""
+DRAWN = 400
+"""So many are drawn to find them."""
 MULTIPLES = (1, 2, 3, 5, 6, 7, 11, 60)
+OFFSETS = (0, 0, 1, 2, 3, 5, 7)
+"""A size that guards do not bind to a multiple of another is tried next to one, too: rounding down would not show."""
 
 
 def same_size(a: Any, b: Any) -> bool:
     """Whether two sizes of one program, one of them symbolic, are the same for every assignment tried that its guards
-    allow: the sizes that it was captured with, and multiples of them."""
+    allow: multiples of those that it was captured with, and sizes next to them."""
     symbolic = next((size for size in (a, b) if isinstance(size, torch.SymInt)), None)
     if symbolic is None:
         return bool(a == b)
@@ -37,8 +42,10 @@ def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator
     import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
 
     around = {symbol: sympy.Integer(int(value)) for symbol, value in hints.items()}
-    for factors in itertools.islice(itertools.product(MULTIPLES, repeat=len(symbols)), 64):
-        sizes = {**around, **{symbol: around[symbol] * factor for symbol, factor in zip(symbols, factors)}}
+    draw = random.Random(0)
+    for _ in range(DRAWN):
+        drawn = {s: around[s] * draw.choice(MULTIPLES) + draw.choice(OFFSETS) for s in symbols}
+        sizes = {**around, **drawn}
         if all(_at(guard.expr, sizes) == True for guard in env.guards):  # noqa: E712  (a value of sympy)
             yield sizes
 
