@@ -146,13 +146,15 @@ def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window) -> t
     best, found = (every(t, t.dim() - back, 0, window.count, window.step) for t in (values, index))
     for j in range(1, window.size):
         value, place = (every(t, t.dim() - back, j * window.gap, window.count, window.step) for t in (values, index))
-        better = value > best
+        # One after the other: a compiler turns each into a selection, but `greater | nan` into jumps.
+        reasons = [value > best]
         if value.is_floating_point():
-            better = better | (value != value)
+            reasons.append(value != value)
         if (j - 1) * window.gap < window.pad:
             only_padding = window.starts(values.device) < -(j - 1) * window.gap
-            better = better | only_padding.reshape([-1] + [1] * (back - 1))
-        best, found = torch.where(better, value, best), torch.where(better, place, found)
+            reasons.append(only_padding.reshape([-1] + [1] * (back - 1)))
+        for reason in reasons:
+            best, found = torch.where(reason, value, best), torch.where(reason, place, found)
     return best, found
 
 
