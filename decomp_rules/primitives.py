@@ -191,6 +191,14 @@ def reshape(x: Tensor, size: Sequence[Any]) -> Tensor:
     return prims.reshape(x, _known(x, size)) if len(size) else prims.squeeze(x, list(range(x.dim())))
 
 
+@register("view", of="view_of_dtype")
+def view_of_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits of x as another dtype of the same width."""
+    if x.dtype.itemsize != dtype.itemsize:
+        return decline("only dtypes of the same width")
+    return prims.view_of_dtype(x, dtype)
+
+
 def _known(x: Tensor, size: Sequence[Any]) -> list[Any]:
     """A shape whose −1 is worked out."""
     if -1 not in [s for s in size if type(s) is int]:
