@@ -43,7 +43,7 @@ EXPM1 = {
 
 
 # The coefficients of 2·eʳ for |r| ≤ ½ ln 2, fitted so that its second derivative is right too; the integer of the same
-# width, the digits after the point and the exponent of 1; and where eˣ is 0.
+# width, the digits after the point and the exponent of 1.
 _EXP = {
     torch.float32: (
         2.0, 2.0, 1.000000072275984216, 0.333333229547037864, 0.0833314801955873184, 0.01666757907432194668,
@@ -56,7 +56,6 @@ _EXP = {
     ),
 }  # fmt: skip
 _LAYOUT = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023)}
-_ZERO_BELOW = {torch.float32: -104.0, torch.float64: -746.0}
 
 
 @register(aten.exp, needs=("maximum", "bitwise_and", "view.dtype"))
@@ -66,8 +65,8 @@ def exp_by_bits(x: Tensor) -> Tensor:
     compiled, it costs a little more than one exp, where two exp2 cost twice as much. ≤ 1.2 ULP, the gradient 3.7."""
     integer, digits, bias = _LAYOUT[x.dtype]
     high, low = LN_2_PARTS[x.dtype]
-    # Less than this gives 0, and the gradient 0.
-    x = torch.maximum(x, constant(x, _ZERO_BELOW[x.dtype]))
+    # From here on down both powers are 0, as are result and gradient; to get there by underflow would be slow.
+    x = torch.maximum(x, constant(x, (1 - 2 * bias) * float(LN_2)))
     # A large number pushes the digits after the point out: 1 − n, less twice the bias, is left in the last bits. As the
     # bits of positive floats are in their order, n is bounded there; from there on r grows, and 2ⁿ·eʳ is infinite.
     shift = 1.5 * 2.0**digits - 2 * bias + 1
