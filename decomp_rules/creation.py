@@ -128,6 +128,26 @@ def arange_start_step(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtyp
     return torch.arange(start, end, step, dtype=dtype, device=device)
 
 
+TABLED = 1 << 16
+"""The longest ramp that is kept as a table: half a megabyte."""
+
+
+@register(aten.arange)
+def arange_as_table(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None
+                    ) -> Tensor:  # fmt: skip
+    """A copy of a constant: reading a table costs less than counting, and that counting from stacks is a constant is
+    more than compilers see. Floats are made in float64 and rounded once."""
+    dtype = dtype or _ramp_dtype(start, end, step)
+    if not all(type(bound) in (int, float) for bound in (start, end, step)):
+        return decline("the length is not known")
+    if not dtype.is_floating_point:
+        start, end, step = (_whole(bound) for bound in (start, end, step))
+    length = max(math.ceil((end - start) / step), 0)
+    if length > TABLED:
+        return decline(f"it is longer than {TABLED:,}")
+    return torch.tensor([start + i * step for i in range(length)], dtype=dtype, device=device).clone()
+
+
 @register(aten.arange)
 def arange(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """start + step · (0, 1, …), floats in float64 and rounded once: correctly rounded for float32 and below."""
@@ -137,7 +157,7 @@ def arange(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = 
     integral = all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step))
     length = -((start - end) // step) if integral else math.ceil((end - start) / step)
     if type(length) is int:
-        counted = _count_by_squares(max(length, 0), device)
+        counted = count_by_squares(max(length, 0), device)
     elif integral:
         counted = _count_by_triangle(length, device)
     else:
@@ -161,13 +181,13 @@ def _whole(bound: Any) -> Any:
     return int(bound) if isinstance(bound, float) else bound
 
 
-def _count_by_squares(length: int, device: Any) -> Tensor:
+def count_by_squares(length: int, device: Any) -> Tensor:
     """0 … length − 1 in int64: the outer sum m · r + r of the ramp r of m = ⌈√length⌉, cut to length."""
     if length <= 4:
         digits = [torch.full((), digit, dtype=torch.int64, device=device) for digit in range(length)]
         return torch.stack(digits) if digits else torch.full((0,), 0, dtype=torch.int64, device=device)
     base = math.isqrt(length - 1) + 1
-    digit = _count_by_squares(base, device)
+    digit = count_by_squares(base, device)
     rows = -(-length // base)
     high = digit if rows == base else digit.narrow(0, 0, rows)
     counted = (high.view(rows, 1) * base + digit).view(rows * base)

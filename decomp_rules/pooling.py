@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Rules
+from decomp import Rules, decline
 
+from .creation import count_by_squares
 from .gradients import carrying
 from .operands import cast
 from .windows import cut, every, fit, ntuple, opmath, spread
@@ -24,6 +25,14 @@ from .windows import cut, every, fit, ntuple, opmath, spread
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
+
+
+Ramp = Callable[[Any, torch.device], Tensor]
+"""Makes 0, 1, … up to a length: int64."""
+
+
+def _read(length: Any, device: torch.device) -> Tensor:
+    return torch.arange(length, dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,9 @@ class Window:
         """The elements at most behind the last step of this position of the windows, in the input."""
         return self.gap * (self.size - 1 - position) - self.pad
 
-    def starts(self, device: torch.device) -> Tensor:
+    def starts(self, device: torch.device, counted: Ramp | None = None) -> Tensor:
         """The place in the input where each window starts, negative in the padding: int64, (count,)."""
-        return torch.arange(self.count, dtype=torch.int64, device=device) * self.step - self.pad
+        return (counted or _read)(self.count, device) * self.step - self.pad
 
 
 def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
@@ -106,6 +115,17 @@ def max_pool3d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, 
                                         ntuple(padding, 3), ntuple(dilation, 3), ceil_mode)[0]
 
 
+@register(aten.max_pool2d_with_indices, needs=("stack",))
+def max_pool2d_by_counting(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                           ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    """The same, with the places of windows counted and not read from a table: of what reads a table, Inductor (torch
+    2.13) does not keep the maxima along the first side, but computes them anew for each element of the second."""
+    boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    if any(type(window.count) is not int for window in boxes):
+        return decline("the number of windows is not known")
+    return _maxima(x, boxes, count_by_squares)
+
+
 @register(aten.max_pool2d_with_indices)
 def max_pool2d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
                             ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
@@ -120,11 +140,11 @@ def max_pool3d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), paddi
     return _maxima(x, windows(x, 3, kernel_size, stride, padding, dilation, ceil_mode))
 
 
-def _maxima(x: Tensor, boxes: Sequence[Window]) -> tuple[Tensor, Tensor]:
+def _maxima(x: Tensor, boxes: Sequence[Window], ramp: Ramp = _read) -> tuple[Tensor, Tensor]:
     """The maximum of each box of the last dimensions, and its index in them."""
     values, index, inner = x, None, 1
     for back, window in enumerate(reversed(boxes), 1):
-        values, index = _maxima_along(values, _places(x, index, back, window.extent, inner), back, window)
+        values, index = _maxima_along(values, _places(x, index, back, window.extent, inner), back, window, ramp)
         inner = inner * window.extent
     assert index is not None
     return values, index.expand(values.shape)
@@ -136,7 +156,8 @@ def _places(x: Tensor, index: Tensor | None, back: int, extent: Any, inner: Any)
     return place if index is None else place.reshape([-1] + [1] * (back - 1)) + index
 
 
-def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window) -> tuple[Tensor, Tensor]:
+def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window, ramp: Ramp = _read
+                  ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The maxima along the dimension -back of `values`, and the `index` that stands where each was found.
 
     An element takes the place of the best before it if it is greater or NaN, or if all before it was padding.
@@ -151,7 +172,7 @@ def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window) -> t
         if value.is_floating_point():
             reasons.append(value != value)
         if (j - 1) * window.gap < window.pad:
-            only_padding = window.starts(values.device) < -(j - 1) * window.gap
+            only_padding = window.starts(values.device, ramp) < -(j - 1) * window.gap
             reasons.append(only_padding.reshape([-1] + [1] * (back - 1)))
         for reason in reasons:
             best, found = torch.where(reason, value, best), torch.where(reason, place, found)

@@ -69,7 +69,9 @@ def _log_softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, in
 def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Softmax that is 0, with no gradient, along rows that are −∞ throughout."""
     x = cast(x, dtype or x.dtype)
-    masked = torch.all(x == -math.inf, dim, keepdim=True)
+    if x.dim() and type(x.shape[dim]) is int and x.shape[dim] == 0:
+        return torch._softmax(x, dim, False)
+    masked = torch.amax(x.detach(), [dim], keepdim=True) == -math.inf
     return torch.where(masked, 0, torch._softmax(torch.where(masked, 0, x), dim, False))
 
 
