@@ -1,6 +1,7 @@
 """Lower any PyTorch model to the ops that a backend knows, and prove it. The public names, and nothing else."""
 
 from decomp.backends import backend as backend
+from decomp.benchmarking.workload import Workload as Workload
 from decomp.calls import Call as Call, calls as calls
 from decomp.certification.certificate import Certificate as Certificate, Certificates as Certificates
 from decomp.certification.certify import certify as certify

@@ -28,7 +28,7 @@ from decomp.terminal import Unusable, failing, show
 NAMES = "Workloads by name (softmax, GPT-2), or your own model as package.module:callable; by default the whole suite."
 FILE = "fused_vs_primitive.json"
 QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
-WHOLE = Effort(seconds=0.25)
+WHOLE = Effort(seconds=0.15, patience=10.0)
 QUICK_TARGETS = ("core_aten", "tinygrad")
 
 

@@ -81,6 +81,6 @@ MODELS: Mapping[str, Callable[[], Example]] = {
     "ViT": vit,
     "ResNet": lambda: (ResNet(width=32).eval(), (torch.randn(4, 3, 64, 64),)),
     "U-Net": lambda: (UNet(width=24).eval(), (torch.randn(2, 1, 64, 64),)),
-    "LSTM": lambda: (LSTM(features=64, width=128).eval(), (torch.randn(8, 32, 64),)),
+    "LSTM": lambda: (LSTM(features=64, width=128).eval(), (torch.randn(8, 6, 64),)),
 }
 """By name; each makes a module in evaluation mode and its inputs."""

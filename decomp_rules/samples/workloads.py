@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from decomp.benchmarking.workload import Workload
+from decomp import Workload
 from decomp_rules.samples import architectures
 from decomp_rules.samples.models import Example
 
@@ -22,7 +22,7 @@ PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.convolution, aten.
 products may keep. An embedding is the product of a matrix of ones and zeros with the table."""
 
 SIZES = ("small", "medium", "large")
-ROWS: Mapping[str, int] = {"small": 64, "medium": 512, "large": 16384}
+ROWS: Mapping[str, int] = {"small": 64, "medium": 512, "large": 8192}
 WIDTH = 512
 
 
