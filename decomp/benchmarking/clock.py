@@ -6,7 +6,8 @@ ratios are taken within rounds. In a fixed order, whoever follows a contender th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass
 import gc
 import random
@@ -30,12 +31,12 @@ class Effort:
     """For each contender, after which no new round begins."""
     least: int = 5
     """Rounds at least, unless they take longer than `patience`."""
-    most: int = 200
+    most: int = 60
     """Rounds at most."""
     sample: float = 5e-4
     """Seconds that a measurement takes at least: shorter runs are repeated in it."""
     collect: bool = False
-    """Whether garbage is collected before each measurement and not only before each round: for runs that leave much."""
+    """Whether garbage is collected before each measurement and not only before the first: for runs that leave much."""
     patience: float = 20.0
     """Seconds after which a case ends after two rounds, whatever else is asked for."""
 
@@ -87,15 +88,26 @@ def interleaved(runs: Mapping[str, Run], clock: Clock, effort: Effort, seed: int
     repeats = {name: _warmed(run, clock, effort) for name, run in runs.items()}
     taken: dict[str, list[float]] = {name: [] for name in runs}
     spent = dict.fromkeys(runs, 0.0)
-    for turn in range(effort.most):
-        names = [name for name in runs if turn < 2 or spent[name] < effort.patience / 8]
-        if turn >= effort.least and sum(spent.values()) > effort.seconds * len(runs):
-            break
-        if turn >= 2 and sum(spent.values()) > effort.patience:
-            break
-        order.shuffle(names)
-        _round(names, runs, repeats, clock, taken, spent, effort.collect)
+    with _without_collector():
+        for turn in range(effort.most):
+            names = [name for name in runs if turn < 2 or spent[name] < effort.patience / 8]
+            if turn >= effort.least and sum(spent.values()) > effort.seconds * len(runs):
+                break
+            if turn >= 2 and sum(spent.values()) > effort.patience:
+                break
+            order.shuffle(names)
+            _round(names, runs, repeats, clock, taken, spent, effort.collect)
     return Timing(taken)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _warmed(run: Run, clock: Clock, effort: Effort) -> int:
@@ -109,15 +121,10 @@ def _warmed(run: Run, clock: Clock, effort: Effort) -> int:
 
 def _round(names: Sequence[str], runs: Mapping[str, Run], repeats: Mapping[str, int], clock: Clock,
            taken: Mapping[str, list[float]], spent: dict[str, float], collect: bool) -> None:  # fmt: skip
-    gc.collect()
-    gc.disable()
-    try:
-        for name in names:
-            if collect:
-                gc.collect()
-            elif spent[name] < 1:
-                runs[name]()  # the one before may have emptied the caches
-            taken[name].append(clock.seconds(runs[name], repeats[name]))
-            spent[name] += taken[name][-1] * repeats[name]
-    finally:
-        gc.enable()
+    for name in names:
+        if collect:
+            gc.collect()
+        elif spent[name] < 1:
+            runs[name]()  # the one before may have emptied the caches
+        taken[name].append(clock.seconds(runs[name], repeats[name]))
+        spent[name] += taken[name][-1] * repeats[name]

@@ -20,7 +20,7 @@ from decomp.lowering import lower
 Progress = Callable[[int, int, str, float], None]
 """Told how many cases are done, of how many, which comes next, and how many seconds the rest is estimated to take."""
 
-COMPILING = {"op": 4.0, "model": 60.0}
+COMPILING = {"op": 2.0, "model": 20.0}
 """Seconds that compiling one variant is taken to last, until some have been compiled."""
 
 
@@ -54,7 +54,7 @@ class Plan:
         compiled = sum(variant.compiled for variant in self.variants)
         twice = 2 if "backward" in case.mode else 1
         timing = min(self.effort.seconds * len(self.variants), self.effort.patience)
-        return twice * compiled * COMPILING.get(case.family, 4.0) + 2 * timing + 1.0
+        return twice * compiled * COMPILING.get(case.family, 2.0) + 2 * timing + 1.0
 
 
 def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
