@@ -18,7 +18,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.complex_numbers import parts
 from decomp_rules.floating import is_tensor, promoted_in_any_order
-from decomp_rules.operands import cast, constant
+from decomp_rules.operands import cast, constant, tied
 
 RULES = Rules()
 register = RULES.register
@@ -75,13 +75,13 @@ def absolute(x: Tensor) -> Tensor:
 
 @register(aten.angle)
 def angle(x: Tensor) -> Tensor:
-    """The angle of the point (a, b); of a real number 0 or π, without a gradient. ≤ 2 ULP."""
+    """The angle of the point (a, b); of a real number 0 or π, with a gradient of zero. ≤ 2 ULP."""
     if x.is_complex():
         re, im = parts(x)
         return torch.atan2(im, re)
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
-    x = x.detach()
-    return torch.where(x != x, x, torch.where(x < 0, constant(x, math.pi), 0.0))
+    value = x.detach()
+    return tied(torch.where(value != value, value, torch.where(value < 0, constant(value, math.pi), 0.0)), x)
 
 
 @register(aten.sgn)

@@ -20,7 +20,7 @@ from decomp.benchmarking.counting import Compiled, Counts, counted
 from decomp.benchmarking.records import Case, Row
 from decomp.benchmarking.workload import Variant, Workload, exact_outputs, task, tensors
 
-SHARE_OF_MEMORY = 0.4
+SHARE_OF_MEMORY = 0.15
 """Of the machine's memory: a variant that would hold more does not run."""
 
 

@@ -76,13 +76,21 @@ def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False
     for number, (case, workload) in enumerate(left):
         if progress is not None:
             progress(number, total, str(case), _rest(plan, results, began, expected))
-        if path is not None:
-            replace(results, running=case).save(path)
-        results = results.with_case(*_case(plan, case, workload, results))
-        if path is not None:
-            results.save(path)
+        results = _measured(plan, case, workload, results, path)
     if progress is not None:
         progress(total, total, "done", 0.0)
+    return results
+
+
+def _measured(plan: Plan, case: Case, workload: Workload, results: Results, path: Path | None) -> Results:
+    """The results with one more case. The file says what runs, so that a death is seen; an interrupt is none."""
+    if path is not None:
+        replace(results, running=case).save(path)
+    try:
+        results = results.with_case(*_case(plan, case, workload, results))
+    finally:
+        if path is not None:
+            results.save(path)
     return results
 
 
