@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from decomp.benchmarking.records import Attribution, Results, Row
 
@@ -36,19 +37,26 @@ def ratios(rows: Sequence[Row], path: Path, compiled: bool) -> Path:
     """Ratio by workload and size, quartiles as bars: a panel a variant, logarithmic."""
     variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, compiled)]
     names = list(dict.fromkeys(row.case.name for row in rows))
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(names)), layout="constrained")
-    panels = figure.subplots(1, len(variants), sharey=True, sharex=True, squeeze=False)[0]
+    columns = min(4, len(variants))
+    lines = -(-len(variants) // columns)
+    figure = Figure(figsize=(WIDTH, 1.0 + lines * (0.5 + 0.3 * len(names))), layout="constrained")
+    grid = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False)
+    panels = grid.ravel()
     for axes, variant in zip(panels, variants):
         _ratio_panel(axes, [row for row in rows if row.variant == variant], names, compiled)
-        axes.set_title(variant.removesuffix(", compiled"), fontsize=10)
-    panels[0].set_yticks(range(len(names)), names, fontsize=9)
+        axes.set_title(variant.removesuffix(", compiled"), fontsize=9)
+    for axes in panels[len(variants) :]:
+        axes.set_axis_off()
+    for first in grid[:, 0]:
+        first.set_yticks(range(len(names)), names, fontsize=8)
     panels[0].invert_yaxis()
+    _ratio_scale(panels[0], [row for row in rows if row.variant in variants], compiled)
     base = "the compiled original" if compiled else "the original, eager"
     what = "Compiled by Inductor" if compiled else "Eager"
-    figure.suptitle(f"{what}: time of the lowered program over that of {base}", fontsize=11)
-    figure.supxlabel("ratio (1: as fast; to the right: slower), quartiles of the rounds", fontsize=9)
+    scale = "1×: as fast, to the right: slower; bars are quartiles of the rounds"
+    figure.suptitle(f"{what}: time of the lowered program over that of {base}\n({scale})", fontsize=10)
     handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(list(handles.values()), list(handles), loc="outside lower right", ncols=4, fontsize=9, frameon=False)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     figure.savefig(path, dpi=DPI)
     return path
 
@@ -71,13 +79,18 @@ def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], compiled
         label = {"whole": "model"}.get(size, size)
         axes.errorbar(middle, places, xerr=errors, fmt="o", markersize=4, color=COLOURS.get(size), label=label)
     axes.axvline(1, color="0.4", linewidth=0.8)
-    axes.set_xscale("log")
+    axes.grid(True, axis="x", alpha=0.3)
+
+
+def _ratio_scale(axes: Axes, rows: Sequence[Row], compiled: bool) -> None:
+    """The scale of all panels, by the medians: a round that was disturbed reaches out of the picture."""
     ratios = [one.median for row in rows if (one := row.to_compiled if compiled else row.to_baseline) is not None]
-    if ratios:  # a round that was disturbed reaches out of the picture
-        axes.set_xlim(min(0.5, *ratios) / 1.3, max(2.0, *ratios) * 1.3)
+    low, high = min(0.5, *ratios) / 1.2, max(2.0, *ratios) * 1.2
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,)))
     axes.xaxis.set_major_formatter(_ratio_text)
     axes.xaxis.set_minor_formatter("")
-    axes.grid(True, axis="x", which="both", alpha=0.2)
 
 
 def _ratio_text(value: float, position: float) -> str:

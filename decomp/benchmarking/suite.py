@@ -123,7 +123,8 @@ def _crashed(results: Results, plan: Plan) -> Results:
 def _case(plan: Plan, case: Case, workload: Workload, results: Results) -> tuple[list[Row], list[Attribution]]:
     try:
         setup = Setup(case, plan.device, plan.effort, plan.seed, results.machine)
-        rows = measured(setup, workload, plan.variants)
+        chosen = [v for v in plan.variants if not (v.expanded and workload.family == "model")]
+        rows = measured(setup, workload, chosen)
     except Exception as error:  # a workload that cannot be made is a row, too
         return [Row(case, plan.variants[0].name, error=said(error))], []
     finally:

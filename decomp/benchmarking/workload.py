@@ -49,6 +49,8 @@ class Variant:
     """Ops that stay though the target does not know them."""
     compiled: bool = False
     """Whether `torch.compile` has it."""
+    expanded: bool = False
+    """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
     """What is done to the lowered module before it runs."""
 
@@ -70,7 +72,7 @@ def variants(
     has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so."""
     eager = [Variant("fused")]
     for target in targets:
-        eager.append(Variant(target.name, target))
+        eager.append(Variant(target.name, target, expanded=_lacks(target, products)))
         if _lacks(target, products):
             eager.append(_keeping(target, products))
     named = [Variant("fused, compiled", compiled=True)]

@@ -1,6 +1,6 @@
 """Workloads: op families at three sizes and whole models, to be run as they are and lowered. Sizes are in elements of
 the largest tensor: tens of thousands (it fits the first caches, calls cost more than arithmetic), a quarter of a
-million to a million, and tens of millions (memory decides)."""
+million to a million, and several millions (memory decides)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _attention(masked: bool, size: str) -> Example:
     return Function(F.scaled_dot_product_attention), (*inputs, mask)
 
 
-IMAGE: Mapping[str, tuple[int, int, int]] = {"small": (1, 8, 32), "medium": (2, 16, 96), "large": (8, 32, 224)}
+IMAGE: Mapping[str, tuple[int, int, int]] = {"small": (1, 8, 32), "medium": (2, 16, 96), "large": (4, 32, 128)}
 """Batch, channels, edge."""
 
 
