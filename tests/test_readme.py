@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import decomp
+from decomp.benchmarking.records import Results
+from decomp.benchmarking.table import summary
 from decomp.cli import app
 from decomp_rules import RULES
 
@@ -68,3 +70,13 @@ def test_what_is_declared_to_be_out_of_reach_is_listed():
 def test_the_table_is_the_one_that_was_measured():
     table = (ROOT / "benchmarks" / "results" / "rules.md").read_text().partition("\n\n")[2].strip()
     assert table in README
+
+
+def test_the_run_time_table_is_the_one_that_was_measured():
+    results = Results.load(ROOT / "benchmarks" / "results" / "fused_vs_primitive.json")
+    assert "\n".join(summary(results)) in README
+
+
+def test_the_plots_that_are_shown_exist():
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(shown) >= 3 and [path for path in shown if not (ROOT / path).exists()] == []
