@@ -20,7 +20,8 @@ import typer
 
 import decomp
 from decomp import frontends
-from decomp.terminal import Unusable, first_line
+from decomp.errors import first_line
+from decomp.terminal import Unusable
 
 MODEL = "A .pt2 file, package.module:callable (it returns a module and example inputs), or the name of a sample."
 TARGET = "The name of a target that ships with the project, or a .toml file."

@@ -4,16 +4,13 @@ inputs are plain tensors of fixed sizes, a Python signature and one look at the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from decomp.calls import metadata
-from decomp.errors import InputMismatch
+from decomp.input_checks import InputCheck
 
 
 def unlifted(program: ExportedProgram) -> fx.GraphModule:
@@ -56,17 +53,4 @@ def _made_plain(module: fx.GraphModule, shapes: dict[str, torch.Size], out: pytr
         hooks.clear()
     for more in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
         more.clear()
-    module.register_forward_pre_hook(_ShapeCheck(tuple(shapes), tuple(shapes.values())), with_kwargs=True)
-
-
-class _ShapeCheck:
-    """Sizes are part of what was lowered: with others, results would be wrong without a word."""
-
-    def __init__(self, names: Sequence[str], shapes: Sequence[torch.Size]) -> None:
-        self.names, self.shapes = names, shapes
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        given = (*args, *(kwargs[name] for name in self.names[len(args) :] if name in kwargs)) if kwargs else args
-        for name, expected, value in zip(self.names, self.shapes, given):
-            if value.shape != expected:
-                raise InputMismatch(name, tuple(expected), tuple(value.shape))
+    module.register_forward_pre_hook(InputCheck(list(shapes), list(shapes.values())), with_kwargs=True)

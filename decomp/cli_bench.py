@@ -23,6 +23,7 @@ from decomp.benchmarking.comparing import compared, in_both
 from decomp.benchmarking.records import Results
 from decomp.benchmarking.table import document, heading, summary
 from decomp.benchmarking.workload import MODES, Workload, variants
+from decomp.calling import unlifted
 from decomp.terminal import Unusable, failing, show
 
 NAMES = "Workloads by name (softmax, GPT-2), or your own model as package.module:callable; by default the whole suite."
@@ -117,7 +118,7 @@ def _made(name: str) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
         program = load_model(name)
         if program.example_inputs is None or program.example_inputs[1]:
             raise Unusable(f"{name} has to come with example inputs, by position")
-        return program.module(check_guards=False), tuple(program.example_inputs[0])
+        return unlifted(program), tuple(program.example_inputs[0])
 
     return build
 

@@ -185,3 +185,8 @@ def located(function: Any) -> str:
     if code is None:
         return "built in"
     return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its name if it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

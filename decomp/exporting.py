@@ -21,7 +21,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from decomp.errors import CaptureError, NotLowered
+from decomp.errors import CaptureError, NotLowered, first_line
 
 Infer = Callable[[fx.Node], Any]
 """What a call gives, on the metadata of its arguments; None if nobody knows."""
@@ -57,12 +57,6 @@ def lacks_data(error: BaseException | None) -> bool:
     """Whether PyTorch cannot run an op on fake tensors because it reads their data (as torch 2.13 says it)."""
     kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
     return isinstance(error, kinds) or "its data is not allocated" in str(error)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, or its name if it says nothing."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def refuse_lazy(model: nn.Module) -> None:

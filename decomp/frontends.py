@@ -20,8 +20,8 @@ from decomp.aliases import METADATA_WRITES
 from decomp.appending import copied
 from decomp.calling import unlifted
 from decomp.calls import metadata
-from decomp.errors import CaptureError, NotLowered
-from decomp.exporting import Infer, export, first_line, lacks_data, refuse_lazy
+from decomp.errors import CaptureError, NotLowered, first_line
+from decomp.exporting import Infer, export, lacks_data, refuse_lazy
 from decomp.inplace import method_name
 from decomp.rebuild_exported import rebuild_exported
 

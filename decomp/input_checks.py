@@ -20,7 +20,8 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     expected = [_expected(node) if _reaches(node, derived) else None for node in inputs]
     if any(each is not None for each in expected):
         names = [str(node.target) for node in inputs]
-        module.register_forward_pre_hook(_InputCheck(names, expected), with_kwargs=True)
+        codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
+        module.register_forward_pre_hook(InputCheck(names, expected, codegen), with_kwargs=True)
 
 
 def _expected(node: fx.Node) -> Any:
@@ -51,14 +52,17 @@ def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
     return False
 
 
-class _InputCheck:
-    """Compares the inputs of each call with what the program was lowered for."""
+class InputCheck:
+    """Compares the inputs of each call with what the program was lowered for: shapes, or values of numbers; None is not
+    looked at. `codegen`: of a program that takes trees, which come in flat."""
 
-    def __init__(self, names: Sequence[str], expected: Sequence[Any]) -> None:
-        self.names, self.expected = names, expected
+    def __init__(
+        self, names: Sequence[str], expected: Sequence[Any], codegen: fx.graph._PyTreeCodeGen | None = None
+    ) -> None:
+        self.names, self.expected, self.codegen = names, expected, codegen
 
-    def __call__(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        given = self._by_name(module, args, kwargs)
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = self._by_name(args, kwargs)
         for name, expected in zip(self.names, self.expected):
             if expected is None or name not in given:
                 continue
@@ -69,8 +73,7 @@ class _InputCheck:
             elif isinstance(found, torch.Tensor) or type(found) is not type(expected) or found != expected:
                 raise InputMismatch(name, expected, found, "value")
 
-    def _by_name(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        codegen = getattr(getattr(module, "graph", None), "_codegen", None)
-        if isinstance(codegen, fx.graph._PyTreeCodeGen):
-            return dict(zip(self.names, codegen.process_inputs(*args, **kwargs)))
+    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if self.codegen is not None:
+            return dict(zip(self.names, self.codegen.process_inputs(*args, **kwargs)))
         return {**dict(zip(self.names, args)), **kwargs}

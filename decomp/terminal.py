@@ -14,6 +14,7 @@ from rich.text import Text
 import typer
 
 import decomp
+from decomp.errors import first_line
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
@@ -60,11 +61,6 @@ def _code(error: Exception) -> int:
 
 def _blockers(error: Exception) -> list[dict[str, Any]]:
     return [asdict(blocker) for blocker in error.blockers] if isinstance(error, decomp.NotLowered) else []
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, or its name if it says nothing."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _console(stderr: bool = False) -> Console:

@@ -37,7 +37,7 @@ def attributed(case: Case, variant: str, source: fx.GraphModule, lowering: Lower
         seconds[label] += taken["lowered"][node.name]
         nodes[label] += 1
     for node in _calls(source.graph):
-        label = f"{_collapsed(module_path(node.meta.get('nn_module_stack')))}{_op(spelled(node.target))}"
+        label = _label(module_path(node.meta.get("nn_module_stack")), spelled(node.target))
         before[label] += taken["source"][node.name]
         calls[label] += 1
     shares = [
@@ -52,7 +52,11 @@ def labelled(origin: Provenance | None) -> str:
     """What a node's time is booked on."""
     if origin is None:
         return "(bookkeeping)"
-    return f"{_collapsed(origin.module)}{_op(origin.op)}"
+    return _label(origin.module, origin.op)
+
+
+def _label(module: str, op: str) -> str:
+    return f"{_collapsed(module)}{_op(op)}"
 
 
 def _collapsed(module: str) -> str:

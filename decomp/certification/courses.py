@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from decomp import errors
 from decomp.certification.certificate import GOOD, OF_PRIMS, Way
 from decomp.certification.results import MismatchedResults, Refused, as_predicted
 from decomp.certification.sources import content_hash
@@ -114,5 +115,5 @@ def _is_of_prims(error: Exception) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    """What an error says, in a line that is not too long."""
+    return errors.first_line(error)[:200]
