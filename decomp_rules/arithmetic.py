@@ -200,12 +200,12 @@ def signbit_by_reciprocal(x: Tensor) -> Tensor:
 
 @register(aten.copysign)
 def copysign(x: Tensor, other: Any) -> Tensor:
-    """|x| with the sign of other; the gradient flips where the sign does, and is 0 at 0."""
+    """|x| with the sign of other; the gradient flips where the sign does, is 0 at 0, and NaN at NaN and infinity."""
     dtype = promoted(x, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     x = cast(x, dtype)
     other = constant(x, other) if is_scalar(other) else cast(other, dtype)
-    magnitude = torch.abs(x)
+    magnitude = torch.where(x == x, torch.abs(x), x * x)
     return torch.where(torch.signbit(other), torch.neg(magnitude), magnitude)
 
 
@@ -249,16 +249,26 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     has none."""
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
     x = cast(x, dtype)
+    if not (min is None or is_scalar(min) or max is None or is_scalar(max)):
+        return _between(x, cast(min, dtype), cast(max, dtype))
     if dtype.is_floating_point:
         x = torch.where(x == x, x, x.detach())
-    if min is not None and max is not None and not is_scalar(min):
-        # PyTorch gives the lower bound no gradient where both are equal.
-        min = torch.where(min < max, min, min.detach()) if min.is_floating_point() else min
     if min is not None:
         x = _bounded(x, min, operator.lt)
     if max is not None:
         x = _bounded(x, max, operator.gt)
     return x
+
+
+def _between(x: Tensor, least: Tensor, most: Tensor) -> Tensor:
+    """The same for bounds that are data. PyTorch gives the lower bound no gradient where both are equal, and the upper
+    one its own even where x or the lower bound is NaN."""
+    if not x.is_floating_point():
+        return _bounded(_bounded(x, least, operator.lt), most, operator.gt)
+    lower = torch.where(least < most, least, least.detach())
+    bounded = _bounded(_bounded(x, lower, operator.lt), most, operator.gt)
+    missing = x.detach() + least.detach() + torch.where((most < x) | (most < least), most, 0.0)
+    return torch.where((x == x) & (least == least), bounded, missing)
 
 
 def _bounded(x: Tensor, bound: Any, beyond: Callable[[Any, Any], Tensor]) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.normalization import Gradients, affine, all_but_channel, per_channel, standardised
+from decomp_rules.normalization import Gradients, affine, all_but_channel, per_channel
 from decomp_rules.operands import cast, wide
+from decomp_rules.reduction import moments
 
 RULES = Rules()
 register = RULES.register
@@ -150,8 +151,8 @@ def miopen_batch_norm_backward(
 @register(aten.batch_norm_stats)
 def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The mean of each channel and 1 / √(var + ε), at least in float32."""
-    _, mean, rstd = standardised(wide(x), all_but_channel(x), eps)
-    return mean.flatten(), rstd.flatten()
+    variance, mean = moments(x, all_but_channel(x), False, None, False)
+    return mean, torch.rsqrt(variance + eps)
 
 
 @register(aten.batch_norm_elemt)

@@ -170,7 +170,9 @@ class _Measurement:
         here = what.sample.with_tensors(inputs.tensors)
         if what.dtype is torch.float64 and function is not None and what.sample.exact == "float64":
             self.references[name] = f"mpmath with 140 bits, at {MP_POINTS} points"
-            reference = Reference(here, function, Exact(exact[0].high.clone(), torch.zeros_like(exact[0].high)))
+            high = exact[0].high.clone()
+            parts = Exact(high, torch.zeros_like(high), torch.zeros_like(high, dtype=torch.bool))
+            reference = Reference(here, function, parts)
             reference.refined(range(own[0].numel()))
             return Comparison(what, inputs, own, [reference.exact])
         documented = what.sample.documented is not None
@@ -190,6 +192,8 @@ class _Measurement:
             return Comparison(what, inputs, own, exact)
         self.references[name] += ", its worst points by mpmath" if function else ""
         if function is None:
+            if inputs.ill_conditioned and not what.pointwise:
+                exact = [_resolved(e, inputs) for e in exact]
             return Comparison(what, inputs, own, exact)
         exact = [replace(exact[0], unknown=torch.zeros(exact[0].high.shape, dtype=torch.bool))]
         return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]))
@@ -280,6 +284,15 @@ def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> E
     for other in others if len(apart) == 1 else ():
         unknown |= kinds(own) != kinds(other)
     return replace(exact, unknown=unknown)
+
+
+def _resolved(exact: Exact, inputs: Inputs) -> Exact:
+    """Exact results, unknown where all that is left of the inputs is what float64 rounds away of them."""
+    sizes = [t.abs().max().double() for t in inputs.tensors if t.is_floating_point() and t.numel()]
+    if not sizes or not exact.high.is_floating_point() or not exact.high.numel():
+        return exact
+    lost = exact.high.abs().max() < 2.0**-52 * max(sizes)
+    return replace(exact, unknown=torch.ones_like(exact.high, dtype=torch.bool)) if bool(lost) else exact
 
 
 def _thinned(inputs: Inputs) -> Inputs:

@@ -67,6 +67,9 @@ class Reference:
                 unanswered = True
                 continue
             high, low = value
+            if not high:  # it rounds to zero but is none: its sign only tells where it came from
+                self._leave_out(i)
+                continue
             before = float(self.exact.high[i])
             changed |= abs(high - before) > abs(before) * 2.0**-40
             self.exact.high[i] = high
@@ -78,11 +81,16 @@ class Reference:
     def forget(self, indices: Iterable[int]) -> None:
         """Leave points out that mpmath has not computed: they are compared with nothing."""
         for i in indices:
-            if i not in self.known and self.exact.unknown is not None:
-                self.exact.unknown[i] = True
+            if i not in self.known:
+                self._leave_out(i)
+
+    def _leave_out(self, index: int) -> None:
+        if self.exact.unknown is not None:
+            self.exact.unknown[index] = True
 
     def at(self, index: int) -> tuple[float, float] | None:
-        """The exact value at a point as the sum of two float64; None where mpmath has no word."""
+        """The exact value at a point as the sum of two float64, both 0 of one below them; None where mpmath has no
+        word."""
         if self.function is None:
             return None
         import mpmath
@@ -112,5 +120,7 @@ def _split(value: Any, mpmath: Any) -> tuple[float, float] | None:
     if isinstance(value, mpmath.mpc):
         return None
     high = float(value)
+    if value and not high:
+        return 0.0, 0.0
     # mpmath has no negative zero, and leaves infinities to the op's own kernel.
     return (high, float(value - mpmath.mpf(high))) if high and abs(high) < float("inf") else None

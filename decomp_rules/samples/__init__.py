@@ -62,7 +62,10 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         overloads = [getattr(op, each) for each in op.overloads() if "out" not in each]
         guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
         found = (guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
-        return tuple(replace(guess, domain=kernels.domain_of(guess.overload)) for guess in found)
+        return tuple(
+            replace(guess, domain=kernels.domain_of(guess.overload), leeway=leeway_of(name, guess.args, guess.kwargs))
+            for guess in found
+        )
 
 
 def _seeded(make: Callable[[], tuple[Sample, ...]]) -> tuple[Sample, ...]:

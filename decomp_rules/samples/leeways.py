@@ -198,9 +198,16 @@ def _unless_failed(call: Sample, found: Results) -> Results:
     return [*map(kept, found[:-1]), info]
 
 
-def _one_infinity(call: Sample, found: Results) -> Results:
-    """Complex numbers whose infinities are all one, in whatever part they are (C99, annex G)."""
-    return [_with_one_infinity(z) if z.is_complex() else z for z in found]
+def _products(call: Sample, found: Results) -> Results:
+    """Complex numbers that a product of complex numbers is part of, be it one by an alpha or an inverse: their
+    infinities are all one, in whatever part they are (C99, annex G), and the signs of their zeros are open, for in
+    PyTorch's vectorised and scalar kernels, and those of complex64 and complex128, they differ."""
+    return [_without_sign_of_zero(_with_one_infinity(z)) if z.is_complex() else z for z in found]
+
+
+def _signs(call: Sample, found: Results) -> Results:
+    """Complex numbers whose zeros have a sign that differs between PyTorch's vectorised and scalar kernels."""
+    return [_without_sign_of_zero(z) if z.is_complex() else z for z in found]
 
 
 def _with_one_infinity(z: Tensor) -> Tensor:
@@ -219,6 +226,46 @@ def _of_finite_rows(call: Sample, found: Results) -> Results:
     """Distances of rows, but of infinite ones, where the op takes one infinity from another."""
     x, y = (t.detach().isinf().any(-1) for t in call.tensors[:2])
     return [torch.where(x.unsqueeze(-1) | y.unsqueeze(-2), 0.0, found[0])]
+
+
+# What depends on the order of operations: PyTorch documents that intermediate results may overflow ("Numerical
+# accuracy", extremal values)
+
+
+def _unless_overflowing(call: Sample, found: Results) -> Results:
+    """x + value · y · z, but where the product of finite numbers overflows: one rounding of all may bring it back."""
+    y, z = (t.detach() for t in call.tensors[1:3])
+    product = y * _given(call, 3, "value", 1) * z
+    over = y.isfinite() & z.isfinite() & ~product.isfinite()
+    return _products(call, [torch.where(over, 0, t) for t in found])
+
+
+def _from_either_end(call: Sample, found: Results) -> Results:
+    """x + w · (y − x), but where y − (1 − w) · (y − x) is of another kind, a zero of the other sign among them, or the
+    step is subnormal and part of it vanishes."""
+    x, y = (t.detach() for t in call.tensors[:2])
+    weight = call.args[2].detach() if isinstance(call.args[2], Tensor) else call.args[2]
+    near, far = x + weight * (y - x), y - (1 - weight) * (y - x)
+    gap, (result,) = (y - x).abs(), found
+    known = _alike(near, far) & ((gap == 0) | (gap >= torch.finfo(result.dtype).tiny))
+    return _products(call, [torch.where(known, result, 0)])
+
+
+def _alike(x: Tensor, y: Tensor) -> Tensor:
+    """Where both are finite and no zeros, or the same."""
+    if x.is_complex():
+        return _alike(x.real, y.real) & _alike(x.imag, y.imag)
+    ordinary = x.isfinite() & y.isfinite() & (x != 0) & (y != 0)
+    return ordinary | (x.isnan() & y.isnan()) | (x == y) & (torch.signbit(x) == torch.signbit(y))
+
+
+# What a NaN is like
+
+
+def _of_ordered(call: Sample, found: Results) -> Results:
+    """Nothing of NaN, whose sign is that of the processor which made it."""
+    missing = call.tensors[-1].detach().isnan() if call.tensors[1:] else call.tensors[0].isnan()
+    return [torch.where(missing, False if t.dtype is torch.bool else torch.abs(t), t) for t in found]
 
 
 _MODES = _pointing(_argument(1, "dim"))
@@ -244,6 +291,10 @@ LEEWAYS: Mapping[str, Leeway] = {
         name: Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
         for name in "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax".split()
     },
+    "addcmul": Leeway(_unless_overflowing),
+    "lerp": Leeway(_from_either_end),
+    "signbit": Leeway(_of_ordered),
+    "copysign": Leeway(_of_ordered),
     "_linear_cross_entropy_batch_chunked_no_reduction": Leeway(_counted),
     "_ctc_loss": Leeway(_while_running),
     "_cdist_forward": Leeway(_without_lost_nan),
@@ -259,11 +310,12 @@ LEEWAYS: Mapping[str, Leeway] = {
     },
     **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
     **{
-        name: Leeway(_one_infinity)
+        name: Leeway(_products)
         for name in (
-            "mul div true_divide reciprocal square pow float_power lerp addcmul addcdiv silu prod logaddexp logaddexp2 "
-            "logcumsumexp"
+            "add sub rsub mul div true_divide reciprocal rsqrt square pow float_power addcdiv sigmoid silu sinc "
+            "prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
+    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""
