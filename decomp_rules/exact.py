@@ -129,9 +129,9 @@ _SEVERAL: dict[str, Function] = {
         if approximate == "none"
         else x / (1 + m.exp(-2 * m.sqrt(2 / m.pi) * (x + m.mpf(0.044715) * x**3))) if abs(x) < 100 else None
     ),
-    "special_zeta": lambda m, x, q: m.zeta(x, q) if 1.01 < x < 60 and 1e-3 < q < 1e3 else None,
-    "polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x < 1e4 and n < 10 else None,
-    "special_polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x < 1e4 and n < 10 else None,
+    "special_zeta": lambda m, x, q: m.zeta(x, q) if 1.01 < x < 60 and 1e-3 < q else None,
+    "polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x and n < 10 else None,
+    "special_polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x and n < 10 else None,
     "special_gammainc": lambda m, a, x: m.gammainc(a, 0, x, regularized=True) if 0 < a < 200 and 0 < x < 300 else None,
     "special_gammaincc": lambda m, a, x: m.gammainc(a, x, regularized=True) if 0 < a < 200 and 0 < x < 300 else None,
     "igamma": lambda m, a, x: m.gammainc(a, 0, x, regularized=True) if 0 < a < 200 and 0 < x < 300 else None,

@@ -89,16 +89,17 @@ def test_incomplete_gamma_in_double() -> None:
     a, x = ([pair[i] for pair in pairs] for i in (0, 1))
     tensors = torch.tensor(a, dtype=torch.float64), torch.tensor(x, dtype=torch.float64)
     for function, limits in ((special.gammainc, (0, None)), (special.gammaincc, (None, mpmath.inf))):
-        exact = [float(mpmath.gammainc(p, *(y if limit is None else limit for limit in limits), regularized=True))
-                 for p, y in pairs]
+        exact = [
+            float(mpmath.gammainc(p, *(y if limit is None else limit for limit in limits), regularized=True))
+            for p, y in pairs
+        ]
         found = lowered(function, *tensors)(*tensors)
         torch.testing.assert_close(found, torch.tensor(exact, dtype=torch.float64), rtol=2e-14, atol=0)
 
 
 @pytest.mark.parametrize("function", [torch.lgamma, torch.digamma, derivative(2), derivative(3)])
 def test_edges_are_those_of_the_op(function: Any) -> None:
-    x = EDGES if function in (torch.lgamma, torch.digamma) else EDGES[~EDGES.isinf()]
-    torch.testing.assert_close(lowered(function, x)(x), function(x), rtol=1e-5, atol=1e-37, equal_nan=True)
+    torch.testing.assert_close(lowered(function, EDGES)(EDGES), function(EDGES), rtol=1e-5, atol=1e-37, equal_nan=True)
     whole = torch.arange(-3, 12)
     torch.testing.assert_close(lowered(function, whole)(whole), function(whole), rtol=1e-5, atol=1e-6, equal_nan=True)
 
@@ -114,6 +115,26 @@ def test_edges_of_functions_of_two_numbers(function: Any) -> None:
 def test_a_pole_of_the_trigamma_function_is_as_high_as_the_kernel_has_it() -> None:
     x = torch.tensor([-1.0, -5.0, 0.0])
     torch.testing.assert_close(lowered(derivative(1), x)(x), torch.polygamma(1, x), rtol=1e-5, atol=0)
+
+
+def test_orders_so_huge_that_their_powers_overflow() -> None:
+    order = torch.tensor([1.2e13, 1.7e13, 1e14, 4180457.0, 15572453.0, 2e22])
+    q = torch.tensor([1.003, 5.3, 1.1, -3.64e-5, -337.75, -0.46])
+    torch.testing.assert_close(lowered(special.zeta, order, q)(order, q), special.zeta(order, q), equal_nan=True)
+
+
+def test_zeta_next_to_a_zero_has_the_digits_of_its_terms() -> None:
+    order, q = torch.tensor([3.0]), torch.tensor([-0.495735854])
+    assert (lowered(special.zeta, order, q)(order, q) - special.zeta(order.double(), q.double())).abs() < 2e-7
+
+
+@pytest.mark.parametrize("function", [derivative(1), derivative(2), derivative(3), lambda x: special.zeta(3.0, x)])
+def test_slopes_at_poles_and_next_to_them_are_those_of_the_op(function: Any) -> None:
+    x = torch.tensor([0.0, -0.0, -1.0, -7.0, 1e-30, 1e-8, -1e-7, -0.99999857, 1e30, -math.inf])
+    slopes = []
+    for way in (function, lowered(function, x.requires_grad_())):
+        slopes += torch.autograd.grad(way(x).sum(), x)
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-5, atol=0)
 
 
 def test_gradients() -> None:
