@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, constant, is_scalar, same_size
+from decomp_rules.operands import cast, constant, is_scalar, same_size, wide
 from decomp_rules.reduction import known_empty
 
 RULES = Rules()
@@ -68,10 +68,12 @@ def view_as_real_by_bits(x: Tensor) -> Tensor:
 
 @register(aten.view_as_real)
 def view_as_real_by_turning(x: Tensor) -> Tensor:
-    """(Re z, Re −iz). Exact, but Im is NaN where Re is not finite, and may lose the sign of a zero where Re ≥ 0."""
-    # The code of a graph would spell this number −1j, whose real part is −0.
-    minus_i = torch.tensor(complex(0.0, -1.0), dtype=x.dtype, device=x.device)
-    return torch.stack([real_part(x), real_part(x * minus_i)], -1)
+    """(Re z, Re −iz). Exact, but Im is NaN where Re is not finite: a target that only multiplies mixes the two."""
+    # (Re z − 1)·(±0) is −0 for the right sign, and then −iz has the imaginary part, of a zero its sign too.
+    ahead = x + torch.tensor(complex(-1.0, -0.0), dtype=x.dtype, device=x.device)
+    turns = torch.tensor([complex(-0.0, -1.0), complex(0.0, -1.0)], dtype=x.dtype, device=x.device)
+    turn = torch.take(turns, torch.lt(real_part(ahead.detach()), 0).to(torch.int64))
+    return torch.stack([real_part(x), real_part(ahead * turn)], -1)
 
 
 @register(aten.real, needs=BY_FOURIER)
@@ -108,50 +110,54 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
     """The second of the transform of (re, 0, 0, im). Exact."""
     if known_empty(real) or known_empty(imag):
         return decline("a Fourier transform needs an element")
-    real, imag = _broadcast(real, imag)
+    dtype = _complex_dtype(real, imag)
+    real, imag = map(wide, _broadcast(real, imag))  # there is no transform of halves
     nothing = torch.zeros_like(real)
     points = torch.stack([real, nothing, nothing, imag], -1)
-    return aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1)
+    return cast(aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1), dtype)
 
 
 @register(aten.complex)
 def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
-    """The bits of the pair read as one number, with the gradient of re + i·im. Exact, but −0 as the real
-    part becomes 0, in complex128 as the imaginary part too; where a part is not finite it has no gradient."""
-    real, imag = _broadcast(real, imag)
-    pairs = torch.stack([real, imag], -1)
-    bits = pairs.view(_complex_dtype(real, imag)).squeeze(-1)
+    """The bits of the pair read as one number, with the gradient of re + i·im. Exact, but for the signs of zeros in
+    complex128; where a part is not finite it has no gradient."""
+    pairs = torch.stack(_broadcast(real, imag), -1)
+    bits = _without_zeros(pairs).view(torch.complex128).squeeze(-1)
     units = torch.tensor([-1, -1j], dtype=torch.complex128, device=real.device)
-    return _carrying(bits, torch.sum(cast(_slope(pairs), torch.complex128) * units, [-1]))
+    slope = torch.sum(cast(_slope(pairs), torch.complex128) * units, [-1])
+    return cast(bits + slope, _complex_dtype(real, imag))
 
 
-@register(aten.complex, needs=(aten.take,))
+@register(aten.complex)
 def complex_by_table(real: Tensor, imag: Tensor) -> Tensor:
-    """What is not finite from a table of sixteen cases, plus re + i·im of the rest. Exact, but a zero may lose its
-    sign."""
-    real, imag = _broadcast(real, imag)
-    (first, real), (second, imag) = _kind_and_rest(real), _kind_and_rest(imag)
+    """What is not finite from a table of sixteen cases, plus re + i·im of the rest. Exact, but for the signs of zeros
+    in complex128; where a part is not finite it has no gradient."""
+    dtype = _complex_dtype(real, imag)
+    (first, real), (second, imag) = map(_kind_and_rest, _broadcast(real, imag))
     table = [complex(a, b) for a in _KINDS for b in _KINDS]
-    constants = torch.tensor(table, dtype=_complex_dtype(real, imag), device=real.device)
+    constants = torch.tensor(table, dtype=torch.complex128, device=real.device)
+    rest = cast(real, torch.complex128) + cast(imag, torch.complex128) * 1j
     # A sum of complex numbers multiplies its second by alpha, which has to be finite.
-    return torch.take(constants, first * len(_KINDS) + second) + _turned(real, imag)
+    return cast(torch.take(constants, first * len(_KINDS) + second) + rest, dtype)
 
 
 _KINDS = (0.0, math.inf, -math.inf, math.nan)
 
 
 def _kind_and_rest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of x among the kinds of numbers, the finite ones first, and x itself if it is finite, else 0."""
+    """The place of x among the kinds of numbers, the finite ones first, and x without zeros if it is finite, else 0."""
     top = torch.finfo(x.dtype).max
     infinite = torch.gt(x, top).to(torch.int64) + torch.lt(x, -top).to(torch.int64) * 2
     kind = infinite + torch.ne(x, x).to(torch.int64) * 3
-    return kind, torch.where(kind == 0, x, 0.0)
+    return kind, torch.where(kind == 0, _without_zeros(x), 0.0)
 
 
-@register(aten.complex)
-def complex_by_turning(real: Tensor, imag: Tensor) -> Tensor:
-    """re + i·im. Exact, but Re is NaN where im is not finite, and the sign of a zero may be lost."""
-    return _turned(real, imag)
+def _without_zeros(x: Tensor) -> Tensor:
+    """x in float64, and for zeros so small a number of their sign that they are zeros again in what x was: so the sign
+    outlives sums and products. Of float64, x."""
+    if x.dtype == torch.float64:
+        return x
+    return cast(x, torch.float64) + torch.where(torch.signbit(x), -1e-60, constant(x, 1e-60, torch.float64))
 
 
 @register(aten.view_as_complex, aten.view_as_complex_copy)
@@ -162,8 +168,9 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar)
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where r is 0, as the op's."""
-    size = torch.where(abs == 0, abs.detach(), abs)
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where the result is, as the op's."""
+    nothing = (abs == 0) & torch.isfinite(angle)
+    size = torch.where(nothing, abs.detach(), abs)
     return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
 
 
@@ -189,22 +196,21 @@ def conj_by_parts(x: Tensor) -> Tensor:
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
 def conj_by_bits(x: Tensor) -> Tensor:
-    """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact, but −0 as the
-    real part becomes 0, in complex128 as the imaginary part too; where a part is not finite it has no gradient."""
+    """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact, but for the signs of zeros in
+    complex128; where a part is not finite it has no gradient."""
     if not x.is_complex():
         return x
-    pairs = torch.stack([x], -1).view(x.dtype.to_real())
+    pairs = _without_zeros(torch.stack([x], -1).view(x.dtype.to_real()))
     signs = torch.tensor([1.0, -1.0], dtype=pairs.dtype, device=x.device)
     slope = cast(_slope(x), torch.complex128)
-    return _carrying((pairs * signs).view(x.dtype).squeeze(-1), slope + real_part(slope) * -2)
+    bits = (pairs * signs).view(torch.complex128).squeeze(-1)
+    return cast(bits + (slope + real_part(slope) * -2), x.dtype)
 
 
 @register(aten._conj, aten._conj_physical, aten._conj_copy)
-def conj_by_difference(x: Tensor) -> Tensor:
-    """2·Re z − z. Exact where 2·Re z is finite."""
-    if not x.is_complex():
-        return x
-    return _mirrored(x)
+def conj_by_turning(x: Tensor) -> Tensor:
+    """Re z − i·Im z, for targets that read no bits. As `view_as_real` and `complex` are there."""
+    return conj_by_parts(x)
 
 
 @register(aten.conj, aten.conj_physical)
@@ -251,24 +257,6 @@ def _slope(x: Tensor) -> Tensor:
     """0 with the gradient of −x; without one where x is not finite."""
     zero = x.detach() + x * -1
     return torch.where(zero != zero, 0.0, zero)
-
-
-def _carrying(value: Tensor, slope: Tensor) -> Tensor:
-    """`value`, bit by bit, with the gradient of `slope`, which is 0 in complex128. A number too small for complex64
-    makes it −0 there, which leaves the imaginary part the sign of its zero; −0 as the real part becomes 0."""
-    if value.dtype != torch.complex128:
-        slope = slope + complex(-1e-60, -1e-60)
-    return value + cast(slope, value.dtype)
-
-
-def _turned(real: Tensor, imag: Tensor) -> Tensor:
-    dtype = _complex_dtype(real, imag)
-    return cast(real, dtype) + cast(imag, dtype) * 1j
-
-
-def _mirrored(x: Tensor) -> Tensor:
-    re = real_part(x)
-    return cast(re + re, x.dtype) + x * -1
 
 
 def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -188,8 +188,8 @@ def _logistic(columns: Columns) -> Columns:
 
 
 def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
-    """Where an op can be asked whose last argument says how many steps its kernel takes, or whose second is a
-    probability; None if everywhere."""
+    """Where an op can be asked whose last argument says how many steps its kernel takes, whose second is a probability,
+    or whose first is a modulus; None if everywhere."""
     name = str(overload)
     if "binary_cross_entropy_with_logits" in name:
         return _logistic
@@ -197,6 +197,8 @@ def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
         return lambda columns: _last(columns, _whole_degree)
     if name.startswith("aten.binary_cross_entropy_with_logits."):
         return _with_probabilities
+    if name.startswith("aten.polar."):
+        return lambda columns: (columns[0].abs(), columns[1])
     if "zeta" in name or "polygamma" in name:
         return lambda columns: _last(columns, _not_far_left)
     return None
