@@ -25,11 +25,11 @@ def scaled_dot_product_attention(
     q, k, v = wide(query), wide(key), wide(value)
     if enable_gqa:
         k, v = repeated_heads(k, q), repeated_heads(v, q)
-    scores = masked(scaled_scores(q, k, scale), attn_mask, is_causal)
-    weights = probabilities(scores, attn_mask)
+    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
+    weights = torch.softmax(scores(q, k, scale, bias, is_causal), -1)
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p, True)
-    return cast(torch.matmul(weights, v), query.dtype)
+    return cast(zero_unless(seen, torch.matmul(weights, v)), query.dtype)
 
 
 @register(aten._scaled_dot_product_attention_math)
@@ -45,7 +45,8 @@ def _scaled_dot_product_attention_math(
     q, k, v = wide(query), wide(key), wide(value)
     if enable_gqa:
         k, v = repeated_heads(k, q), repeated_heads(v, q)
-    weights = probabilities(masked(scaled_scores(q, k, scale), attn_mask, is_causal), attn_mask)
+    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
+    weights = zero_unless(seen, torch.softmax(scores(q, k, scale, bias, is_causal), -1))
     return cast(torch.matmul(weights, v), query.dtype), cast(weights, query.dtype)
 
 
@@ -57,10 +58,7 @@ def _scaled_dot_product_flash_attention_for_cpu(
     """exp(s − lse) v and lse = log Σ exp(s), with the scores s = q kᵀ · scale + mask."""
     if dropout_p > 0.0:
         return decline("the kernel has no dropout")
-    q, k, v = wide(query), wide(key), wide(value)
-    scores = masked(scaled_scores(q, k, scale), attn_mask, is_causal)
-    out = cast(torch.matmul(probabilities(scores, attn_mask), v), query.dtype)
-    return out, logsumexp_or_zero(scores, attn_mask)
+    return attended(query, key, value, attn_mask, is_causal, scale)
 
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu_backward)
@@ -72,8 +70,8 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     if dropout_p > 0.0:
         return decline("the kernel has no dropout")
     grad, q, k, v = wide(grad_out), wide(query), wide(key), wide(value)
-    scores = masked(scaled_scores(q, k, scale), attn_mask, is_causal)
-    p = torch.exp(scores - logsumexp.unsqueeze(-1))
+    bias = bias_of(attn_mask, is_causal, q, k)
+    p = torch.exp(kernel_scores(q, k, scale, bias, is_causal) - logsumexp.unsqueeze(-1))
     along = torch.sum(grad * wide(out), [-1], keepdim=True)
     through = p * (torch.matmul(grad, v.transpose(-2, -1)) - along) * softmax_scale(query, scale)
     grad_query = torch.matmul(through, k)
@@ -95,10 +93,10 @@ def _native_multi_head_attention(
         return decline("only boolean masks")
     sources = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3))
     q, k, v = (split_heads(F.linear(source, weight, bias), num_head) for source, weight, bias in sources)
-    scores = scaled_scores(wide(q), wide(k), None)
+    scored = scores(wide(q), wide(k))
     if mask is not None:
-        scores = torch.where(hidden(mask, scores, mask_type), -math.inf, scores)
-    weights = cast(torch.softmax(scores, -1), query.dtype)
+        scored = torch.where(hidden(mask, mask_type), -math.inf, scored)
+    weights = cast(torch.softmax(scored, -1), query.dtype)
     mixed = torch.matmul(weights, v).transpose(1, 2).flatten(2)
     out = F.linear(mixed, proj_weight, proj_bias)
     if not need_weights:
@@ -138,9 +136,30 @@ def _transformer_encoder_layer_fwd(
     return norm_2(src + feed_forward(src))
 
 
-def scaled_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
-    """q kᵀ · scale, where the scale is 1 / √d unless it is given."""
-    return torch.matmul(q, k.transpose(-2, -1)) * softmax_scale(q, scale)
+def scores(
+    q: Tensor, k: Tensor, scale: float | None = None, bias: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """q kᵀ · scale + bias. The queries are scaled, as they are fewer than the scores, and a bias that all heads share
+    goes into the product: two passes less over what attention spends its time on."""
+    rows, columns = q * softmax_scale(q, scale), k.transpose(-2, -1)
+    if bias is None:
+        return unmasked_or_causal(torch.matmul(rows, columns), is_causal)
+    shared = all(isinstance(size, int) and size == 1 for size in bias.shape[:-2])
+    if not shared or q.dim() < 3 or q.shape[:-2] != k.shape[:-2]:
+        return torch.matmul(rows, columns) + bias
+    bias = bias.flatten(0, -3) if bias.dim() > 3 else bias
+    return torch.baddbmm(bias, rows.flatten(0, -3), columns.flatten(0, -3)).view(*q.shape[:-1], k.shape[-2])
+
+
+def kernel_scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None, is_causal: bool) -> Tensor:
+    """q kᵀ · scale + bias, scaled after the product: rounded as by the kernels, whose log Σ exp is given backward."""
+    scored = torch.matmul(q, k.transpose(-2, -1)) * softmax_scale(q, scale)
+    return unmasked_or_causal(scored, is_causal) if bias is None else scored + bias
+
+
+def unmasked_or_causal(scored: Tensor, is_causal: bool) -> Tensor:
+    """The scores, and −∞ for what comes later, whatever it is: not even a NaN there is seen."""
+    return torch.where(past(scored.shape[-2], scored.shape[-1], scored), scored, -math.inf) if is_causal else scored
 
 
 def softmax_scale(q: Tensor, scale: float | None) -> float:
@@ -151,27 +170,47 @@ def softmax_scale(q: Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(width) if isinstance(width, int) else width**-0.5  # a root of a symbol would guard on it
 
 
-def masked(scores: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
-    """The scores with −∞ where a boolean mask is False, plus a mask of floats, and −∞ above the diagonal if causal."""
-    if is_causal:
-        rows = torch.arange(scores.shape[-2], device=scores.device).unsqueeze(1)
-        scores = torch.where(torch.arange(scores.shape[-1], device=scores.device) <= rows, scores, -math.inf)
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ · scale + mask) v in the dtype of the query, and log Σ exp of the scores, 0 for an empty row."""
+    q, k, v = wide(query), wide(key), wide(value)
+    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
+    scored = kernel_scores(q, k, scale, bias, is_causal)
+    out = cast(zero_unless(seen, torch.matmul(torch.softmax(scored, -1), v)), query.dtype)
+    total = torch.logsumexp(scored, [-1])
+    return out, total if seen is None else zero_unless(seen.squeeze(-1), total)
+
+
+def bias_of(attn_mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
+    """What a mask adds to the scores: itself, or −∞ where a boolean one is False; and −∞ above the diagonal."""
     if attn_mask is None:
-        return scores
-    if attn_mask.dtype == torch.bool:
-        return torch.where(attn_mask, scores, -math.inf)
-    return scores + cast(attn_mask, scores.dtype)
+        return None
+    bias = torch.where(attn_mask, 0.0, -math.inf) if attn_mask.dtype == torch.bool else attn_mask
+    bias = cast(bias, q.dtype)
+    return torch.where(past(q.shape[-2], k.shape[-2], q), bias, -math.inf) if is_causal else bias
 
 
-def probabilities(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
-    """The softmax of the scores; only with a mask can a row be empty, and then it is 0."""
-    return torch.softmax(scores, -1) if attn_mask is None else torch._safe_softmax(scores, -1)
+def past(queries: int, keys: int, like: Tensor) -> Tensor:
+    """Which keys come no later than each query."""
+    return torch.arange(keys, device=like.device) <= torch.arange(queries, device=like.device).unsqueeze(1)
 
 
-def logsumexp_or_zero(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
-    """log Σ exp(s), and 0 for a row that is masked throughout, as the flash kernel has it."""
-    total = torch.logsumexp(scores, [-1])
-    return total if attn_mask is None else torch.where(total == -math.inf, 0, total)
+def opened(bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The bias, 0 in rows that it hides throughout, and the rows that see something, as a column.
+
+    A mask has no heads, as a rule, and the result no keys: to mend empty rows there costs next to nothing, while the
+    scores would have to be read twice more.
+    """
+    if bias is None:
+        return None, None
+    seen = torch.amax(bias.detach(), [-1], True) != -math.inf
+    return torch.where(seen, bias, 0), seen
+
+
+def zero_unless(seen: Tensor | None, rows: Tensor) -> Tensor:
+    """The rows, and 0 in those that see nothing."""
+    return rows if seen is None else torch.where(seen, rows, 0)
 
 
 def repeated_heads(x: Tensor, query: Tensor) -> Tensor:
@@ -186,7 +225,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def hidden(mask: Tensor, scores: Tensor, mask_type: int | None) -> Tensor:
+def hidden(mask: Tensor, mask_type: int | None) -> Tensor:
     """A mask whose True hides, in a shape that broadcasts to the scores: (L, S) for type 0, (B, S) for type 1."""
     if mask_type == 1 and mask.dim() == 2:
         return mask.unsqueeze(1).unsqueeze(1)

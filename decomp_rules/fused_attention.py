@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.attention import logsumexp_or_zero, masked, probabilities, scaled_scores, softmax_scale
+from decomp_rules.attention import attended, bias_of, kernel_scores, softmax_scale
 from decomp_rules.operands import cast, wide
 
 RULES = Rules()
@@ -259,15 +259,6 @@ def _efficient_attention_forward(
     return out.transpose(1, 2), lse, state(query), state(query), query.shape[1], key.shape[1]
 
 
-def attended(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """softmax(s) v and log Σ exp(s), in float32, of the scores s = q kᵀ · scale + bias."""
-    scores = masked(scaled_scores(wide(query), wide(key), scale), bias, is_causal)
-    out = torch.matmul(probabilities(scores, bias), wide(value))
-    return cast(out, query.dtype), logsumexp_or_zero(scores, bias)
-
-
 def gradients(
     grad_out: Tensor,
     query: Tensor,
@@ -281,7 +272,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """With p = exp(s − lse) and t = p (g vᵀ − Σ g out): t k · scale, tᵀ q · scale, pᵀ g, and t summed to the bias."""
     grad, q, k, v = wide(grad_out), wide(query), wide(key), wide(value)
-    p = torch.exp(masked(scaled_scores(q, k, scale), bias, is_causal) - lse.unsqueeze(-1))
+    p = torch.exp(kernel_scores(q, k, scale, bias_of(bias, is_causal, q, k), is_causal) - lse.unsqueeze(-1))
     along = torch.sum(grad * wide(out), [-1], keepdim=True)
     through = p * (torch.matmul(grad, v.transpose(-2, -1)) - along)
     scaled = through * softmax_scale(query, scale)

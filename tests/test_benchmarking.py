@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 import json
+import os
+import resource
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import decomp
-from decomp.benchmarking import attributing, comparing, needs, plots, running, suite, table
+from decomp.benchmarking import attributing, comparing, machine, needs, plots, running, suite, table
 from decomp.benchmarking.accuracy import error_of
 from decomp.benchmarking.clock import Clock, Effort, interleaved
 from decomp.benchmarking.counting import Compiled, counted
@@ -23,7 +25,7 @@ from decomp_rules.samples.workloads import OPS, PRODUCTS, workloads
 CPU = torch.device("cpu")
 ONCE = Effort(warm_up=0, seconds=0.0, least=2, sample=0.0)
 MACHINE = {"processor": "p", "cores": 2, "threads": 1, "vectors": "AVX2", "device": "cpu", "torch": "2.13.0",
-           "python": "3.11", "system": "Linux", "copy": 1e10, "matmul": 1e11}  # fmt: skip
+           "python": "3.11", "system": "Linux", "pages": "kept", "copy": 1e10, "matmul": 1e11}  # fmt: skip
 
 
 class Told(Clock):
@@ -67,6 +69,20 @@ def test_contenders_take_turns_in_an_order_that_changes_after_they_are_warm():
     assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
     assert len({"".join(turn) for turn in turns}) > 1
     assert [len(taken) for taken in timing.taken.values()] == [6, 6, 6]
+
+
+@pytest.mark.skipif(not os.uname().sysname == "Linux", reason="an option of this C library")
+def test_large_tensors_reuse_pages_during_a_run():
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(1 << 24)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with machine.kept_pages() as pages:
+        faults()
+        kept = faults()
+    assert pages == "kept"
+    assert 10 * kept < (1 << 26) // os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_planted_slow_contender_is_seen_within_rounds_though_rounds_differ():

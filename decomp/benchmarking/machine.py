@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
+import ctypes
 import os
 from pathlib import Path
 import platform
@@ -14,8 +17,30 @@ from decomp.benchmarking.clock import Clock, Effort, interleaved
 COPIED = 1 << 26
 """Bytes of the copy: more than caches hold. The buffer is used before, so that no page is touched for the first
 time."""
+MMAP_MAX, TRIM_THRESHOLD = -4, -1
+"""Options of the C library's `mallopt`: how many allocations are mapped on their own, and how much is free before the
+heap shrinks."""
+DEFAULTS = {MMAP_MAX: 65536, TRIM_THRESHOLD: 128 * 1024}
 EDGE = {"cpu": 1024, "cuda": 8192}
 """Of the square matrices of the product, in float32."""
+
+
+@contextlib.contextmanager
+def kept_pages() -> Iterator[str]:
+    """"kept" while the C library keeps memory that is freed, as allocators of accelerators do; "fresh" if it cannot.
+
+    Else each large tensor is mapped anew and each of its pages touched for the first time, at a tenth of the copy's
+    rate, and programs are measured by the number of their large buffers.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is None or not (mallopt(MMAP_MAX, 0) and mallopt(TRIM_THRESHOLD, -1)):
+        yield "fresh"
+        return
+    try:
+        yield "kept"
+    finally:
+        for option, value in DEFAULTS.items():
+            mallopt(option, value)
 
 
 def described(device: torch.device) -> dict[str, Any]:

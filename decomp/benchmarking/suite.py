@@ -3,10 +3,11 @@ with its error and not the end of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import time
+from typing import Any
 
 import torch
 
@@ -64,7 +65,12 @@ def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False
     `resume`: go on with what the file has. A case during which the process died is a row with that error. Raises
     `ValueError` where the file is of another machine, version, seed or number of threads.
     """
-    here = machine.described(plan.device)
+    with machine.kept_pages() as pages:
+        return _run(plan, {**machine.described(plan.device), "pages": pages}, command, path, resume, progress)
+
+
+def _run(plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
+         ) -> Results:  # fmt: skip
     earlier = Results.load(path) if resume and path is not None and path.exists() else None
     if earlier is not None:
         _same(earlier, here, plan.seed, path)
@@ -101,7 +107,7 @@ def _rest(plan: Plan, results: Results, began: float, expected: float) -> float:
     return left * spent / foreseen if foreseen > 0 else left
 
 
-def _same(earlier: Results, here: dict[str, object], seed: int, path: Path | None) -> None:
+def _same(earlier: Results, here: Mapping[str, Any], seed: int, path: Path | None) -> None:
     differ = [f"{name} {earlier.machine.get(name)} -> {value}" for name, value in here.items()
               if earlier.machine.get(name) != value]  # fmt: skip
     if earlier.seed != seed:

@@ -8,6 +8,10 @@ import math
 from decomp.benchmarking.records import Attribution, Results, Row, Spread
 
 SIZES = ("small", "medium", "large", "whole")
+PAGES = {
+    "kept": "what they allocate comes from memory that was used before and is kept.",
+    "fresh": "but the C library gives large tensors back and maps them anew, so that large buffers cost page faults.",
+}
 COLUMNS = (
     "variant", "time", "× fused", "× compiled", "peak memory", "kernels", "must move", "moves", "of limit",
     "ULP max (mean)",
@@ -34,8 +38,9 @@ def heading(results: Results) -> Iterator[str]:
     yield ""
     copy, matmul = m["copy"] / 1e9, m["matmul"] / 1e9
     yield f"Limits measured in this run: copying {copy:.1f} GB/s (read and written), products {matmul:.1f} GFLOP/s."
-    yield "Medians; the variants of a case take turns in one run, in a new order each round, warm: what they allocate"
-    yield "comes from memory that was used before. `products` keeps matrix products, convolutions and embeddings."
+    yield "Medians; the variants of a case take turns in one run, in a new order each round, warm;"
+    yield PAGES[m.get("pages", "fresh")]
+    yield "`products` keeps matrix products, convolutions and embeddings."
 
 
 def summary(results: Results) -> Iterator[str]:
