@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp_rules import exponential
 from decomp_rules.floating import float_math
 from decomp_rules.operands import cast, wide
 
@@ -112,14 +113,22 @@ def mish(x: Tensor) -> Tensor:
 # Exponential below zero: ELU and its kin
 
 
+@register(aten.elu, needs=("expm1",))
+@float_math
+def elu_of_expm1(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. From −1 on down the slope is that of an exponential,
+    as expm1's own, which is its value plus 1, loses its digits there. ≤ 2.5 ULP."""
+    below = torch.where(x > 0, 0.0, _times(x, input_scale))
+    curve = torch.where(below < -1, torch.exp(below) - 1, torch.expm1(below))
+    return torch.where(x > 0, _times(x, scale), _times(curve, alpha * scale))
+
+
 @register(aten.elu)
 @float_math
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. ≤ 2.5 ULP."""
-    positive = x > 0
-    below = torch.where(positive, 0.0, x)
-    curve = torch.expm1(below if input_scale == 1 else below * input_scale)
-    return torch.where(positive, _times(x, scale), _times(curve, alpha * scale))
+    below = torch.where(x > 0, 0.0, _times(x, input_scale))
+    return torch.where(x > 0, _times(x, scale), _times(exponential.expm1(below), alpha * scale))
 
 
 @register(aten.celu)

@@ -50,11 +50,15 @@ def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
         near = torch.clamp(x, -32.0, 32.0)
-        s = torch.sigmoid(tanh_argument(near))
-        slope = math.sqrt(8 / math.pi)
+        u, slope = tanh_argument(near), math.sqrt(8 / math.pi)
         steepness = slope + (3 * slope * 0.044715) * near * near
+        # 1 − s has no digits where s is almost 1.
+        negative = u < 0
+        e = torch.exp(torch.where(negative, u, -u))
+        share = torch.reciprocal(1 + e)
+        s = torch.where(negative, e, 1.0) * share
         # x·0 adds nothing but the kernel's NaN at ∞.
-        return grad * (s + near * steepness * (s * (1 - s)) + x * 0.0)
+        return grad * (s + near * steepness * (e * share * share) + x * 0.0)
     density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
     return grad * (0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * density)
 

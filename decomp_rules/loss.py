@@ -17,6 +17,8 @@ aten = torch.ops.aten
 
 NONE, MEAN, SUM = 0, 1, 2
 """ATen's codes for the reductions."""
+LEAST = 9.999999960041972e-13
+"""What the kernel bounds p (1 − p) by: 10⁻¹² as a float32, also in float64."""
 
 
 @register(aten.mse_loss)
@@ -36,14 +38,15 @@ def l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
 @register(aten.smooth_l1_loss)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
     """c / β (d − ½ c) with d = |x − t| and c = min(d, β): ½ d² / β below β, d − ½ β above, without the square of an
-    infinite distance, whose gradient would be NaN. For β = 0 the op's gradient is −1 where x = t."""
+    infinite distance, whose gradient would be NaN. For β = 0 the op's gradients are −1 where x = t, and NaN at NaN."""
     error = wide(x) - wide(target)
     distance = torch.abs(error)
     if beta > 0:
         bounded = torch.clamp_max(distance, beta)
         distance = (distance - 0.5 * bounded) * (bounded / beta)
     elif beta == 0:
-        distance = torch.where(error == 0, 0 - error, distance)
+        slope = torch.where(error > 0, 1.0, torch.where(error == error, -1.0, math.nan))
+        distance = torch.where(error == 0, (x.detach() - x) + (target.detach() - target), error * slope)
     return reduced(distance, reduction, torch.result_type(x, target))
 
 
@@ -109,12 +112,12 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     the maximum is 10⁻¹² the loss is continued along that slope. The gradient of the target, in the op log(1 − x) −
     log x and infinite at 0 and 1, is that of the logarithms held at −100."""
     p, t = wide(x), wide(target)
-    edge = p * (1 - p) < 1e-12
+    edge = p * (1 - p) < LEAST
     inside = torch.where(edge, 0.5, p)
     outside = torch.where(edge, p, 0.5).detach()
     smooth = (t - 1) * torch.log1p(-inside) - t * torch.log(inside)
     clamped = (t - 1) * torch.clamp(torch.log1p(-outside), min=-100) - t * torch.clamp(torch.log(outside), min=-100)
-    loss = torch.where(edge, clamped - (t - p).detach() * 1e12 * (p - p.detach()), smooth)
+    loss = torch.where(edge, clamped - (t - p).detach() / LEAST * (p - p.detach()), smooth)
     return reduced(loss if weight is None else loss * wide(weight), reduction, x.dtype)
 
 

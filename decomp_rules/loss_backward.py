@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.loss import MEAN, NONE
+from decomp_rules.loss import LEAST, MEAN, NONE
 from decomp_rules.operands import cast, wide
 
 RULES = Rules()
@@ -51,7 +51,7 @@ def binary_cross_entropy_backward(grad_output: Tensor, x: Tensor, target: Tensor
                                   reduction: int = MEAN) -> Tensor:
     """(x − t) / max(x (1 − x), 10⁻¹²) w g."""
     p = wide(x)
-    slope = (p - wide(target)) * wide(grad_output) / torch.clamp_min((1 - p) * p, 1e-12)
+    slope = (p - wide(target)) * wide(grad_output) / torch.clamp_min((1 - p) * p, LEAST)
     slope = slope if weight is None else slope * wide(weight)
     return cast(slope / slope.numel() if reduction == MEAN else slope, x.dtype)
 

@@ -283,7 +283,7 @@ def atan2(x: Tensor, other: Tensor) -> Tensor:
     one = constant(x, 1.0)
     diagonal = torch.where(left == below, one, -one)
     quotient = torch.where(torch.logical_and(quotient != quotient, larger == larger), diagonal, quotient)
-    quotient = torch.where(y == y, quotient, y)
+    quotient = torch.where(y == y, quotient, y + x)
     angle = torch.atan(quotient)
     quarter = torch.where(below, -math.pi / 2 * one, math.pi / 2)
     turn = torch.where(left, torch.where(below, -math.pi * one, math.pi), 0.0)

@@ -67,12 +67,12 @@ def test_agrees_with_the_op_and_its_gradient(op: Any, arguments: Any, bound: Any
 def test_error_over_all_float32(op: Any, arguments: Any, bound: float) -> None:
     x = floats(50_000)
     x = x[x.isfinite() & (x > -87)]  # below, what is subnormal on the way has few digits left
-    (rule,) = RULES[op]
-    with Derived():
-        found = rule.function(x, *arguments)
-    error = ulps(found, op(x.double(), *arguments))
-    worst = error.nan_to_num(nan=math.inf).argmax()
-    assert error[worst] <= bound, f"{error[worst]} ULP at {x[worst]}"
+    for rule in RULES[op]:
+        with Derived():
+            found = rule.function(x, *arguments)
+        error = ulps(found, op(x.double(), *arguments))
+        worst = error.nan_to_num(nan=math.inf).argmax()
+        assert error[worst] <= bound, f"{error[worst]} ULP at {x[worst]}"
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -96,18 +96,31 @@ def test_gelu(approximate: str) -> None:
 def test_no_nan_gradient_at_a_finite_input(op: Any, arguments: Any, bound: Any) -> None:
     x = floats(20_000)
     x = x[x.isfinite()]
-    (rule,) = RULES[op]
-    with Derived():
-        found = gradient(rule.function, x, arguments)
-    worse = found.isnan() & ~gradient(op, x, arguments).isnan()
-    assert not worse.any(), f"at {x[worse][:3]}"
+    for rule in RULES[op]:
+        with Derived():
+            found = gradient(rule.function, x, arguments)
+        worse = found.isnan() & ~gradient(op, x, arguments).isnan()
+        assert not worse.any(), f"at {x[worse][:3]}"
 
 
 @pytest.mark.parametrize(("op", "arguments", "bound"), ACTIVATIONS, ids=named)
 def test_nan_and_infinities_come_out_as_from_the_op(op: Any, arguments: Any, bound: Any) -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf])
-    (rule,) = RULES[op]
-    torch.testing.assert_close(rule.function(x, *arguments), op(x, *arguments), equal_nan=True)
+    for rule in RULES[op]:
+        torch.testing.assert_close(rule.function(x, *arguments), op(x, *arguments), equal_nan=True)
+
+
+def test_far_below_zero_the_slope_of_elu_keeps_its_digits() -> None:
+    x = torch.tensor([-17.0, -25.0, -0.5])
+    for rule in RULES[aten.elu.default]:
+        torch.testing.assert_close(gradient(rule.function, x, ()), torch.exp(x), rtol=1e-5, atol=0)
+
+
+def test_the_tanh_form_of_gelu_backward_has_a_gradient_far_out() -> None:
+    x = torch.tensor([5.0, -5.0])
+    slope = gradient(lambda x: activation_backward.gelu_backward(torch.ones(2), x, "tanh"), x, ())
+    exact = gradient(lambda x: aten.gelu_backward(torch.ones(2).double(), x, approximate="tanh"), x.double(), ())
+    torch.testing.assert_close(slope, exact.float(), rtol=1e-4, atol=0)
 
 
 def gradient(function: Callable[..., Tensor], x: Tensor, arguments: Any) -> Tensor:
