@@ -285,8 +285,8 @@ KEYWORDS: dict[str, str] = {
 
 REDUCTIONS: dict[str, int] = {"none": 0, "mean": 1, "sum": 2}
 
-NUMBER_AS_TENSOR: frozenset[str] = frozenset("add sub mul div floor_divide".split())
-"""Ops for which PyTorch takes a Python number as a tensor, although a Scalar overload exists."""
+NUMBER_AS_TENSOR: frozenset[str] = frozenset("add sub mul div floor_divide _conj".split())
+"""Ops for which PyTorch takes a Python number as a tensor."""
 
 
 OWN: frozenset[Any] = frozenset(

@@ -177,7 +177,7 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
 # Conjugates
 
 
-@register(aten._conj, aten._conj_physical)
+@register(aten._conj)
 def conj_of_number(x: Any) -> Tensor:
     """The conjugate of a constant, which backward graphs ask for."""
     if not is_scalar(x):

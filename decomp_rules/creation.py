@@ -212,7 +212,7 @@ def linspace(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None,
     bounds = [bound for bound in (start, end) if not is_scalar(bound)]
     device = bounds[0].device if bounds else device
     dtype = dtype or torch.get_default_dtype()
-    if dtype.is_complex:
+    if dtype.is_complex or any(map(_is_complex, (start, end))):
         return decline("only real dtypes")
     if not dtype.is_floating_point:
         start, end = (_whole(bound) if is_scalar(bound) else bound.to(dtype) for bound in (start, end))
@@ -231,7 +231,7 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.
              device: Any = None) -> Tensor:
     """base to the powers linspace(start, end, steps), in float64."""
     dtype = dtype or torch.get_default_dtype()
-    if dtype.is_complex:
+    if dtype.is_complex or any(map(_is_complex, (start, end))):
         return decline("only real dtypes")
     device = next((bound.device for bound in (start, end) if not is_scalar(bound)), device)
     if not dtype.is_floating_point:
@@ -239,6 +239,10 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.
     start, end = (bound if is_scalar(bound) else bound.to(torch.float64) for bound in (start, end))
     exponents = torch.linspace(start, end, steps, dtype=torch.float64, device=device)
     return torch.pow(base, exponents).to(dtype)
+
+
+def _is_complex(bound: Any) -> bool:
+    return isinstance(bound, complex) if is_scalar(bound) else bool(bound.is_complex())
 
 
 @register(aten.eye)

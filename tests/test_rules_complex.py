@@ -13,7 +13,6 @@ import torch
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.complex_numbers import conj_of_number
 
 INF, NAN = float("inf"), float("nan")
 PLACES = [complex(a, b) for a in (0.0, 1.0, -2.5, INF, -INF, NAN, 1e38, 1e-40) for b in (0.0, -3.0, INF, NAN, 1e-40)]
@@ -178,10 +177,6 @@ def test_numbers_over_tensors_in_a_symbolic_trace() -> None:
     torch.testing.assert_close(decomp.lower(traced, to=targets.tinygrad, args=(z,)).result(z), Over()(z))
 
 
-def test_backward_graphs_may_ask_for_the_conjugate_of_a_number() -> None:
-    assert conj_of_number(1 + 2j).item() == 1 - 2j
-
-
 def test_what_is_infinitely_small_adds_nothing() -> None:
     z, w = torch.tensor([3 + 1j, -INF + 0j]), torch.tensor([-INF + 0j, 3 + 1j])
     for target in TARGETS:
@@ -199,3 +194,30 @@ def test_the_far_ends_of_inverse_functions_are_finite() -> None:
     z = torch.tensor([complex(1.7e38, 3.4e38), complex(-3.4e38, 1.7e38)])
     for function in (torch.asin, torch.acos, torch.asinh, torch.acosh, torch.log2):
         torch.testing.assert_close(lowered(function, "tinygrad", z)(z), function(z), rtol=1e-6, atol=1e-6)
+
+
+def test_a_line_between_complex_numbers_is_complex() -> None:
+    for function in (torch.linspace, torch.logspace):
+        found = lowered(lambda x: x * function(0.5 - 1j, 1 + 2j, 7), "tinygrad", torch.ones(7))(torch.ones(7))
+        torch.testing.assert_close(found, function(0.5 - 1j, 1 + 2j, 7))
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])
+def test_parts_and_numbers_keep_the_signs_of_zeros(target: str) -> None:
+    pairs = torch.tensor([[a, b] for a in (0.0, -0.0, 2.0, -2.0) for b in (0.0, -0.0, 3.0, -3.0)])
+    z, signs = torch.view_as_complex(pairs.clone()), pairs.signbit()
+    assert torch.equal(lowered(lambda z: torch.view_as_real(z) + -0.0, target, z)(z).signbit(), signs)
+    joined = lowered(lambda x: torch.complex(x[:, 0], x[:, 1]), target, pairs)(pairs)
+    assert torch.equal(torch.view_as_real(joined).signbit(), signs)
+    turned = torch.view_as_real(lowered(torch.conj_physical, target, z)(z)).signbit()
+    assert torch.equal(turned, signs ^ torch.tensor([False, True]))
+
+
+def test_a_backward_graph_has_the_conjugate_of_a_number() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("z")
+    number = graph.call_function(torch.ops.aten._conj.default, (2 + 3j,))
+    graph.output(graph.call_function(torch.ops.aten.mul.Tensor, (x, number)))
+    z = torch.tensor([1 - 1j, 3j])
+    low = decomp.lower(torch.fx.GraphModule({}, graph), to=targets.luminal, args=(z,)).result
+    torch.testing.assert_close(low(z), z * (2 - 3j))

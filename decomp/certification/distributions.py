@@ -32,7 +32,12 @@ def _drawn(function: Function, own: Function, tensors: Sequence[torch.Tensor], s
     size = max([1, *(r.numel() for r in expected)])
     rounds = [flat(function(tensors)) for _ in range(min(64, DRAWS // size + 1))]
     held_against(rounds[0], expected)
-    return [torch.cat([r.detach().flatten().double() for r in column]) for column in zip(*rounds)]
+    return [torch.cat([_numbers(r.detach()) for r in column]) for column in zip(*rounds)]
+
+
+def _numbers(drawn: torch.Tensor) -> torch.Tensor:
+    """What was drawn in a row, of complex numbers both parts."""
+    return (torch.view_as_real(drawn.resolve_conj()) if drawn.is_complex() else drawn).flatten().double()
 
 
 def _distance(x: torch.Tensor, y: torch.Tensor) -> float:

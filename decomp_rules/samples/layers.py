@@ -425,7 +425,8 @@ CALLS: Calls = {
         for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout")
     },
     "bernoulli": lambda: ((u(64, 64),), (f(64, 64), 0.3)),
-    **{name: (lambda: (([64, 64],),)) for name in ("rand", "randn")},
+    "rand": lambda: (([64, 64],),),
+    "randn": lambda: (([64, 64],), ([64, 64], {"dtype": torch.complex64})),
     **{
         name: (lambda: ((f(64, 64),),))
         for name in ("rand_like", "randn_like", "normal_functional", "uniform", "exponential", "cauchy", "log_normal")
