@@ -67,7 +67,7 @@ CALLS: Calls = {
     "real": lambda: ((z(4, 4),),),
     "imag": lambda: ((z(4, 4),),),
     "conj": lambda: ((z(4, 4),),),
-    "_conj": lambda: ((z(4, 4),),),
+    "_conj": lambda: ((z(4, 4),), (2 + 3j,)),
     "_conj_copy": lambda: ((z(4, 4),),),
     "_conj_physical": lambda: ((z(4, 4),),),
     "conj_physical": lambda: ((z(4, 4),), (f(4, 4),)),

@@ -131,8 +131,8 @@ CALLS: Calls = {
         (f(9, 2), kind, {"lengths": t(2, 3, 4)}) for kind in ("sum", "mean", "max", "min", "prod")
     ),
     "_segment_reduce_backward": lambda: ((f(3, 2), f(3, 2), f(9, 2), "sum", {"lengths": t(2, 3, 4)}),),
-    "logspace": lambda: ((0.0, 2.0, 7),),
-    "linspace": lambda: ((0.0, 2.0, 7), (-1.0, 0.3, 5), (3, 9, 4)),
+    "logspace": lambda: ((0.0, 2.0, 7), (0.5 - 1j, 1 + 2j, 7)),
+    "linspace": lambda: ((0.0, 2.0, 7), (-1.0, 0.3, 5), (3, 9, 4), (0.5 - 1j, 2 + 3j, 7), (1j, 2 + 3j, 1)),
     "corrcoef": lambda: ((f(3, 8),),),
     "cov": lambda: ((f(3, 8),), (f(3, 8), {"correction": 0})),
     "special_softmax": lambda: ((f(3, 8), 1),),
