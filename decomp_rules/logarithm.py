@@ -83,7 +83,7 @@ def _larger_and_gap(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @register(aten.xlogy)
 def xlogy(x: Any, other: Any) -> Tensor:
-    """x·ln y, 0 where x is 0 unless y is NaN."""
+    """x·ln y, 0 where x is 0 unless y is NaN. By way of log₂, the gradient of a subnormal y loses digits."""
     return _x_times(x, other, torch.log, 0.0)
 
 
@@ -94,7 +94,8 @@ def xlog1py(x: Any, other: Any) -> Tensor:
 
 
 def _log1p(x: Tensor) -> Tensor:
-    return torch.where(torch.abs(x) < 0.5 * torch.finfo(x.dtype).eps, x, torch.log1p(x))
+    result = torch.log1p(x)
+    return torch.where(torch.abs(x) < 0.5 * torch.finfo(x.dtype).eps, valued(result, x.detach()), result)
 
 
 def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
@@ -106,8 +107,10 @@ def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
         cast(value, working_dtype(outer)) if is_tensor(value) else constant(like, value, working_dtype(outer))
         for value in (x, y)
     )
+    zero = x == 0
+    blocked, end = torch.logical_and(zero, y <= pole), torch.logical_and(zero, y == math.inf)
     # Where x is 0 and the logarithm no number, 0 stands in for it: 0·∞ comes up in the gradient of y alone, which is
-    # NaN at the pole in the op too.
-    infinite = torch.logical_or(y <= pole, y == math.inf)
-    product = x * torch.where(torch.logical_and(x == 0, infinite), 0.0, function(y))
-    return cast(torch.where(x == 0, valued(product, 0.0), product), outer)
+    # NaN at the pole in the op too. The gradient of x at y = ∞ is infinite, though the number there must be finite.
+    factor = torch.where(end, torch.finfo(y.dtype).max, torch.where(blocked, 0.0, function(y)))
+    product = torch.where(end, x * 4.0, x) * factor
+    return cast(torch.where(zero, valued(product, 0.0), product), outer)

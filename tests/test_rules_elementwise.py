@@ -228,6 +228,7 @@ def test_zero_times_an_infinite_logarithm_is_zero(overload: Any) -> None:
     other = torch.tensor([0.0, math.inf, -1.0, 2.0])
     agrees(RULES, overload, values.repeat(4), other.repeat_interleave(4), gradient=False)
     agrees(RULES, overload, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2.0, 3.0, 0.5]))
+    agrees(RULES, overload, torch.tensor([0.0, -0.0, 0.0]), torch.tensor([math.inf, math.inf, -1.5]))
 
 
 ROUNDING = [aten.trunc.default, aten.floor.default, aten.ceil.default, aten.round.default, aten.frac.default]
