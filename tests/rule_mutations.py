@@ -27,17 +27,18 @@ from decomp import Certificate, Rule, Sample
 from decomp.certification import certificates
 from decomp.certification.measuring import DTYPES, measured_samples
 from decomp.certification.trials import trial
-from decomp.certification.ways import AsWritten, identity
+from decomp.certification.ways import AsWritten, NotServed, identity
 from decomp_rules import RULES
 from tests.opinfo_table import RESULTS
+from tests.rule_equivalence import same
 from tests.rule_mutants import Mutant, Site, mutated, sites
 
 SECONDS = 25
 """So long a rule is measured; what is not decided then is no mutant."""
 
 
-class TooSlow(Exception):
-    """Measuring a rule took longer than it may."""
+class TooSlow(BaseException):
+    """Measuring a rule took longer than it may. No `Exception`, for measuring catches those."""
 
 
 def main(argv: list[str]) -> None:
@@ -70,7 +71,8 @@ dtype of their result, and not of casts, copies, views and neutral operands, who
 makes no such call, a result is negated. The sample calls are those of the library and some of PyTorch's own operator
 tests. A mutant is
 killed if the rule then measures worse (`Certificate.worse_than`) than its committed certificate, or than the rule as it
-is on the same sample calls."""
+is on the same sample calls. Equivalent is one whose graph is proved to have the values of the rule's, on each sample
+call: what a mask leaves out may be any number (`tests/rule_equivalence.py`). It is no mutant that could be killed."""
 
 
 def collected(options: Any) -> tuple[list[Mutant], list[str]]:
@@ -212,7 +214,25 @@ class _Check:
                 if worse:
                     return True, worse
                 seen[_in_words(measured, own)] += 1
+        if not seen[DIFFERS] and self._same(mutant):
+            return False, EQUIVALENT
         return False, "differs within the allowance" if seen[DIFFERS] else "measures the same"
+
+    def _same(self, mutant: Rule) -> bool:
+        """Whether the mutant is proved to compute the same on every sample that the rule serves."""
+        served = 0
+        for sample, dtype in itertools.product(self.samples, (torch.float32, torch.complex64)):
+            what = trial(sample, dtype)
+            try:
+                one = None if what is None else AsWritten(self.rule).bind(what)
+            except NotServed:
+                continue
+            if what is None or one is None:
+                continue
+            served += 1
+            if not same(one, AsWritten(mutant).bind(what), what.sample.tensors):
+                return False
+        return bool(served)
 
     def _measured(self, rule: Rule, i: int, dtype: torch.dtype) -> Certificate | None:
         """What a rule measures on one sample in one dtype; None if measuring itself fails."""
@@ -232,6 +252,7 @@ class _Check:
 
 
 DIFFERS = "differs"
+EQUIVALENT = "proved to compute the same"
 
 
 def _in_words(measured: Certificate, own: Certificate) -> str:
@@ -241,21 +262,29 @@ def _in_words(measured: Certificate, own: Certificate) -> str:
 
 def table(mutants: list[Mutant]) -> str:
     """Killed of all by family, as Markdown."""
-    families: dict[str, list[bool]] = defaultdict(list)
+    families: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
-        families[mutant.family].append(mutant.killed)
-    lines = ["| family | mutants | killed |", "|---|---|---|"]
-    for family, killed in sorted(families.items()):
-        lines.append(f"| {family} | {len(killed)} | {sum(killed)} ({sum(killed) / len(killed):.0%}) |")
-    total = [mutant.killed for mutant in mutants]
-    lines.append(f"| **all** | {len(total)} | **{sum(total)}** ({sum(total) / max(len(total), 1):.0%}) |")
-    return "\n".join(lines)
+        families[mutant.family].append(mutant)
+    lines = ["| family | mutants | killed | proved equivalent |", "|---|---|---|---|"]
+    lines += [f"| {family} | {_counted(of)} |" for family, of in sorted(families.items())]
+    return "\n".join([*lines, f"| **all** | {_counted(mutants)} |"])
+
+
+def _counted(mutants: list[Mutant]) -> str:
+    """How many there are, how many of those that are not equivalent were killed, and how many are."""
+    equivalent = sum(mutant.why == EQUIVALENT for mutant in mutants)
+    killed, others = sum(mutant.killed for mutant in mutants), len(mutants) - equivalent
+    return f"{len(mutants)} | {killed} ({killed / max(others, 1):.0%}) | {equivalent or ''}"
 
 
 def survivors(mutants: list[Mutant]) -> str:
-    """What was not noticed, as a list in Markdown."""
-    alive = [f"- {m.family}.{m.rule} ({m.op}), {m.change}: {m.why}" for m in mutants if not m.killed]
-    return "\n".join(["Survivors:", "", *alive] if alive else ["There are no survivors."])
+    """What was not noticed, and what cannot be, as lists in Markdown."""
+    listed = [(m.why == EQUIVALENT, f"- {m.family}.{m.rule} ({m.op}), {m.change}") for m in mutants if not m.killed]
+    why = [m.why for m in mutants if not m.killed]
+    alive = [f"{line}: {reason}" for (equivalent, line), reason in zip(listed, why) if not equivalent]
+    found = ["Survivors:", "", *alive] if alive else ["There are no survivors."]
+    same_ = [line for equivalent, line in listed if equivalent]
+    return "\n".join([*found, *(["", "Proved to compute the same:", "", *same_] if same_ else [])])
 
 
 if __name__ == "__main__":

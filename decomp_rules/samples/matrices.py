@@ -17,6 +17,18 @@ def _reflectors() -> tuple[torch.Tensor, torch.Tensor]:
     return a, tau
 
 
+def _indefinite() -> tuple[tuple[torch.Tensor], ...]:
+    """Symmetric matrices whose rows must be exchanged, with pivots of one and two rows."""
+    x = f(2, 5, 5)
+    bordered = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 2]])
+    return (x + x.mT,), (bordered,), (torch.tensor([[1.0, 5, 2], [5, 3, 4], [2, 4, 9]]),)
+
+
+def _exponents() -> tuple[tuple[torch.Tensor], ...]:
+    """Matrices of small and large norms, and the unit matrix."""
+    return (regular(4) / 4,), (f(2, 3, 3),), (regular(4) * 5,), (-regular(4) * 99,), (torch.eye(3),)
+
+
 CALLS: Calls = {
     # products
     **{name: (lambda: ((f(3, 4), f(4, 5)), (f(3, 70), f(70, 5)))) for name in ("mm",)},
@@ -58,7 +70,7 @@ CALLS: Calls = {
         name: (lambda: ((regular(4), 3), (regular(4), -2), (regular(4), 0)))
         for name in ("matrix_power", "linalg_matrix_power")
     },
-    **{name: (lambda: ((regular(4) / 4,), (f(2, 3, 3),))) for name in ("matrix_exp", "linalg_matrix_exp")},
+    **{name: _exponents for name in ("matrix_exp", "linalg_matrix_exp")},
     # factorisations and solutions
     **{
         name: (lambda: ((spd(4),), (spd(3, 2),)))
@@ -86,7 +98,12 @@ CALLS: Calls = {
             "linalg_cond",
         )
     },
-    "lu_unpack": lambda: (_lu(),),
+    "lu_unpack": lambda: (
+        _lu(),
+        torch.linalg.lu_factor(f(4, 4)),
+        torch.linalg.lu_factor(f(2, 5, 3)),
+        (*torch.linalg.lu_factor(f(3, 5)), False),
+    ),
     "linalg_lu_solve": lambda: ((*_lu(), f(4, 2)),),
     "lu_solve": lambda: ((f(4, 2), *_lu()),),
     **{
@@ -102,17 +119,24 @@ CALLS: Calls = {
     **{name: (lambda: ((f(4, 3),), (f(3, 4),))) for name in ("qr", "linalg_qr", "geqrf", "pinverse")},
     **{name: (lambda: (_reflectors(),)) for name in ("orgqr", "linalg_householder_product")},
     "ormqr": lambda: ((*_reflectors(), f(4, 2)), (*_reflectors(), f(4, 2), True, True)),
-    **{
-        name: (lambda: ((spd(4),),))
-        for name in ("linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_ldl_factor", "linalg_ldl_factor_ex")
-    },
+    **{name: (lambda: ((spd(4),),)) for name in ("linalg_eigh", "_linalg_eigh", "linalg_eigvalsh")},
+    **{name: (lambda: ((spd(4),), *_indefinite())) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
     **{name: (lambda: ((f(4, 3),),)) for name in ("linalg_svd", "_linalg_svd", "svd", "linalg_svdvals")},
-    "linalg_pinv": lambda: ((f(4, 3),), (f(3, 4), 1e-5), (f(4, 3), {"rtol": 1e-5})),
+    "linalg_pinv": lambda: (
+        (f(4, 3),),
+        (f(3, 4), 1e-5),
+        (f(4, 3), {"rtol": 1e-5}),
+        (torch.eye(3), 1e-5),
+        (torch.tensor([[2.0, 0, 0], [0, 0, 1], [0, 0, 0]]),),
+    ),
     "linalg_matrix_rank": lambda: ((f(4, 3),), (f(4, 3), 0.1)),
     "linalg_eig": lambda: ((regular(3),),),
     "linalg_eigvals": lambda: ((regular(3),),),
     "linalg_lstsq": lambda: ((f(5, 3), f(5, 2)),),
-    "linalg_ldl_solve": lambda: ((*torch.linalg.ldl_factor(spd(4)), f(4, 2)),),
+    "linalg_ldl_solve": lambda: (
+        (*torch.linalg.ldl_factor(spd(4)), f(4, 2)),
+        *((*torch.linalg.ldl_factor(a), f(a.shape[-1], 2)) for (a,) in _indefinite()),
+    ),
     "linalg_tensorinv": lambda: ((regular(4).reshape(4, 2, 2), 1),),
     "linalg_tensorsolve": lambda: ((regular(4).reshape(2, 2, 4), f(2, 2)),),
     # Fourier

@@ -7,6 +7,9 @@ import torch
 
 from decomp_rules.samples.making import Calls, b, f, i, p, t, u, z
 
+_FIBONACCI = (4660046610375530309, 7540113804746346429)
+"""The pair of 64 bits of which Euclid's algorithm takes longest."""
+
 CALLS: Calls = {
     # arithmetic
     "add": lambda: ((f(4, 4), f(4, 4)), (f(4, 4), f(4, 4), {"alpha": 0.3}), (f(4, 4), 2), (f(4, 4), 2.5, {"alpha": 3})),
@@ -46,8 +49,8 @@ CALLS: Calls = {
     "ldexp": lambda: ((f(4, 4), i(9, 4, 4) - 4),),
     "copysign": lambda: ((f(4, 4), f(4, 4)), (f(4, 4), -2.0)),
     "nextafter": lambda: ((f(4, 4), f(4, 4)),),
-    "gcd": lambda: ((i(90, 8) - 45, i(90, 8) - 45),),
-    "lcm": lambda: ((i(30, 8) - 15, i(30, 8) - 15),),
+    "gcd": lambda: ((i(90, 8) - 45, i(90, 8) - 45), (t(12, 0, 7, *_FIBONACCI), t(0, 0, -7, *reversed(_FIBONACCI)))),
+    "lcm": lambda: ((i(30, 8) - 15, i(30, 8) - 15), (t(12, 0, 6), t(0, 0, -4))),
     "heaviside": lambda: ((f(4, 4), f(4, 4)),),
     "clamp": lambda: (
         (f(4, 4), -0.5, 0.5),
@@ -98,10 +101,10 @@ CALLS: Calls = {
     "bitwise_or": lambda: ((i(99, 8), i(99, 8)), (i(99, 8), 6), (b(8), b(8))),
     "bitwise_xor": lambda: ((i(99, 8), i(99, 8)), (i(99, 8), 6), (b(8), b(8))),
     "bitwise_not": lambda: ((i(99, 8),), (b(8),)),
-    "bitwise_left_shift": lambda: ((i(99, 8), i(5, 8)), (i(99, 8), 2)),
-    "bitwise_right_shift": lambda: ((i(99, 8), i(5, 8)), (i(99, 8), 2)),
-    "__lshift__": lambda: ((i(99, 8), i(5, 8)), (i(99, 8), 2)),
-    "__rshift__": lambda: ((i(99, 8), i(5, 8)), (i(99, 8), 2)),
+    **{
+        name: (lambda: ((i(99, 8), i(5, 8)), (i(99, 8), 2), (t(1, -3, 7, 99, -1, 5, 2), t(62, 63, 64, 70, -1, 1, 0))))
+        for name in ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+    },
     "__and__": lambda: ((i(99, 8), i(99, 8)),),
     "__or__": lambda: ((i(99, 8), i(99, 8)),),
     "__xor__": lambda: ((i(99, 8), i(99, 8)),),

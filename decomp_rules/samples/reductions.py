@@ -9,6 +9,12 @@ from decomp_rules.samples.making import Calls, b, f, i, p, t, z
 INF = float("inf")
 
 
+def _gaps(x: torch.Tensor) -> torch.Tensor:
+    """Rows with NaN here and there, the last one throughout."""
+    x[0, ::3] = x[-1] = float("nan")
+    return x
+
+
 def _over_dims() -> tuple[tuple[object, ...], ...]:
     """Over all dimensions, one, two, and one that stays."""
     return ((f(3, 40),), (f(3, 4, 5), [1]), (f(3, 4, 5), [0, -1], True))
@@ -42,6 +48,7 @@ CALLS: Calls = {
         (f(3, 40), [1]),
         (f(3, 40), [1], {"correction": 0, "keepdim": True}),
         (f(3, 40), False),
+        (f(3, 40) + 1e5,),
     ),
     "std": lambda: ((f(3, 40),), (f(3, 40), [1]), (f(3, 40), [1], {"correction": 0, "keepdim": True})),
     "var_mean": lambda: ((f(3, 40),), (f(3, 40), [1]), (f(3, 40), [1], {"correction": 0, "keepdim": True})),
@@ -64,8 +71,8 @@ CALLS: Calls = {
     "norm_except_dim": lambda: ((f(3, 4, 5), 2, 0), (f(3, 4, 5), 2, 2)),
     "logsumexp": lambda: ((f(3, 8), [1]), (f(3, 8), [0, 1]), (f(3, 8), [0], True)),
     "trace": lambda: ((f(4, 5),),),
-    "median": lambda: ((f(3, 7),), (f(3, 7), 1), (f(3, 8), 0, True)),
-    "nanmedian": lambda: ((f(3, 7),), (f(3, 7), 1)),
+    "median": lambda: ((f(3, 7),), (f(3, 7), 1), (f(3, 8), 0, True), (_gaps(f(3, 7)), 1)),
+    "nanmedian": lambda: ((f(3, 7),), (f(3, 7), 1), (_gaps(f(3, 7)), 1), (_gaps(f(1, 5)),)),
     "mode": lambda: ((i(4, 3, 7),), (f(3, 7).round(), 0, True)),
     "kthvalue": lambda: ((f(3, 7), 2), (f(3, 7), 3, 0, True)),
     "quantile": lambda: (
@@ -73,7 +80,7 @@ CALLS: Calls = {
         (f(3, 7), t(0.1, 0.6), 1),
         (f(3, 7), 0.4, 0, True, {"interpolation": "lower"}),
     ),
-    "nanquantile": lambda: ((f(3, 7), 0.3), (f(3, 7), t(0.1, 0.6), 1)),
+    "nanquantile": lambda: ((f(3, 7), 0.3), (f(3, 7), t(0.1, 0.6), 1), (_gaps(f(3, 7)), t(0.0, 0.4, 1.0), 1)),
     "histc": lambda: ((f(30), 5, -2, 2), (f(30), 4)),
     "histogram": lambda: (
         (f(30), 5),

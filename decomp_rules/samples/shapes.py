@@ -16,6 +16,11 @@ def _padded(n: int, back: str) -> tuple[tuple[object, ...], ...]:
     return ((f(2, 2, *padded), f(2, 2, *size), pad),) if back else ((f(2, 2, *size), pad),)
 
 
+def _narrowed_from_data() -> tuple[tuple[object, ...], ...]:
+    """Starts that are tensors, from the end too."""
+    return tuple((f(5, 4), 0, torch.tensor(start), 2) for start in (0, -2))
+
+
 CALLS: Calls = {
     # shapes
     **{
@@ -112,7 +117,7 @@ CALLS: Calls = {
         name: (lambda: ((f(5, 4), 0, 1, 4), (f(5, 4), 1, -3, None), (f(7, 4), 0, 1, 7, 3)))
         for name in ("slice", "slice_copy")
     },
-    "narrow": lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2), (f(5, 4), 0, t(1).view([]), 3)),
+    "narrow": lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2), (f(5, 4), 0, t(1).view([]), 3), *_narrowed_from_data()),
     "narrow_copy": lambda: ((f(5, 4), 0, 1, 3), (f(5, 4), 1, -3, 2)),
     "select_backward": lambda: ((f(4), [5, 4], 0, 2),),
     "slice_backward": lambda: ((f(2, 4), [5, 4], 0, 1, 5, 2),),
@@ -157,6 +162,7 @@ CALLS: Calls = {
         (f(3, 5), 1, t([0, 4], [1, 2], [2, 0]), f(3, 2)),
         (f(3, 5), 0, t([0, 2, 1]), 0.5),
         (f(3, 5), 1, t([0, 4], [1, 1], [2, 0]), f(3, 2), {"reduce": "add"}),
+        (i(9, 3, 5), 1, t([0, 4], [1, 1], [2, 0]), i(9, 3, 2)),
     ),
     "scatter_add": lambda: ((f(3, 5), 1, t([0, 4], [1, 1], [2, 0]), f(3, 2)),),
     "scatter_reduce": lambda: tuple(
