@@ -273,11 +273,12 @@ def reciprocal(x: Tensor) -> Tensor:
 
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """z + u·(w − z) for |u| < 1/2, else w − (1 − u)·(w − z): exact at both ends."""
+    """z + u·(w − z) for |u| < 1/2, else w + (u − 1)·(w − z): exact at both ends."""
     if not is_tensor(weight) or not weight.is_complex():
         return decline("only complex weights")
     step = end - x
-    return torch.where(torch.abs(weight) < 0.5, x + step * weight, end - step * (1 - weight))
+    near = torch.abs(weight) < 0.5
+    return torch.where(near, x, end) + step * torch.where(near, weight, weight - 1)
 
 
 @register(aten.rsqrt)

@@ -75,6 +75,8 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
     if is_tensor(x) and is_tensor(exponent):
         return decline("both are tensors")
     dtype = promoted(x, exponent) if is_tensor(x) else promoted(exponent, x)
+    if dtype.is_complex:
+        return decline("only real numbers")
     if is_tensor(x) and dtype.is_floating_point and (exponent in _ROOTS or exponent in range(5)):
         return decline("roots, inverses and small whole powers have a way of their own")
     if is_tensor(x):

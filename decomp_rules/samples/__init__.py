@@ -35,7 +35,9 @@ CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table
 
 FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
     "operator.getitem": kernels.items,
-    "torch.nn.functional.softsign": lambda: (Sample(F.softsign, (f(4, 4),), elementwise=True),),
+    "torch.nn.functional.softsign": lambda: (
+        Sample(F.softsign, (f(4, 4),), elementwise=True, leeway=leeway_of("div", (), {})),
+    ),
     "torch.nn.functional.tanhshrink": lambda: (Sample(F.tanhshrink, (f(4, 4),), elementwise=True),),
     "torch.nn.functional.normalize": lambda: (Sample(F.normalize, (f(3, 8),)), Sample(F.normalize, (f(3, 8), 1.0, 0))),
     "torch.nn.functional.interpolate": lambda: (Sample(F.interpolate, (f(2, 3, 5, 4), [7, 9])),),
