@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.operands import cast, is_scalar, promoted, wrap
+from decomp_rules.operands import HALVES, cast, is_scalar, promoted, wrap
 
 aten, prims = torch.ops.aten, torch.ops.prims
 RULES = Rules()
@@ -149,7 +149,9 @@ def div_rounded(x: Any, other: Any, rounding_mode: str | None) -> Tensor:
 
 @register("pow", of="pow")
 def power(x: Any, exponent: Any) -> Tensor:
-    """pow of one dtype and shape."""
+    """pow of one dtype and shape; roots by their own primitive, as that of −0 is −0 in PyTorch."""
+    if is_scalar(exponent) and exponent in (0.5, -0.5) and not x.is_complex():
+        return torch.sqrt(x) if exponent > 0 else torch.rsqrt(x)
     return prims.pow(*_paired(x, exponent))
 
 
@@ -282,7 +284,8 @@ def _reduction(name: str, primitive: Callable[..., Tensor]) -> None:
         dims = sorted(wrap(d, x.dim()) for d in given) or list(range(x.dim()))
         if not dims:
             return x.clone()
-        reduced = primitive(x, dims)
+        widened = cast(x, torch.float32) if name == "prod" and x.dtype in HALVES else x  # rounded once
+        reduced = cast(primitive(widened, dims), x.dtype)
         return reduced.reshape([1 if d in dims else size for d, size in enumerate(x.shape)]) if keepdim else reduced
 
 

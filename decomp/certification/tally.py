@@ -71,6 +71,8 @@ class Tally:
             self._floats(results)
         else:
             wrong = results.found != results.own
+            if not results.exact.high.is_floating_point():
+                wrong &= results.found != results.exact.high  # what the op says in float64 is right too
             self._mismatched(wrong, results)
             self.points += int((~wrong).sum())
 

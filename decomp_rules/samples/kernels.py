@@ -4,6 +4,7 @@ kernels take as many steps as an argument says."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import operator
 from typing import Any
 
@@ -95,11 +96,13 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = {
 
 FIXED: Mapping[str, tuple[int, ...]] = {
     **{name: places for name, places in PARAMETERS.items() if "quantize" in name},
+    "mkldnn_rnn_layer": (0,),
     "searchsorted": (0,),
     "bucketize": (1,),
     "histogram": (1,),
 }
-"""Which tensors stay as they are: scales, which are positive, and edges, which ascend."""
+"""Which tensors stay as they are: scales, which are positive, edges, which ascend, and what is multiplied by weights
+before it saturates."""
 
 OWN = {name for name in CALLS if "quantize" in name} | {"hash_tensor", "_autocast_to_full_precision"}
 """Ops of whose meaning the dtype is a part: scales are float32, hashes are of bits."""
@@ -193,8 +196,8 @@ def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
     name = str(overload)
     if "binary_cross_entropy_with_logits" in name:
         return _logistic
-    if "_polynomial_" in name and not name.endswith("n_scalar"):
-        return lambda columns: _last(columns, _whole_degree)
+    if "_polynomial_" in name:
+        return functools.partial(_of_degree, name)
     if name.startswith("aten.binary_cross_entropy_with_logits."):
         return _with_probabilities
     if name.startswith("aten.polar."):
@@ -202,6 +205,17 @@ def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
     if "zeta" in name or "polygamma" in name:
         return lambda columns: _last(columns, _not_far_left)
     return None
+
+
+def _of_degree(name: str, columns: Columns) -> Columns:
+    """Degrees that end, and numbers: of NaN most kernels return memory that nobody has written."""
+    if columns[-1].is_complex():
+        return columns
+    if not name.endswith("n_scalar"):
+        columns = _last(columns, _whole_degree)
+    if name.endswith("x_scalar") or "hermite" in name:
+        return columns
+    return torch.where(columns[0].isnan(), 0.75, columns[0]), *columns[1:]
 
 
 def _with_probabilities(columns: Columns) -> Columns:

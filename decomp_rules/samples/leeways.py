@@ -154,6 +154,15 @@ def _eigvals(call: Sample, found: Results) -> Results:
     return [values.gather(-1, (rough[..., 0] * 16384 + rough[..., 1]).argsort(-1))]
 
 
+def _of_distinct_values(call: Sample, grads: Results) -> Results:
+    """No gradient of matrices with equal eigenvalues, whose vectors have none."""
+    x = call.tensors[0].detach().double() if not call.tensors[0].is_complex() else call.tensors[0].detach()
+    values = torch.linalg.eigvalsh(x)
+    near = values.diff().abs() <= 1e-3 * values.abs().amax(-1, keepdim=True)
+    equal = near.any(-1)[..., None, None]
+    return [torch.where(equal, torch.zeros_like(grad), grad) for grad in grads]
+
+
 # What is no answer
 
 
@@ -161,6 +170,13 @@ def _whole_or_nothing(call: Sample, found: Results) -> Results:
     """Nothing where a number is so large that the kernel makes an integer of it as C++ likes (`static_cast`)."""
     x = call.tensors[0]
     return [torch.where(x.abs() < 2.0**32, t, 0) if t.shape == x.shape else t for t in found]
+
+
+def _whole_channels(call: Sample, found: Results) -> Results:
+    """The same for the gradients of the scale and the zero of a channel that holds such a number."""
+    x, axis = call.tensors[1].detach(), call.args[4]
+    lost = (x.abs() >= 2.0**32).movedim(axis, 0).flatten(1).any(1)
+    return [torch.where(lost, 0.0, t) if t.shape == lost.shape else t for t in found]
 
 
 def _counted(call: Sample, found: Results) -> Results:
@@ -185,6 +201,44 @@ def _while_running(call: Sample, found: Results) -> Results:
     return [loss, torch.where(inside, alpha, 0.0)]
 
 
+# What is not finite
+
+
+def _of_finite_matrices(call: Sample, found: Results) -> Results:
+    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there is what a comparison with NaN says."""
+    lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
+    return [torch.where(lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]), torch.zeros_like(t), t)
+            for t in found]  # fmt: skip
+
+
+def _beside_lost_columns(call: Sample, found: Results) -> Results:
+    """Nothing of what depends on a column with NaN or infinities, whose length LAPACK finds of some of its elements."""
+    missing = (~call.tensors[0].detach().isfinite()).any(-2)
+    since = missing.cumsum(-1) > 0
+    size = max(call.tensors[0].shape[-2:])
+    after = torch.cat([since, since[..., -1:].expand(*since.shape[:-1], size - since.shape[-1])], -1)
+    results = []
+    for k, part in enumerate(found):
+        if part.dim() == missing.dim():  # τ
+            lost = after[..., : part.shape[-1]]
+        elif k == 0 and len(found) == 2 and found[1].dim() == part.dim():  # Q
+            lost = after[..., None, : part.shape[-1]]
+        else:
+            later = after[..., : part.shape[-2], None] & after[..., None, : part.shape[-1]]
+            lost = later | missing[..., None, :]
+        results.append(torch.where(lost, torch.zeros_like(part), part))
+    return results
+
+
+def _whole_numbers_or_none(call: Sample, found: Results) -> Results:
+    """Complex numbers that are lost as a whole where a part is not finite: x cos + i x sin is NaN, or infinite, whether
+    or not a kernel leaves out the products with 0."""
+    if all(bool(t.isfinite().all()) for t in call.tensors):
+        return found
+    none = complex(float("nan"), float("nan"))
+    return [torch.where(z.isfinite(), z, none) if z.is_complex() else z for z in found]
+
+
 # What failed, and what is infinite
 
 
@@ -203,6 +257,14 @@ def _products(call: Sample, found: Results) -> Results:
     infinities are all one, in whatever part they are (C99, annex G), and the signs of their zeros are open, for in
     PyTorch's vectorised and scalar kernels, and those of complex64 and complex128, they differ."""
     return [_without_sign_of_zero(_with_one_infinity(z)) if z.is_complex() else z for z in found]
+
+
+def _beside_poles(call: Sample, grads: Results) -> Results:
+    """Gradients of powers, of a base of 0 without their sign: it is that of the side on which the pole is left."""
+    base = call.args[0]
+    if not isinstance(base, Tensor) or base.is_complex() or grads[0].shape != base.shape:
+        return grads
+    return [torch.where(base == 0, grads[0].abs(), grads[0]), *grads[1:]]
 
 
 def _signs(call: Sample, found: Results) -> Results:
@@ -258,6 +320,12 @@ def _unless_lost(call: Sample, found: Results) -> Results:
     return [torch.where(lost, 0.0, t) for t in found]
 
 
+def _unless_infinite(call: Sample, found: Results) -> Results:
+    """One number for all that are not finite: whether an infinite gradient meets another, or a zero that is only
+    padding, depends on which sums are taken first."""
+    return [torch.where(t.isfinite(), t, float("inf")) for t in found]
+
+
 def _alike(x: Tensor, y: Tensor) -> Tensor:
     """Where both are finite and no zeros, or the same."""
     if x.is_complex():
@@ -289,8 +357,15 @@ LEEWAYS: Mapping[str, Leeway] = {
     "_linalg_svd": Leeway(_svd),
     "linalg_svd": Leeway(_svd),
     "svd": Leeway(_old_svd),
-    "_linalg_eigh": Leeway(_eigh),
-    "linalg_eigh": Leeway(_eigh),
+    "_linalg_eigh": Leeway(_eigh, _of_distinct_values),
+    "linalg_eigh": Leeway(_eigh, _of_distinct_values),
+    "linalg_eigvalsh": Leeway(lambda call, found: found, _of_distinct_values),
+    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
+    **{name: Leeway(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
+    **{
+        name: Leeway(_whole_numbers_or_none)
+        for name in "_fft_r2c fft_rfft fft_rfft2 fft_rfftn fft_ihfft fft_ihfft2 fft_ihfftn stft".split()
+    },
     "linalg_eig": Leeway(_eig),
     "linalg_eigvals": Leeway(_eigvals),
     "_linalg_eigvals": Leeway(_eigvals),
@@ -301,6 +376,11 @@ LEEWAYS: Mapping[str, Leeway] = {
     "addcmul": Leeway(_unless_overflowing),
     "lerp": Leeway(_from_either_end),
     "gelu_backward": Leeway(_unless_lost),
+    **{
+        name: Leeway(_unless_infinite)
+        for name in ("native_layer_norm_backward", "native_group_norm_backward", "conv_tbc_backward")
+    },
+    "_fake_quantize_learnable_per_channel_affine_backward": Leeway(_whole_channels),
     "signbit": Leeway(_of_ordered),
     "copysign": Leeway(_of_ordered),
     "_linear_cross_entropy_batch_chunked_no_reduction": Leeway(_counted),
@@ -320,10 +400,11 @@ LEEWAYS: Mapping[str, Leeway] = {
     **{
         name: Leeway(_products)
         for name in (
-            "add sub rsub mul div true_divide reciprocal rsqrt square pow float_power addcdiv sigmoid silu sinc "
+            "add sub rsub mul div true_divide reciprocal rsqrt square addcdiv sigmoid silu sinc "
             "prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
+    **{name: Leeway(_products, _beside_poles) for name in ("pow", "float_power")},
     **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""

@@ -25,8 +25,9 @@ CALLS: Calls = {
     # shapes
     **{
         name: (lambda: ((f(3, 4), [2, 6]), (f(3, 4), [-1]), (f(2, 3, 4), [3, -1, 2])))
-        for name in ("view", "reshape", "_unsafe_view", "_reshape_copy")
+        for name in ("reshape", "_unsafe_view", "_reshape_copy")
     },
+    "view": lambda: ((f(3, 4), [2, 6]), (f(3, 4), [-1]), (f(2, 3, 4), [3, -1, 2]), (i(9, 3, 4).char(), torch.uint8)),
     "_reshape_alias": lambda: ((f(3, 4), [2, 6], [6, 1]),),
     "view_copy": lambda: ((f(3, 4), [2, 6]), (f(3, 4), torch.int32)),
     "view_as": lambda: ((f(3, 4), f(2, 6)),),
