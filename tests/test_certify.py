@@ -88,6 +88,21 @@ def test_random_ops_are_held_against_their_distribution():
     assert "another distribution" in faults("dropout", lambda x, p, train: dropout(x, p * p, train))
 
 
+def test_imaginary_parts_count_where_sample_calls_have_none():
+    def forgetful(x, dim):
+        return torch.cumsum(x.real.to(x.dtype) if x.is_complex() else x, dim)
+
+    assert "complex64" in faults("cumsum", forgetful, dtypes=None)
+
+
+def test_complex_draws_are_compared_by_their_parts():
+    def too_wide(size, dtype=None, device=None):
+        found = torch.randn(size, dtype=dtype, device=device)
+        return torch.complex(found.real, found.imag * 2) if found.is_complex() else found
+
+    assert "distribution" in faults("randn", too_wide)
+
+
 # dtypes, shapes, gradients, symbolic sizes
 
 

@@ -99,8 +99,10 @@ def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), see
     """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
     if sample.documented is not None and dtype.is_complex:
         return None  # a formula takes what no kernel does
+    converted = in_dtype(sample, dtype)
+    turned = _turned(converted) if dtype.is_complex and not sample.pointwise else converted
     try:
-        converted = in_dtype(sample, dtype).completed()
+        converted = (turned if takes(turned) else converted).completed()
     except FAILURES:
         return None  # nor does the op that saves what this one takes
     if sample.pointwise:
@@ -110,6 +112,22 @@ def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), see
     if not takes(converted):
         return None
     return Trial(converted, dtype, False, tuple(_variants(converted, seed)))
+
+
+def _turned(sample: Sample) -> Sample:
+    """The sample with imaginary parts where its complex tensors have none, each up to half of the real one: zeros and
+    the diagonals of square matrices stay, and of a symmetric one comes a Hermitian one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def turned(place: int, t: torch.Tensor) -> torch.Tensor:
+        if not t.is_complex() or place in sample.fixed or bool(t.imag.any()):
+            return t
+        turn = torch.rand(t.shape, generator=generator) - 0.5
+        if t.dim() > 1 and t.shape[-1] == t.shape[-2]:
+            turn = (turn - turn.mT) / 2 if torch.equal(t, t.mT) else turn.tril(-1) + turn.triu(1)
+        return t * (1 + 1j * turn).to(t.dtype)
+
+    return sample.with_tensors(turned(place, t) for place, t in enumerate(sample.tensors))
 
 
 def takes(sample: Sample) -> bool:
@@ -232,7 +250,7 @@ def _planting(*values: float) -> Callable[[torch.Tensor, torch.Generator], torch
         where = torch.randperm(len(flat), generator=random)[: max(len(values), len(flat) // 6)]
         new = torch.tensor(values, dtype=torch.float64).repeat(len(where) // len(values) + 1)[: len(where)]
         flat[where] = new.to(t.dtype)
-        return flat.reshape(t.shape)
+        return torch.empty_like(t).copy_(flat.reshape(t.shape))  # as it lies in memory
 
     return planted
 

@@ -205,7 +205,7 @@ def _while_running(call: Sample, found: Results) -> Results:
 
 
 def _of_finite_matrices(call: Sample, found: Results) -> Results:
-    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there is what a comparison with NaN says."""
+    """Complex numbers whose zeros have a sign that differs between PyTorch's kernels, or is that of a product."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
     return [torch.where(lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]), torch.zeros_like(t), t)
             for t in found]  # fmt: skip
@@ -268,7 +268,7 @@ def _beside_poles(call: Sample, grads: Results) -> Results:
 
 
 def _signs(call: Sample, found: Results) -> Results:
-    """Complex numbers whose zeros have a sign that differs between PyTorch's vectorised and scalar kernels."""
+    """Complex numbers whose zeros have a sign that differs between PyTorch's kernels, or is one of their products."""
     return [_without_sign_of_zero(z) if z.is_complex() else z for z in found]
 
 
@@ -345,6 +345,13 @@ def _of_ordered(call: Sample, found: Results) -> Results:
 
 _MODES = _pointing(_argument(1, "dim"))
 
+def _without_lost(call: Sample, found: Results) -> Results:
+    """Results without those that are no finite numbers though the arguments are: the recurrence goes on past overflow,
+    and it depends on how the compiler fuses products whether ∞, −∞ or NaN comes of it."""
+    finite = torch.stack(torch.broadcast_tensors(*(t.isfinite() for t in call.tensors))).all(0)
+    return [torch.where(finite & ~part.isfinite(), float("inf"), part) for part in found]
+
+
 LEEWAYS: Mapping[str, Leeway] = {
     "sort": _pointing(_argument(1, "dim")),
     "argsort": _pointing(_argument(1, "dim")),
@@ -353,6 +360,9 @@ LEEWAYS: Mapping[str, Leeway] = {
     "median": _pointing(_argument(1, "dim")),
     "nanmedian": _pointing(_argument(1, "dim")),
     "mode": _unless_nan(_argument(1, "dim")),
+    "special_hermite_polynomial_h": Leeway(_without_lost),
+    "special_hermite_polynomial_he": Leeway(_without_lost),
+    "special_laguerre_polynomial_l": Leeway(_without_lost),
     "histogram": Leeway(_between_ascending_edges),
     "_linalg_svd": Leeway(_svd),
     "linalg_svd": Leeway(_svd),
@@ -405,6 +415,6 @@ LEEWAYS: Mapping[str, Leeway] = {
         ).split()
     },
     **{name: Leeway(_products, _beside_poles) for name in ("pow", "float_power")},
-    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
+    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn", "linalg_ldl_factor", "linalg_ldl_factor_ex")},
 }
 """What the documentation of each op leaves open."""
