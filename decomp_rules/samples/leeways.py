@@ -205,7 +205,7 @@ def _while_running(call: Sample, found: Results) -> Results:
 
 
 def _of_finite_matrices(call: Sample, found: Results) -> Results:
-    """Complex numbers whose zeros have a sign that differs between PyTorch's kernels, or is that of a product."""
+    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there, a comparison with NaN says."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
     return [torch.where(lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]), torch.zeros_like(t), t)
             for t in found]  # fmt: skip
