@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "primitives complex_numbers complex_functions complex_trigonometry complex_reductions complex_convolution"
-    " activation activation_backward exponential logarithm power quotient rounding trigonometry error_function"
+    " activation activation_backward gelu exponential logarithm power quotient rounding trigonometry error_function"
     " special orthogonal_polynomials incomplete_gamma normal gamma zeta bessel modified_bessel order_statistics"
     " differences histograms copies index_reduction data_dependent number_theory representation hashing strided"
     " uniqueness arithmetic comparison selection numbering bits casts creation shape slicing diagonals indexing"

@@ -26,7 +26,7 @@ register = RULES.register
 aten = torch.ops.aten
 
 
-# Smooth: sigmoid, SiLU, GELU, softplus
+# Smooth: sigmoid, SiLU, softplus
 
 
 @register(aten.sigmoid)
@@ -43,28 +43,6 @@ def sigmoid(x: Tensor) -> Tensor:
 def silu(x: Tensor) -> Tensor:
     """x·sigmoid(x). ≤ 3.3 ULP."""
     return x * torch.sigmoid(x)
-
-
-@register(aten.gelu)
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x·(1 + erf(x/√2)) / 2, or with "tanh" x·sigmoid(√(8/π)·(x + 0.044715·x³)), which is the same as with tanh and
-    keeps its digits in the lower tail."""
-    return _gelu(x, approximate, x.dtype in (torch.float32, torch.bfloat16))
-
-
-@float_math
-def _gelu(x: Tensor, approximate: str, undefined_at_infinity: bool) -> Tensor:
-    if approximate == "tanh":
-        return x * torch.sigmoid(tanh_argument(x))
-    doubled = 1 + torch.erf(x * math.sqrt(0.5))
-    # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
-    return x * 0.5 * (doubled + x * 0.0 if undefined_at_infinity else doubled)
-
-
-def tanh_argument(x: Tensor) -> Tensor:
-    """2·√(2/π)·(x + 0.044715·x³): twice the argument of tanh in the approximate GELU."""
-    slope = math.sqrt(8 / math.pi)
-    return x * (slope + (slope * 0.044715) * x * x)
 
 
 @register(aten.softplus)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.activation import tanh_argument
 from decomp_rules.floating import float_math
 from decomp_rules.operands import same_size, wide
 
@@ -41,26 +40,6 @@ def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     """g·s·(1 + x·(1 − s)) with s = sigmoid(x)."""
     s = torch.sigmoid(x)
     return grad * s * (1 + x * (1 - s))
-
-
-@register(aten.gelu_backward)
-@float_math
-def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
-    """g·(Φ(x) + x·φ(x)), or with "tanh" the derivative of x·s with s = sigmoid(u): g·s·(1 + x·u'·(1 − s))."""
-    if approximate == "tanh":
-        # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
-        near = torch.clamp(x, -32.0, 32.0)
-        u, slope = tanh_argument(near), math.sqrt(8 / math.pi)
-        steepness = slope + (3 * slope * 0.044715) * near * near
-        # 1 − s has no digits where s is almost 1.
-        negative = u < 0
-        e = torch.exp(torch.where(negative, u, -u))
-        share = torch.reciprocal(1 + e)
-        s = torch.where(negative, e, 1.0) * share
-        # x·0 adds nothing but the kernel's NaN at ∞.
-        return grad * (s + near * steepness * (e * share * share) + x * 0.0)
-    density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return grad * (0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * density)
 
 
 @register(aten.softplus_backward)
