@@ -92,6 +92,11 @@ def of_gradients(
             # What the value itself does not resolve.
             unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else 0.0
             low, high = torch.fmin(low, value - unresolved), torch.fmax(high, value + unresolved)
+        elif size is not None:
+            # Its second differences still less.
+            far = torch.stack(sources).abs().amax(0)
+            unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) / torch.where(far == 0, 1.0, far)
+            low, high = torch.fmin(low, value - unresolved), torch.fmax(high, value + unresolved)
         limit = limits[i] if i < len(limits) else torch.full_like(value, float("nan"))
         at_infinity = mine.isnan() & ~limit.isnan()
         low, high = (torch.where(at_infinity, limit, side) for side in (low, high))

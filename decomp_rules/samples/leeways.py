@@ -207,8 +207,8 @@ def _while_running(call: Sample, found: Results) -> Results:
 def _of_finite_matrices(call: Sample, found: Results) -> Results:
     """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there, a comparison with NaN says."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
-    return [torch.where(lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]), torch.zeros_like(t), t)
-            for t in found]  # fmt: skip
+    over = [lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]) for t in found]
+    return [_without_sign_of_zero(torch.where(mask, torch.zeros_like(t), t)) for mask, t in zip(over, found)]
 
 
 def _beside_lost_columns(call: Sample, found: Results) -> Results:
@@ -232,8 +232,11 @@ def _beside_lost_columns(call: Sample, found: Results) -> Results:
 
 def _whole_numbers_or_none(call: Sample, found: Results) -> Results:
     """Complex numbers that are lost as a whole where a part is not finite: x cos + i x sin is NaN, or infinite, whether
-    or not a kernel leaves out the products with 0."""
-    if all(bool(t.isfinite().all()) for t in call.tensors):
+    or not a kernel leaves out the products with 0. Nothing where sums overflow in one order and not in another."""
+    finite = all(bool(t.isfinite().all()) for t in call.tensors)
+    if finite and sum(float(t.detach().double().abs().sum()) for t in call.tensors) > torch.finfo(torch.float32).max:
+        return [torch.zeros_like(z) for z in found]
+    if finite:
         return found
     none = complex(float("nan"), float("nan"))
     return [torch.where(z.isfinite(), z, none) if z.is_complex() else z for z in found]
@@ -320,6 +323,18 @@ def _unless_lost(call: Sample, found: Results) -> Results:
     return [torch.where(lost, 0.0, t) for t in found]
 
 
+def _of_finite_inverses(call: Sample, grads: Results) -> Results:
+    """Gradients of x + value · y / z, but of y where 1 / z overflows, as value / z need not."""
+    over = torch.reciprocal(call.tensors[2].detach()).isinf()
+    return [torch.where(over, 0.0, g) if i == 1 and g.shape == over.shape else g for i, g in enumerate(grads)]
+
+
+def _of_finite_steps(call: Sample, grads: Results) -> Results:
+    """No gradient where x is infinite: from there, the next number is not one step away."""
+    x = call.tensors[0].detach()
+    return [torch.where(x.isinf(), 0.0, g) if g.shape == x.shape else g for g in grads]
+
+
 def _unless_infinite(call: Sample, found: Results) -> Results:
     """One number for all that are not finite: whether an infinite gradient meets another, or a zero that is only
     padding, depends on which sums are taken first."""
@@ -344,6 +359,7 @@ def _of_ordered(call: Sample, found: Results) -> Results:
 
 
 _MODES = _pointing(_argument(1, "dim"))
+
 
 def _without_lost(call: Sample, found: Results) -> Results:
     """Results without those that are no finite numbers though the arguments are: the recurrence goes on past overflow,
@@ -386,6 +402,8 @@ LEEWAYS: Mapping[str, Leeway] = {
     "addcmul": Leeway(_unless_overflowing),
     "lerp": Leeway(_from_either_end),
     "gelu_backward": Leeway(_unless_lost),
+    "addcdiv": Leeway(_products, _of_finite_inverses),
+    "nextafter": Leeway(lambda call, found: found, _of_finite_steps),
     **{
         name: Leeway(_unless_infinite)
         for name in ("native_layer_norm_backward", "native_group_norm_backward", "conv_tbc_backward")
@@ -410,11 +428,11 @@ LEEWAYS: Mapping[str, Leeway] = {
     **{
         name: Leeway(_products)
         for name in (
-            "add sub rsub mul div true_divide reciprocal rsqrt square addcdiv sigmoid silu sinc "
+            "add sub rsub mul div true_divide reciprocal rsqrt square sigmoid silu sinc "
             "prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
     **{name: Leeway(_products, _beside_poles) for name in ("pow", "float_power")},
-    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn", "linalg_ldl_factor", "linalg_ldl_factor_ex")},
+    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""
