@@ -27,7 +27,7 @@ from decomp_rules.matrices import (
     transposed,
     upper,
 )
-from decomp_rules.operands import constant
+from decomp_rules.operands import cast, constant
 
 RULES = Rules()
 register = RULES.register
@@ -41,11 +41,12 @@ LIMIT = 256
 def linalg_solve_triangular(
     x: Tensor, B: Tensor, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """A⁻¹ B or B A⁻¹ for triangular A; the other triangle is not looked at. The error is the kernel's."""
+    """A⁻¹ B or B A⁻¹ for triangular A, in the dtype of A; the other triangle is not looked at. The error is the
+    kernel's."""
     reason = too_large(LIMIT, x.shape[-1])
     if reason:
         return decline(reason)
-    return solved(x, B, not upper, left, unitriangular)
+    return solved(x, cast(B, x.dtype), not upper, left, unitriangular)
 
 
 @register(aten.triangular_solve)
