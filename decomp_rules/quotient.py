@@ -32,7 +32,8 @@ aten = torch.ops.aten
 @register(aten.div)
 def true_divide(x: Tensor, other: Any) -> Tensor:
     """x / y, ≤ 0.51 ULP and so exact where it can be, as x·(1/y) and what that product is off by; by a number, with the
-    number's inverse in two parts. ≤ 1.5 ULP where x or the result is within 2⁴⁰ of the smallest or largest float."""
+    number's inverse in two parts. ≤ 1.5 ULP where x or the result is within 2⁴⁰ of the smallest or largest float. The
+    gradient by a y below 2⁻¹²⁴ is NaN beside x = 0: 1/y² overflows there, and to avoid it costs all other quotients."""
     dtype = float_dtype(x, other)
     if dtype.is_complex:
         return decline("only real numbers")
@@ -95,7 +96,8 @@ def fmod(x: Any, other: Any) -> Tensor:
 
 @register(aten.fmod)
 def fmod_of_large(x: Any, other: Any) -> Tensor:
-    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64)."""
+    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64), beyond
+    without a digit, and NaN from 2¹²⁸ on: there it is for want of better, of targets without integers of 64 bits."""
     return _remainder_of_floats(x, other, _rest_of_quotient, None)
 
 

@@ -278,8 +278,12 @@ def atan2(x: Tensor, other: Tensor) -> Tensor:
     below = torch.logical_or(y < 0, torch.reciprocal(y.detach()) < 0)
     steep = torch.abs(x) < torch.abs(y)
     larger, smaller = torch.where(steep, y, x), torch.where(steep, x, y)
+    # The square of the inverse of what is tiny would overflow in the gradient.
+    size, far = larger.detach() * larger.detach(), 2.0**100 if x.dtype == torch.float32 else 2.0**600
+    lift = torch.where(size < torch.finfo(x.dtype).tiny, constant(x, far), 1.0)
     # Two infinities lie on a diagonal, the origin on the axis: there the quotient is ±1, and 0 without a gradient.
-    quotient = torch.where(larger == 0, smaller.detach(), smaller) / torch.where(larger == 0, 1.0, larger)
+    quotient = torch.where(larger == 0, smaller.detach(), smaller) * lift
+    quotient = quotient / (torch.where(larger == 0, 1.0, larger) * lift)
     one = constant(x, 1.0)
     diagonal = torch.where(left == below, one, -one)
     quotient = torch.where(torch.logical_and(quotient != quotient, larger == larger), diagonal, quotient)
