@@ -96,8 +96,8 @@ def fmod(x: Any, other: Any) -> Tensor:
 
 @register(aten.fmod)
 def fmod_of_large(x: Any, other: Any) -> Tensor:
-    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64), beyond
-    without a digit, and NaN from 2¹²⁸ on: there it is for want of better, of targets without integers of 64 bits."""
+    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64),
+    beyond without a digit, and NaN where the quotient overflows. For targets without integers, and for float64."""
     return _remainder_of_floats(x, other, _rest_of_quotient, None)
 
 
