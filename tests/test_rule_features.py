@@ -260,6 +260,14 @@ def test_factories(form):
     assert {"full", "arange", "zeros", "maximum"} <= set(ops(result))
 
 
+def test_complex_numbers_that_are_not_finite_can_be_written_as_code():
+    def nowhere(x):
+        filled = torch.full(x.shape, complex(float("nan"), float("inf")), dtype=torch.complex64)
+        return torch.real(filled) + torch.real(torch.abs(x) * complex(float("inf"), 1.0))
+
+    check(torch.sinc, {torch.sinc: nowhere}, ATEN, expected=nowhere)
+
+
 def test_factories_of_known_size_need_no_metadata():
     rules = {F.relu: lambda x: torch.maximum(x, torch.full((), 0.0)) + torch.zeros(3)}
     result = check(F.relu, rules, TORCH)
