@@ -157,6 +157,45 @@ _SEVERAL: dict[str, Function] = {
 }
 
 
+Step = Callable[[Any, int, Any, Any], Any]
+
+
+def _polynomial(first: Callable[[Any], Any], step: Step, shifted: bool = False) -> Function:
+    """The polynomial of a degree up to 300, from that of degree 1 and what follows the k-th, given the last two."""
+
+    def value(m: Any, x: Any, n: Any) -> Any:
+        if not -1 < n <= 300:
+            return None
+        x = 2 * m.mpf(x) - 1 if shifted else m.mpf(x)
+        last, this = m.mpf(1), first(x)
+        for k in range(1, int(n)):
+            last, this = this, step(x, k, this, last)
+        return this if n >= 1 else last
+
+    return value
+
+
+_CHEBYSHEV: dict[str, Callable[[Any], Any]] = {
+    "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1
+}  # fmt: skip
+_SEVERAL |= {
+    f"special_{prefix}chebyshev_polynomial_{kind}": _polynomial(
+        first, lambda x, k, this, last: 2 * x * this - last, bool(prefix)
+    )
+    for kind, first in _CHEBYSHEV.items()
+    for prefix in ("", "shifted_")
+} | {
+    "special_hermite_polynomial_h": _polynomial(lambda x: 2 * x, lambda x, k, this, last: 2 * (x * this - k * last)),
+    "special_hermite_polynomial_he": _polynomial(lambda x: x, lambda x, k, this, last: x * this - k * last),
+    "special_laguerre_polynomial_l": _polynomial(
+        lambda x: 1 - x, lambda x, k, this, last: ((2 * k + 1 - x) * this - k * last) / (k + 1)
+    ),
+    "special_legendre_polynomial_p": _polynomial(
+        lambda x: x, lambda x, k, this, last: ((2 * k + 1) * x * this - k * last) / (k + 1)
+    ),
+}
+
+
 def _logistic_loss(m: Any, x: Any, t: Any, positive: Any) -> Any:
     slope = -positive * t if x < 0 else 1 - t
     return slope * x + (1 - t + positive * t) * m.log1p(m.exp(-abs(x)))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.floating import float_math, is_tensor
+from decomp_rules.floating import corrected, float_math, is_tensor, square_error
 from decomp_rules.operands import constant
 
 RULES = Rules()
@@ -35,56 +35,59 @@ _LARGEST = {torch.bool: 1, torch.int8: 127, torch.uint8: 255}
 @register(aten.special_chebyshev_polynomial_t)
 def chebyshev_t(x: Any, n: Any) -> Tensor:
     """Tₙ(cos θ) = cos nθ."""
-    return _chebyshev(x, n, lambda x: x, _first_kind, low=6)
+    return _chebyshev(x, n, lambda x: x, *_FIRST_KIND, low=6)
 
 
 @register(aten.special_chebyshev_polynomial_u)
 def chebyshev_u(x: Any, n: Any) -> Tensor:
     """Uₙ(cos θ) = sin (n + 1)θ / sin θ."""
-    return _chebyshev(x, n, lambda x: x + x, _second_kind)
+    return _chebyshev(x, n, lambda x: x + x, *_SECOND_KIND)
 
 
 @register(aten.special_chebyshev_polynomial_v)
 def chebyshev_v(x: Any, n: Any) -> Tensor:
     """Vₙ(cos θ) = cos (n + ½)θ / cos ½θ."""
-    return _chebyshev(x, n, lambda x: x + x - 1, _third_kind)
+    return _chebyshev(x, n, lambda x: x + x - 1, *_THIRD_KIND)
 
 
 @register(aten.special_chebyshev_polynomial_w)
 def chebyshev_w(x: Any, n: Any) -> Tensor:
     """Wₙ(cos θ) = sin (n + ½)θ / sin ½θ = (−1)ⁿ·Vₙ(−cos θ)."""
-    return _chebyshev(x, n, lambda x: x + x + 1, _fourth_kind)
+    return _chebyshev(x, n, lambda x: x + x + 1, *_FOURTH_KIND)
 
 
 @register(aten.special_shifted_chebyshev_polynomial_t)
 def shifted_chebyshev_t(x: Any, n: Any) -> Tensor:
     """Tₙ(2x − 1)."""
-    return _chebyshev(x, n, lambda x: x, _first_kind, shifted=True, low=6)
+    return _chebyshev(x, n, lambda x: x, *_FIRST_KIND, shifted=True, low=6)
 
 
 @register(aten.special_shifted_chebyshev_polynomial_u)
 def shifted_chebyshev_u(x: Any, n: Any) -> Tensor:
     """Uₙ(2x − 1)."""
-    return _chebyshev(x, n, lambda x: x + x, _second_kind, shifted=True)
+    return _chebyshev(x, n, lambda x: x + x, *_SECOND_KIND, shifted=True)
 
 
 @register(aten.special_shifted_chebyshev_polynomial_v)
 def shifted_chebyshev_v(x: Any, n: Any) -> Tensor:
     """Vₙ(2x − 1)."""
-    return _chebyshev(x, n, lambda x: x + x - 1, _third_kind, shifted=True)
+    return _chebyshev(x, n, lambda x: x + x - 1, *_THIRD_KIND, shifted=True)
 
 
 @register(aten.special_shifted_chebyshev_polynomial_w)
 def shifted_chebyshev_w(x: Any, n: Any) -> Tensor:
     """Wₙ(2x − 1)."""
-    return _chebyshev(x, n, lambda x: x + x + 1, _fourth_kind, shifted=True)
+    return _chebyshev(x, n, lambda x: x + x + 1, *_FOURTH_KIND, shifted=True)
 
 
 Function = Callable[[Tensor], Tensor]
-Closed = Callable[[Tensor, Any, Tensor], Tensor]
+Inside = Callable[[Tensor, Any], Tensor]
+Outside = Callable[[Tensor, Tensor, Any], Tensor]
 
 
-def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool = False, low: int = 8) -> Tensor:
+def _chebyshev(
+    x: Any, n: Any, linear: Function, inside: Inside, outside: Outside, shifted: bool = False, low: int = 8
+) -> Tensor:
     # Up to the degree `low` the recurrence is as exact as PyTorch's kernel, and short.
     def steps(x: Tensor) -> Iterator[Tensor]:
         previous, value = torch.ones_like(x), linear(x)
@@ -96,10 +99,14 @@ def _chebyshev(x: Any, n: Any, linear: Function, closed: Closed, shifted: bool =
         whole = torch.trunc(n) if is_tensor(n) else n
         half = whole * 0.5
         odd = torch.floor(half) != half if is_tensor(n) else bool(n % 2)
-        value = closed(x, whole, _flipped(x < 0, odd))
+        size = torch.abs(x)
+        between = size < 1
+        angle, argument = torch.acos(torch.where(between, x, 0.0)), torch.acosh(torch.where(between, 1.0, size))
+        value = outside(x, argument, whole)
+        value = torch.where(_flipped(x < 0, odd), -value, value)
         # PyTorch steps on past overflow, where one infinity is taken from another.
-        lost = (whole - 2) * torch.acosh(torch.clamp(torch.abs(x), min=1.0)) > math.log(torch.finfo(x.dtype).max)
-        return torch.where(torch.logical_or(lost, x != x), math.nan, value)
+        lost = outside(x, argument, whole - 2) == math.inf
+        return torch.where(between, inside(angle, whole), torch.where(lost, math.nan, value))
 
     return _of_degree(x, n, steps, high, low, shifted)
 
@@ -110,49 +117,41 @@ def _flipped(negative: Tensor, odd: Any) -> Tensor:
     return negative if odd else torch.zeros_like(negative)
 
 
-def _first_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
-    inside, angle, argument = _angles(x)
-    outside = torch.cosh(argument * n)
-    return torch.where(inside, torch.cos(angle * n), torch.where(flipped, -outside, outside))
+def _even_quotient(x: Tensor, n: Any) -> Tensor:
+    """cosh (n + 1/2)x / cosh x/2."""
+    return _grown(x, n, (1 + torch.exp(x * (-2 * n - 1))) / (1 + torch.exp(-x)))
 
 
-def _second_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
-    inside, angle, argument = _angles(x)
-    outside = _sinh_quotient(argument, n + 1, 1.0)
-    outside = torch.where(flipped, -outside, outside)
-    return torch.where(inside, torch.sin(angle * (n + 1)) / torch.sin(angle), outside)
-
-
-def _third_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
-    inside, angle, argument = _angles(x)
-    middle = torch.cos(angle * (n + 0.5)) / torch.cos(angle * 0.5)
-    return torch.where(inside, middle, _half_kinds(x < 0, argument, n, flipped))
-
-
-def _fourth_kind(x: Tensor, n: Any, flipped: Tensor) -> Tensor:
-    inside, angle, argument = _angles(x)
-    middle = torch.sin(angle * (n + 0.5)) / torch.sin(angle * 0.5)
-    return torch.where(inside, middle, _half_kinds(x > 0, argument, n, flipped))
-
-
-def _half_kinds(steep: Tensor, argument: Tensor, n: Any, flipped: Tensor) -> Tensor:
-    """The third and the fourth kind outside of −1 … 1: the steep one on one side, the other one on the other."""
-    even = torch.cosh(argument * (n + 0.5)) / torch.cosh(argument * 0.5)
-    outside = torch.where(steep, _sinh_quotient(argument, n + 0.5, 0.5), even)
-    return torch.where(flipped, -outside, outside)
-
-
-def _sinh_quotient(x: Tensor, factor: Any, divisor: float) -> Tensor:
-    """sinh (factor·x) / sinh (divisor·x), which is factor / divisor at 0."""
+def _odd_quotient(x: Tensor, n: Any, half: float) -> Tensor:
+    """sinh (n + h)x / sinh hx, which is n / h + 1 at 0."""
     regular = torch.where(x == 0, 1.0, x)
-    return torch.where(x == 0, factor / divisor, torch.sinh(regular * factor) / torch.sinh(regular * divisor))
+    quotient = torch.expm1(regular * (-2 * (n + half))) / torch.expm1(regular * (-2 * half))
+    return torch.where(x == 0, n / half + 1, _grown(regular, n, quotient))
 
 
-def _angles(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether |x| < 1, arccos x there, and arcosh |x| elsewhere."""
-    size = torch.abs(x)
-    inside = size < 1
-    return inside, torch.acos(torch.where(inside, x, 0.0)), torch.acosh(torch.where(inside, 1.0, size))
+def _grown(x: Tensor, n: Any, factor: Tensor) -> Tensor:
+    """e^nx times a factor, which may be finite where e^nx is not."""
+    half = torch.exp(x * (n * 0.5))
+    return (half * factor) * half
+
+
+# Of arccos x between −1 and 1 and the degree, and of |x| > 1, arcosh |x| and the degree: there but for the sign.
+_FIRST_KIND: tuple[Inside, Outside] = (
+    lambda angle, n: torch.cos(angle * n),
+    lambda x, a, n: _grown(a, n, 0.5 + 0.5 * torch.exp(a * (-2 * n))),
+)
+_SECOND_KIND: tuple[Inside, Outside] = (
+    lambda angle, n: torch.sin(angle * (n + 1)) / torch.sin(angle),
+    lambda x, a, n: _odd_quotient(a, n, 1.0),
+)
+_THIRD_KIND: tuple[Inside, Outside] = (
+    lambda angle, n: torch.cos(angle * (n + 0.5)) / torch.cos(angle * 0.5),
+    lambda x, a, n: torch.where(x < 0, _odd_quotient(a, n, 0.5), _even_quotient(a, n)),
+)
+_FOURTH_KIND: tuple[Inside, Outside] = (
+    lambda angle, n: torch.sin(angle * (n + 0.5)) / torch.sin(angle * 0.5),
+    lambda x, a, n: torch.where(x > 0, _odd_quotient(a, n, 0.5), _even_quotient(a, n)),
+)
 
 
 # The others
@@ -163,13 +162,22 @@ def hermite_h(x: Any, n: Any) -> Tensor:
     """H₀ = 1, H₁ = 2x, Hₖ₊₁ = 2x·Hₖ − 2k·Hₖ₋₁."""
 
     def steps(x: Tensor) -> Iterator[Tensor]:
-        twice = x + x
-        previous, value = torch.ones_like(x), twice
-        for k in itertools.count(1):
+        first = torch.ones_like(x)
+        yield first
+        previous, value = x + x, _doubled_square_less_one(x)
+        for k in itertools.count(2):
             yield previous
-            previous, value = value, twice * value - previous * (2.0 * k)
+            half = x * value - previous * float(k)
+            previous, value = value, half + half
 
     return _of_degree(x, n, steps, _no_number, None)
+
+
+def _doubled_square_less_one(x: Tensor) -> Tensor:
+    """4x² − 2, with all digits also next to its zeros."""
+    twice = x + x
+    square, point = twice * twice, twice.detach()
+    return corrected(square - 2, square_error(point, square.detach()), point)
 
 
 @register(aten.special_hermite_polynomial_he)
@@ -187,28 +195,31 @@ def hermite_he(x: Any, n: Any) -> Tensor:
 
 @register(aten.special_laguerre_polynomial_l)
 def laguerre(x: Any, n: Any) -> Tensor:
-    """L₀ = 1, L₁ = 1 − x, Lₖ₊₁ = Lₖ + (k·(Lₖ − Lₖ₋₁) − x·Lₖ) / (k + 1)."""
+    """L₀ = 1, L₁ = 1 − x, L₂ = ((3 − x)·L₁ − 1) / 2, Lₖ₊₁ = Lₖ + (k·(Lₖ − Lₖ₋₁) − x·Lₖ) / (k + 1)."""
 
     def steps(x: Tensor) -> Iterator[Tensor]:
         previous, value = torch.ones_like(x), 1 - x
-        for k in itertools.count(1):
+        yield previous
+        previous, value, part = value, ((3 - x) * value - 1) * 0.5, x * (1 / 256)
+        for k in itertools.count(2):
             yield previous
-            step = (value - previous) * float(k) - x * value
-            previous, value = value, value + step * (1 / (k + 1))
+            # In parts of 256, which do not overflow where the step is a number.
+            step = (value - previous) * (k / 256) - part * value
+            previous, value = value, value + step * (256 / (k + 1))
 
     return _of_degree(x, n, steps, None, None)
 
 
 @register(aten.special_legendre_polynomial_p)
 def legendre(x: Any, n: Any) -> Tensor:
-    """P₀ = 1, P₁ = x, Pₖ₊₁ = x·Pₖ + k / (k + 1)·(x·Pₖ − Pₖ₋₁)."""
+    """P₀ = 1, P₁ = x, Pₖ₊₁ = ((2k + 1)·x·Pₖ − k·Pₖ₋₁) / (k + 1)."""
 
     def steps(x: Tensor) -> Iterator[Tensor]:
         previous, value = torch.ones_like(x), x
         for k in itertools.count(1):
             yield previous
-            step = x * value
-            previous, value = value, step + (step - previous) * (k / (k + 1))
+            step = x * (2.0 * k + 1) * value - previous * float(k)
+            previous, value = value, step * (1 / (k + 1))
 
     return _of_degree(x, n, steps, None, None)
 

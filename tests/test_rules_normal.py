@@ -125,3 +125,21 @@ def test_a_degree_in_data_is_declared_where_nothing_bounds_it() -> None:
     for name in ("laguerre_polynomial_l", "legendre_polynomial_p"):
         with pytest.raises(Exception, match="depends on data"):
             lowered(getattr(functions, name), torch.rand(3), torch.tensor([1.0, 2.0, 3.0]))
+
+
+def test_polynomials_are_numbers_up_to_overflow() -> None:
+    for name, x, n in (
+        ("chebyshev_polynomial_v", 1556.88599, 11),
+        ("shifted_chebyshev_polynomial_u", -3.0, 33),
+        ("chebyshev_polynomial_t", -186.290146, 17),
+        ("laguerre_polynomial_l", math.inf, 2),
+    ):
+        function, values = getattr(torch.special, name), torch.full((4,), x)
+        found = lowered(lambda x: function(x, n), values)(values)
+        torch.testing.assert_close(found, function(values, n), rtol=2e-5, atol=0)
+
+
+def test_hermites_second_polynomial_keeps_its_digits_at_its_zeros() -> None:
+    x = torch.tensor([0.5**0.5, -(0.5**0.5)])
+    found = lowered(lambda x: torch.special.hermite_polynomial_h(x, 2), x)(x)
+    torch.testing.assert_close(found.double(), 4 * x.double() ** 2 - 2, rtol=1e-6, atol=0)
