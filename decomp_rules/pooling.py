@@ -81,7 +81,7 @@ def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, d
     return result
 
 
-@register(aten.max_pool1d)
+@register(aten.max_pool1d, needs=("max_pool2d_with_indices",))
 def max_pool1d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
                ceil_mode: bool = False) -> Tensor:
     """The values of `max_pool1d_with_indices`."""
@@ -99,7 +99,7 @@ def max_pool1d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), paddi
     return values.squeeze(-2), indices.squeeze(-2)
 
 
-@register(aten.max_pool2d)
+@register(aten.max_pool2d, needs=("max_pool2d_with_indices",))
 def max_pool2d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
                ceil_mode: bool = False) -> Tensor:
     """The values of `max_pool2d_with_indices`."""
@@ -107,12 +107,51 @@ def max_pool2d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, 
                                         ntuple(padding, 2), ntuple(dilation, 2), ceil_mode)[0]
 
 
-@register(aten.max_pool3d)
+@register(aten.max_pool3d, needs=("max_pool3d_with_indices",))
 def max_pool3d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
                ceil_mode: bool = False) -> Tensor:
     """The values of `max_pool3d_with_indices`."""
     return aten.max_pool3d_with_indices(x, ntuple(kernel_size, 3), ntuple(stride, 3) if stride else (),
                                         ntuple(padding, 3), ntuple(dilation, 3), ceil_mode)[0]
+
+
+def _largest_nd(dims: int) -> Callable[..., Tensor]:
+    """The rule of max_pool1d, 2d or 3d for values alone."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+             ceil_mode: bool = False) -> Tensor:
+        """y = max over the window, found without its place. Exact."""
+        boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
+        if any(window.pad and window.gap > 1 for window in boxes):
+            return _maxima(x, boxes)[0]
+        for back, window in enumerate(reversed(boxes), 1):
+            x = _largest_along(x, x.dim() - back, window)
+        return x
+    rule.__name__ = f"max_pool{dims}d_values"
+    return rule
+
+
+for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
+    register(_forward)(_largest_nd(_dims))
+
+
+def _largest_along(x: Tensor, dim: int, window: Window) -> Tensor:
+    """The maxima along one dimension. An element takes the place of the best before it if it is greater or NaN.
+
+    The padding in front repeats the first element, which every window has that begins there: that no more is lost to
+    the padding than to it, the gradient of -∞ included.
+    """
+    x = fit(x, dim, 0, window.tail, _lowest(x.dtype))
+    if window.pad:
+        shape = [-1] * x.dim()
+        shape[dim] = window.pad
+        x = torch.cat([every(x, dim, 0, 1).expand(shape), x], dim)
+    best = every(x, dim, 0, window.count, window.step)
+    for j in range(1, window.size):
+        value = every(x, dim, j * window.gap, window.count, window.step)
+        best = torch.where(value > best, value, best)
+        if value.is_floating_point():
+            best = torch.where(value != value, value, best)
+    return best
 
 
 @register(aten.max_pool2d_with_indices, needs=("stack",))
