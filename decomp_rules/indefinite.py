@@ -201,7 +201,7 @@ def _last_pair(work: Tensor, down: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
 
 @register(aten.linalg_ldl_solve)
 def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool = False) -> Tensor:
-    """A⁻¹ B from the factorization of A."""
+    """A⁻¹ B from the factorization of A. Products with what is not part of L are left out: a NaN stays where it is."""
     n = LD.shape[-1]
     reason = too_large(LIMIT, n)
     if reason:
@@ -209,16 +209,16 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool = Fa
     if not n:
         return B.clone()
     down, zero, blocks = rows(LD, n), constant(LD, 0), _blocks(pivots)
-    parts = []
+    kept = []
     for k, (place, two, _) in enumerate(blocks):
         B = _rows_exchanged(B, place, k + two, down)
-        parts.append(torch.where(torch.lt(down, k + 1 + two), zero, column(LD, k)))
-        B = B - parts[k] * row(B, k)
-    B = torch.matmul(_inverse_blocks(LD, blocks, hermitian), B)
+        kept.append(torch.lt(down, k + 1 + two))
+        B = B - torch.where(kept[k], zero, column(LD, k) * row(B, k))
+    B = _over_blocks(LD, blocks, hermitian, B)
     for k in reversed(range(n)):
         place, two, _ = blocks[k]
-        part = conjugate(parts[k]) if hermitian else parts[k]
-        change = torch.sum(part * B, [-2], keepdim=True)
+        part = conjugate(column(LD, k)) if hermitian else column(LD, k)
+        change = torch.sum(torch.where(kept[k], zero, part * B), [-2], keepdim=True)
         B = torch.where(torch.eq(down, k), B - change, B)
         B = _rows_exchanged(B, place, k + two, down)
     return B
@@ -248,31 +248,28 @@ def _rows_exchanged(x: Tensor, place: Tensor, target: Tensor, down: Tensor) -> T
     return torch.gather(x.expand(shape), -2, order.expand(shape))
 
 
-def _inverse_blocks(factors: Tensor, blocks: list[tuple[Tensor, Tensor, Tensor]], hermitian: bool) -> Tensor:
-    """D⁻¹ as a matrix."""
+def _over_blocks(factors: Tensor, blocks: list[tuple[Tensor, Tensor, Tensor]], hermitian: bool, b: Tensor) -> Tensor:
+    """D⁻¹ b: each row depends on those of its block alone."""
     n = factors.shape[-1]
     zero, one = constant(factors, 0), constant(factors, 1)
     begins = torch.cat([two for _, two, _ in blocks], -2)
     diagonal = diagonal_of(factors).unsqueeze(-1)
     if n == 1:
-        return torch.reciprocal(diagonal)
+        return b / diagonal
     under = torch.diagonal(factors, -1, -2, -1).unsqueeze(-1)
     inside = torch.ne(aten.slice.Tensor(begins, begins.dim() - 2, 0, n - 1), 0)
     between = torch.where(inside, under, one)
     over = conjugate(between) if hermitian else between
     upper, lower = aten.slice.Tensor(diagonal, -2, 0, n - 1), aten.slice.Tensor(diagonal, -2, 1, n)
+    before, after = aten.slice.Tensor(b, b.dim() - 2, 0, n - 1), aten.slice.Tensor(b, b.dim() - 2, 1, n)
     # Divided by the entries beside the diagonal: d₁ d₂ − b² may overflow.
-    whole = (upper / over) * (lower / between) - 1
-    whole = torch.where(inside, whole, one)
-    first = torch.where(inside, (lower / between) / over / whole, zero)
-    second = torch.where(inside, (upper / between) / over / whole, zero)
-    beside = torch.where(inside, -torch.reciprocal(whole), zero)
+    upper, lower, before, after = upper / over, lower / between, before / over, after / between
+    whole = torch.where(inside, upper * lower - 1, one)
+    first = torch.where(inside, (lower * before - after) / whole, zero)
+    second = torch.where(inside, (upper * after - before) / whole, zero)
     alone = torch.eq(begins + torch.cat([ends for _, _, ends in blocks], -2), 0)
-    single = torch.where(alone, torch.reciprocal(torch.where(alone, diagonal, one)), zero)
-    ahead = torch.constant_pad_nd(first, [0, 0, 0, 1]) + torch.constant_pad_nd(second, [0, 0, 1, 0])
-    below = torch.diag_embed((beside / over).squeeze(-1), -1)
-    above = torch.diag_embed((beside / between).squeeze(-1), 1)
-    return torch.diag_embed((single + ahead).squeeze(-1)) + below + above
+    single = torch.where(alone, b / torch.where(alone, diagonal, one), zero)
+    return single + torch.constant_pad_nd(first, [0, 0, 0, 1]) + torch.constant_pad_nd(second, [0, 0, 1, 0])
 
 
 def _int32(x: Tensor, shape: Any) -> Tensor:
