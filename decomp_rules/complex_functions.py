@@ -144,6 +144,29 @@ def expm1(re: Tensor, im: Tensor) -> Parts:
     return torch.expm1(re) * torch.cos(im) - 2 * half * half, torch.exp(re) * torch.sin(im)
 
 
+@register(aten.log, needs=(aten.take,))
+def log_by_turning(x: Tensor) -> Tensor:
+    """`log`, with the angle of numbers whose logarithm is infinite from their signs: no target that turns numbers for
+    their imaginary part tells it there."""
+    return _with_angle_of_ends(x, math.log(2))
+
+
+@register(aten.log10, needs=(aten.take,))
+def log10_by_turning(x: Tensor) -> Tensor:
+    """`log10`, likewise."""
+    return _with_angle_of_ends(x, math.log10(2))
+
+
+def _with_angle_of_ends(x: Tensor, factor: float) -> Tensor:
+    if not x.is_complex():
+        return decline("only complex numbers")
+    (re, im), (size, turn) = parts(x.detach()), parts(torch.log2(x))
+    nothing, endless = (re == 0) & (im == 0), torch.isfinite(re) & (torch.abs(im) == math.inf)
+    angle = torch.where(nothing & torch.signbit(re), math.pi, torch.where(endless, constant(re, math.pi / 2), 0.0))
+    angle = torch.copysign(angle * (factor / math.log(2)), im)
+    return torch.complex(size * factor, torch.where(nothing | endless, angle, turn * factor))
+
+
 @register(aten.log)
 def log(x: Tensor) -> Tensor:
     """log₂z·ln 2, part by part. 1.5 ULP more than log₂."""

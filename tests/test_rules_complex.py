@@ -221,3 +221,9 @@ def test_a_backward_graph_has_the_conjugate_of_a_number() -> None:
     z = torch.tensor([1 - 1j, 3j])
     low = decomp.lower(torch.fx.GraphModule({}, graph), to=targets.luminal, args=(z,)).result
     torch.testing.assert_close(low(z), z * (2 - 3j))
+
+
+def test_logarithms_that_are_infinite_have_an_angle_in_luminal() -> None:
+    z = torch.tensor([0j, complex(-0.0, 0.0), complex(-0.0, -0.0), complex(2.0, INF), complex(-2.0, -INF)])
+    for function in (torch.log, torch.log10):
+        torch.testing.assert_close(lowered(function, "luminal", z)(z), function(z))
