@@ -275,6 +275,16 @@ def _signs(call: Sample, found: Results) -> Results:
     return [_without_sign_of_zero(z) if z.is_complex() else z for z in found]
 
 
+def _unsigned_beside_nan(call: Sample, found: Results) -> Results:
+    """Complex functions of numbers with a NaN part: C99 leaves the signs of zeros and infinities open there."""
+    lost = call.tensors[0].detach().isnan()
+    return [torch.where(lost, _unsigned(z), z) if z.is_complex() else z for z in found]
+
+
+def _unsigned(z: Tensor) -> Tensor:
+    return torch.complex(*(torch.where(part.isinf() | (part == 0), part.abs(), part) for part in (z.real, z.imag)))
+
+
 def _with_one_infinity(z: Tensor) -> Tensor:
     return torch.where(z.real.isinf() | z.imag.isinf(), complex(float("inf"), 0.0), z)
 
@@ -433,6 +443,7 @@ LEEWAYS: Mapping[str, Leeway] = {
         ).split()
     },
     **{name: Leeway(_products, _beside_poles) for name in ("pow", "float_power")},
+    **{name: Leeway(_unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
     **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""
