@@ -65,7 +65,12 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         guesses = [_guessed(each) for each in overloads if torch.Tag.pointwise in each.tags]
         found = (guess for guess in guesses if guess is not None and guess.tensors and _runs(guess))
         return tuple(
-            replace(guess, domain=kernels.domain_of(guess.overload), leeway=leeway_of(name, guess.args, guess.kwargs))
+            replace(
+                guess,
+                domain=kernels.domain_of(guess.overload),
+                leeway=leeway_of(name, guess.args, guess.kwargs),
+                differentiable=derivatives.DIFFERENTIABLE.get(name),
+            )
             for guess in found
         )
 

@@ -106,6 +106,22 @@ def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Ten
     return grad * (s + near * steepness * (e / (1 + e) / (1 + e)) + x * 0.0)
 
 
+def _log_ndtr(x: Tensor) -> Tensor:
+    # Far down the op's gradient is a quotient of numbers that have become 0, or of one that has not.
+    left = x < -1
+    y = torch.where(left, x, -1.0) * -math.sqrt(0.5)
+    above = torch.log1p(-0.5 * torch.erfc(torch.where(left, -1.0, x) * math.sqrt(0.5)))
+    return torch.where(left, torch.log(0.5 * torch.special.erfcx(y)) - y * y, above)
+
+
+def _sinc(x: Tensor) -> Tensor:
+    # The op has no second gradient at 0.
+    near = x.abs() <= 0.25
+    y = math.pi * torch.where(near, x, 0.0)
+    series = sum((-1) ** k / math.factorial(2 * k + 1) * y ** (2 * k) for k in range(1, 10)) + 1
+    return torch.where(near, series, torch.sinc(torch.where(near, 1.0, x)))
+
+
 DIFFERENTIABLE: Mapping[str, Callable[..., Any]] = {
     "ldexp": _ldexp,
     "embedding_dense_backward": _embedding_dense_backward,
@@ -117,6 +133,9 @@ DIFFERENTIABLE: Mapping[str, Callable[..., Any]] = {
     "_prelu_kernel": _prelu,
     "_prelu_kernel_backward": _prelu_backward,
     "segment_reduce": _segment_reduce,
+    "sinc": _sinc,
+    "special_sinc": _sinc,
+    "special_log_ndtr": _log_ndtr,
     "xlogy": _xlogy,
     "special_xlogy": _xlogy,
     "special_xlog1py": _xlog1py,
