@@ -152,8 +152,13 @@ def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @register(aten.maximum, needs=("amax",))
 def maximum(x: Tensor, other: Tensor) -> Tensor:
-    """amax of both, laid one on the other; a tie shares the gradient. Exact; a NaN gets a gradient of NaN, where the
-    op's own is 1: to choose another would take as many nodes again as all of this."""
+    """amax of both, laid one on the other; a tie shares the gradient. NaN is their sum, as both have the gradient of
+    the result then, and amax has none; that is 24 of 32 nodes. Exact."""
     dtype = promoted(x, other)
     x, other = torch.broadcast_tensors(cast(x, dtype), cast(other, dtype))
-    return torch.amax(torch.stack([x, other]), [0])
+    both = torch.stack([x, other])
+    largest = torch.amax(both, [0])
+    if not dtype.is_floating_point:
+        return largest
+    missing = torch.isnan(largest.detach())
+    return torch.where(missing, x + other, torch.amax(torch.where(missing, 0.0, both), [0]))
