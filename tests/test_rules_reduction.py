@@ -241,3 +241,15 @@ def test_normalize() -> None:
 ])
 def test_lowered_to_the_end(function: Callable[[torch.Tensor], object]) -> None:
     lowered_agrees(function, sample(2, 3, 4))
+
+
+def test_deviations_of_huge_numbers_do_not_overflow() -> None:
+    x = torch.tensor([[1.5e38, -1.5e38, 1e38], [1.0, 2.0, 4.0]])
+    for found, own in zip((reduction.std(x, 1), *reduction.std_mean(x, 1)), (torch.std(x, 1), *torch.std_mean(x, 1))):
+        torch.testing.assert_close(found, own)
+
+
+def test_a_mean_of_what_cancels_keeps_its_digits() -> None:
+    half = torch.linspace(1, 2, 500)
+    x = torch.cat([half, -half * (1 + 2.0**-12)])
+    torch.testing.assert_close(reduction.var_mean(x)[1], x.double().mean().float(), rtol=3e-7, atol=0)
