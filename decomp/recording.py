@@ -167,7 +167,7 @@ class Tape:
         for node, dim, size in self._known_sizes():
             if dim is not None and size.node.expr == expr:
                 return self.append(torch.ops.aten.sym_size.int, (node.meta["val"], dim), {}, size)
-        if expr.is_symbol:
+        if expr.is_symbol or self._is_solvable(expr):
             return self._solved(value, expr)
         return self._interpreted(value, expr)
 
@@ -181,22 +181,24 @@ class Tape:
                 yield from ((node, d, size) for d, size in enumerate(given.shape) if isinstance(size, torch.SymInt))
 
     def _solved(self, value: Any, symbol: Any) -> fx.Node:
-        """`s0` from an input of size `a·s0 + b`."""
+        """`s0`, or `s0//2`, from an input of size `a·s0 + b`."""
         for node, dim, size in self._known_sizes():
-            expr = size.node.expr
-            factor = expr.coeff(symbol, 1)
-            rest = expr - factor * symbol
-            if (
-                not factor.is_integer
-                or factor == 0
-                or not rest.is_integer
-                or not rest.is_number
-                or not factor.is_number
-            ):
-                continue
-            source = node if dim is None else self.size(size)
-            return self._arithmetic(lambda p: (p - int(rest)) // int(factor), [source], value)
+            factor, rest = _linear(size.node.expr, symbol)
+            if factor:
+                source = node if dim is None else self.size(size)
+                return self._arithmetic(lambda p: (p - rest) // factor, [source], value)
         raise UnknownSize(f"the size {symbol}, which none of the inputs has")
+
+    def _is_solvable(self, expr: Any) -> bool:
+        return any(_linear(size.node.expr, expr)[0] for _, _, size in self._known_sizes())
+
+    def _leaves(self, expr: Any) -> set[Any]:
+        """What a size is computed from: symbols, or a quotient of one that only inputs of its size tell of."""
+        if expr.is_symbol or not expr.args:
+            return {expr} if expr.is_symbol else set()
+        if expr.is_Function and self._is_solvable(expr) and not all(map(self._is_solvable, expr.free_symbols)):
+            return {expr}
+        return set().union(*map(self._leaves, expr.args))
 
     def _interpreted(self, value: Any, expr: Any) -> fx.Node:
         """`s0*4` from the node of `s0`: the expression is run on proxies."""
@@ -207,11 +209,14 @@ class Tape:
             int_truediv = staticmethod(operator.truediv)
 
         shape_env = value.node.shape_env
-        symbols = sorted(expr.free_symbols, key=str)
-        sources = [self.size(shape_env.create_symintnode(symbol, hint=None)) for symbol in symbols]
+        leaves = sorted(self._leaves(expr), key=str)
+        sources = [self.size(shape_env.create_symintnode(leaf, hint=None)) for leaf in leaves]
+        symbols = [leaf if leaf.is_symbol else type(next(iter(leaf.free_symbols)))(f"part{i}", integer=True)
+                   for i, leaf in enumerate(leaves)]  # fmt: skip
+        simple = expr.xreplace(dict(zip(leaves, symbols)))
 
         def computed(*proxies: fx.Proxy) -> Any:
-            return sympy_interp(Arithmetic, dict(zip(symbols, proxies)), expr)
+            return sympy_interp(Arithmetic, dict(zip(symbols, proxies)), simple)
 
         return self._arithmetic(computed, sources, value)
 
@@ -229,6 +234,15 @@ class Tape:
 
 class UnknownSize(LookupError):
     """A rule uses a dynamic size that cannot be computed from its inputs."""
+
+
+def _linear(expr: Any, part: Any) -> tuple[int, int]:
+    """a and b where an expression is a·part + b; a is 0 where it is not."""
+    factor = expr.coeff(part, 1)
+    rest = expr - factor * part
+    if not (factor.is_number and factor.is_integer and rest.is_number and rest.is_integer):
+        return 0, 0
+    return int(factor), int(rest)
 
 
 def _place(value: torch.Tensor) -> tuple[Any, ...]:

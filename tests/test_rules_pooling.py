@@ -137,3 +137,18 @@ def test_adaptive_pooling_of_any_size(op: Callable[..., torch.Tensor]) -> None:
     for shape in ((1, 2, 9, 7), (1, 2, 11, 8)):
         x = torch.randn(shape).round()
         torch.testing.assert_close(module(x), op(x, (2, 3)))
+
+
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=str)
+@pytest.mark.parametrize("op", [lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 3, 2, 1)])
+def test_overlapping_windows_of_any_number(op: Callable[..., torch.Tensor], target: decomp.Target) -> None:
+    class Pool(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return op(x)
+
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(Pool(), (torch.randn(2, 2, 9, 7),), dynamic_shapes=({0: auto, 2: auto},))
+    module = decomp.lower(program, to=target).result.module()
+    for shape in ((2, 2, 9, 7), (3, 2, 12, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(module(x), op(x))
