@@ -120,6 +120,8 @@ def _split(value: Any, mpmath: Any) -> tuple[float, float] | None:
     if isinstance(value, mpmath.mpc):
         return None
     high = float(value)
+    if abs(high) == float("inf") and mpmath.isfinite(value):
+        return high, 0.0  # what no float is large enough for
     if value and not high:
         return 0.0, 0.0
     # mpmath has no negative zero, and leaves infinities to the op's own kernel.
