@@ -34,7 +34,7 @@ from tests.rule_equivalence import same
 from tests.rule_mutants import Mutant, Site, mutated, sites
 
 SECONDS = 25
-"""So long a rule is measured; what is not decided then is no mutant."""
+"""So long a rule is measured, in processor time; what is not decided then is no mutant."""
 
 
 class TooSlow(BaseException):
@@ -105,8 +105,8 @@ def _within_the_time(
     family: str, rule: Rule, kept: Certificate | None, chance: random.Random, count: int, slow: list[str]
 ) -> list[Mutant]:
     found: list[Mutant] = []
-    previous = signal.signal(signal.SIGALRM, _too_slow)
-    signal.alarm(SECONDS)
+    previous = signal.signal(signal.SIGPROF, _too_slow)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         for mutant in _of_rule(family, rule, kept, chance, count):
             found.append(mutant)
@@ -115,8 +115,8 @@ def _within_the_time(
     except Exception as error:
         print(f"{rule.name} cannot be measured: {type(error).__name__}: {error}", file=sys.stderr)
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
     return found
 
 
