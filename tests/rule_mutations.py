@@ -133,7 +133,7 @@ def _of_rule(
         return  # there are no sample calls
     found = set(_sites(rule, samples))
     planted = sorted({site for site in found if site.change != "negate"} or found, key=str)
-    checked = _Check(rule, (*samples, *_of_pytorch(rule)), kept)
+    checked = _Check(rule, (*samples, *_of_pytorch(rule, samples[0])), kept)
     for site in chance.sample(planted, min(count, len(planted))):
         worse, why = checked.finds(site)
         yield Mutant(family, rule.name, str(rule.op), str(site), worse, why)
@@ -166,14 +166,15 @@ MORE = 6
 """So many of the samples of PyTorch's own operator tests are measured behind those of the library, in each dtype."""
 
 
-def _of_pytorch(rule: Rule) -> list[Sample]:
-    """Calls from PyTorch's own tests of the op, with floats, integers, and complex numbers that are not real."""
+def _of_pytorch(rule: Rule, like: Sample) -> list[Sample]:
+    """Calls from PyTorch's own tests of the op, with floats, integers, and complex numbers that are not real; asked
+    where the sample of the library is, for some kernels take years elsewhere."""
     found: list[Sample] = []
     for info in _entries().get(rule.op, ()):
         for dtype in {torch.float32, torch.int64, torch.complex64} & info.supported_dtypes("cpu"):
             torch.manual_seed(0)
             inputs = list(itertools.islice(info.sample_inputs("cpu", dtype), 60))
-            calls = [Sample(info.op, (one.input, *one.args), one.kwargs) for one in inputs]
+            calls = [Sample(info.op, (one.input, *one.args), one.kwargs, domain=like.domain) for one in inputs]
             found += [call for call in calls[:: max(1, len(calls) // MORE)][:MORE] if call.tensors]
     return found
 
