@@ -25,6 +25,16 @@ class Unproved(Exception):
     """There are too many forms, or something cannot be traced."""
 
 
+def reached(one: Callable[..., Any], other: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether what differs between two functions is used for their results."""
+    forms = _Forms()
+    try:
+        first, second = (forms.read(make_fx(lambda *args: function(args))(*tensors)) for function in (one, other))
+    except Exception:
+        return True
+    return first != second
+
+
 def same(one: Callable[..., Any], other: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether two functions of a list of tensors, of these shapes and dtypes, are proved to have the same values."""
     forms = _Forms()
