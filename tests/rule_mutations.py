@@ -220,7 +220,7 @@ class _Check:
         return False, "differs within the allowance" if seen[DIFFERS] else "measures the same"
 
     def _same(self, mutant: Rule) -> bool:
-        """Whether the mutant is proved to give the same on all samples that the rule serves, one of which comes there."""
+        """Whether the mutant is proved to give the same on all samples that the rule serves, and one reaches it."""
         served = 0
         for sample, dtype in itertools.product(self.samples, (torch.float32, torch.complex64)):
             what = trial(sample, dtype)
