@@ -25,6 +25,8 @@ RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
+BINARY = (2, 4, 8)
+"""Whole factors by which places and weights are exact in every precision."""
 Taps = list[tuple[Tensor, Tensor | None]]
 """For each tap: the index of its element in the input for each output element, and its weight (None: one)."""
 Interpolation = Callable[[Tensor, Any, Any, bool, "float | None"], Taps]
@@ -114,6 +116,23 @@ def _taps_spread(grad: Tensor, dim: int, size: Any, taps: Taps) -> Tensor:
     return total
 
 
+def _between_neighbours(x: Tensor, dim: int, factor: int) -> Tensor:
+    """Linear interpolation with `factor` elements for each: those of one phase have the same weights, so that they are
+    a sum of two slices. Before the first element it is the first, after the last the last."""
+    size = x.shape[dim]
+    before, after = x.narrow(dim, 0, size - 1), x.narrow(dim, 1, size - 1)
+    first, second, last = (x.narrow(dim, i, 1) for i in (0, 1, size - 1))
+    phases = []
+    for phase in range(factor):
+        place = (phase + 0.5) / factor - 0.5
+        low, high = (-place, 1 + place) if place < 0 else (1 - place, place)
+        between = before * low + after * high
+        # The kernels multiply what is beside the edge with 0, which shows where it is infinite.
+        parts = [first + second * 0, between] if place < 0 else [between, last * low + last * high]
+        phases.append(torch.cat(parts, dim))
+    return torch.stack(phases, dim + 1).flatten(dim, dim + 1)
+
+
 def _factor(size: Any, wanted: Any, scale: float | None) -> int | None:
     """The whole number of times that each element is repeated, if it is one."""
     if not (isinstance(size, int) and isinstance(wanted, int)) or size == 0 or wanted % size:
@@ -136,6 +155,8 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
                 continue
             lead, rest = list(out.shape[:dim + 1]), list(out.shape[dim + 1:])
             out = out.unsqueeze(dim + 1).expand([*lead, factor, *rest]).flatten(dim, dim + 1)
+        elif factor in BINARY and size > 1 and interpolation is _linear and not align_corners:
+            out = _between_neighbours(out, dim, factor)
         else:
             out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, scales[i]))
     return x.clone() if out is x else cast(out, x.dtype)
