@@ -26,7 +26,10 @@ from decomp.benchmarking.workload import MODES, Workload, variants
 from decomp.calling import unlifted
 from decomp.terminal import Unusable, failing, show
 
-NAMES = "Workloads by name (softmax, GPT-2), or your own model as package.module:callable; by default the whole suite."
+NAMES = (
+    "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable. By default the "
+    "whole suite."
+)
 FILE = "fused_vs_primitive.json"
 QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
 WHOLE = Effort(seconds=0.15, patience=10.0)
@@ -85,6 +88,7 @@ def _plan(names: list[str], to: list[str], compile_for: list[str], sizes: list[s
     chosen = to or (QUICK_TARGETS if quick else targets.names())
     compiled = [load_target(name) for name in compile_for if not to or name in to]
     made = variants([load_target(name) for name in chosen], compiled, PRODUCTS)
+    torch.manual_seed(seed)
     workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)))
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
     attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
@@ -104,23 +108,22 @@ def _modes(backward: bool | None, quick: bool) -> Callable[[Workload], tuple[str
 def _workloads(names: list[str], sizes: list[str]) -> list[Workload]:
     from decomp_rules.samples.workloads import workloads
 
-    own = [name for name in names if ":" in name]
-    known = [name for name in names if ":" not in name]
+    own = [name for name in names if ":" in name or name.endswith(".pt2")]
+    known = [name for name in names if name not in own]
     try:
         found = workloads(known, sizes) if known or not own else []
     except LookupError as error:
         raise Unusable(str(error)) from error
-    return [*found, *(Workload(name, "model", "whole", _made(name)) for name in own)]
+    return [*found, *(Workload(name, "model", "whole", _maker(name)) for name in own)]
 
 
-def _made(name: str) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
-    def build() -> tuple[nn.Module, tuple[Any, ...]]:
-        program = load_model(name)
-        if program.example_inputs is None or program.example_inputs[1]:
-            raise Unusable(f"{name} has to come with example inputs, by position")
-        return unlifted(program), tuple(program.example_inputs[0])
-
-    return build
+def _maker(name: str) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
+    """Reads the model at once: what is wrong with it is said before anything is measured."""
+    program = load_model(name)
+    if program.example_inputs is None or program.example_inputs[1]:
+        raise Unusable(f"{name} has to come with example inputs, by position")
+    inputs = tuple(program.example_inputs[0])
+    return lambda: (unlifted(program), inputs)
 
 
 def _device(name: str) -> torch.device:

@@ -22,9 +22,9 @@ def plot_all(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     forward = [row for row in results.rows if row.case.mode == "forward" and row.to_baseline is not None]
-    if any(row.to_compiled is not None and "compiled" in row.variant for row in forward):
+    if any(row.to_compiled is not None and _shown(row.variant, True) for row in forward):
         made.append(ratios(forward, folder / "fused_vs_primitive_compiled.png", compiled=True))
-    if len({row.variant for row in forward}) > 1:
+    if any(_shown(row.variant, False) for row in forward):
         made.append(ratios(forward, folder / "fused_vs_primitive_eager.png", compiled=False))
     if any(row.operations or row.needed for row in forward):
         made.append(roofline(results, forward, folder / "fused_vs_primitive_roofline.png"))
