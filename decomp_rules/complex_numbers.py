@@ -188,6 +188,8 @@ def conj_of_number(x: Any) -> Tensor:
 @register(aten._conj, aten._conj_physical, aten._conj_copy, needs=BY_FOURIER)
 def conj_by_parts(x: Tensor) -> Tensor:
     """Re z − i·Im z. Exact."""
+    if is_scalar(x):
+        return decline("only tensors")
     if not x.is_complex():
         return x
     re, im = parts(x)
@@ -198,6 +200,8 @@ def conj_by_parts(x: Tensor) -> Tensor:
 def conj_by_bits(x: Tensor) -> Tensor:
     """The sign bit of the imaginary part turned, with the gradient of 2·Re z − z. Exact, but for the signs of zeros in
     complex128; where a part is not finite it has no gradient."""
+    if is_scalar(x):
+        return decline("only tensors")
     if not x.is_complex():
         return x
     pairs = _without_zeros(torch.stack([x], -1).view(x.dtype.to_real()))

@@ -6,7 +6,7 @@ Sums of one value and zeros are exact, but for −0, of which 0 would come: it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import math
 import operator
@@ -31,19 +31,37 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     dim, rank = wrap(dim, x.dim()), x.dim() + 1
     place: list[Any] = [1] * rank
     place[dim] = -1
-    chosen = torch.eq(index.reshape(place), ramp(x, x.shape[dim], dim + 1, rank, index.dtype))
-    return picked(chosen, x.unsqueeze(dim), dim + 1)
+    return picked_unless(_passed(index.reshape(place), x, dim, rank), x.unsqueeze(dim), dim + 1)
+
+
+def _passed(index: Tensor, x: Tensor, dim: int, rank: int) -> Tensor:
+    """Whether the index is not 0, 1, … along the dimension behind `dim`: for each place of x there, if it is not meant.
+    In int32, which is compared with half the work of int64, where the length is known to allow it."""
+    length = x.shape[dim]
+    if index.dtype == torch.int64 and type(length) is int and length <= torch.iinfo(torch.int32).max:
+        index = index.to(torch.int32)
+    return torch.ne(index, ramp(x, length, dim + 1, rank, index.dtype))
 
 
 def picked(chosen: Tensor, x: Tensor, dim: int) -> Tensor:
     """The one element along `dim` where `chosen` holds, or zero if it holds nowhere. Exact, but that −2⁻¹⁴⁹ of float32
     and −2⁻¹⁰⁷⁴ of float64 come out as −0."""
+    return _alone(lambda x, zero: torch.where(chosen, x, zero), x, dim)
+
+
+def picked_unless(passed: Tensor, x: Tensor, dim: int) -> Tensor:
+    """As `picked`, the one element where `passed` does not hold."""
+    return _alone(lambda x, zero: torch.where(passed, zero, x), x, dim)
+
+
+def _alone(choose: Callable[[Tensor, Any], Tensor], x: Tensor, dim: int) -> Tensor:
+    """The sum along `dim` of what `choose` leaves of x, one element and zeros."""
     if x.dtype == torch.bool:
-        return torch.any(chosen & x, dim)
+        return torch.any(choose(x, False), dim)
     if x.dtype not in _BITS:
-        return torch.sum(torch.where(chosen, x, 0), dim=[dim], dtype=x.dtype)
+        return torch.sum(choose(x, 0), dim=[dim], dtype=x.dtype)
     marked = _with_negative_zeros_as_tiny(x)
-    return _with_tiny_as_negative_zeros(torch.sum(torch.where(chosen, marked, 0), dim=[dim], dtype=marked.dtype), x)
+    return _with_tiny_as_negative_zeros(torch.sum(choose(marked, 0), dim=[dim], dtype=marked.dtype), x)
 
 
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16,
@@ -55,7 +73,7 @@ def _with_negative_zeros_as_tiny(x: Tensor) -> Tensor:
     that number is none of theirs. The gradient passes as it is."""
     zero = torch.lt(x.view(_BITS[x.dtype]), torch.iinfo(_BITS[x.dtype]).min + 1)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    return cast(zero, dtype) * _tiny(dtype) + x
+    return torch.where(zero, constant(x, _tiny(dtype), dtype), 0.0) + x
 
 
 def _with_tiny_as_negative_zeros(marked: Tensor, x: Tensor) -> Tensor:
@@ -82,8 +100,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     for d in range(x.dim()):
         if d != dim and not same_size(x.shape[d], index.shape[d]):
             x = x.narrow(d, 0, index.shape[d])
-    chosen = torch.eq(index.unsqueeze(dim + 1), ramp(x, x.shape[dim], dim + 1, x.dim() + 1, index.dtype))
-    return picked(chosen, x.unsqueeze(dim), dim + 1)
+    return picked_unless(_passed(index.unsqueeze(dim + 1), x, dim, x.dim() + 1), x.unsqueeze(dim), dim + 1)
 
 
 @register(aten.take_along_dim)

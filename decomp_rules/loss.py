@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.gradients import carrying
 from decomp_rules.operands import cast, wide
+from decomp_rules.reduction import known_empty
 
 RULES = Rules()
 register = RULES.register
@@ -64,19 +65,33 @@ def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction
                      ignore_index: int) -> tuple[Tensor, Tensor]:
     """−w xₜ of the target class, 0 where it is ignored, and the total weight that the mean divides by."""
     classes = 0 if x.dim() == 1 else 1
-    counted = target != ignore_index
-    index = torch.where(counted, target, 0).to(torch.int64)
+    counted, index = _classes_of(target, ignore_index)
     picked = torch.gather(wide(x), classes, index.unsqueeze(classes)).squeeze(classes)
+    loss, total = _weighed(picked, counted, index, weight, reduction)
+    if total is None:
+        total = torch.full((), 0, dtype=x.dtype, device=x.device)
+    return cast(loss, x.dtype), cast(total, x.dtype)
+
+
+def _classes_of(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Whether a target counts, and its class; 0 where it does not."""
+    counted = target != ignore_index
+    return counted, torch.where(counted, target, 0).to(torch.int64)
+
+
+def _weighed(picked: Tensor, counted: Tensor, index: Tensor, weight: Tensor | None,
+             reduction: int) -> tuple[Tensor, Tensor | None]:
+    """−w times what was picked of each target's class, reduced, and the total weight; None where several are left."""
     if weight is None:
         share = counted.to(picked.dtype)
     else:
         chosen = torch.index_select(wide(weight), 0, index.reshape(-1)).reshape(index.shape)
         share = torch.where(counted, chosen, 0)
     losses = -torch.where(counted, picked, 0) * share
-    if reduction == NONE and x.dim() > 1:
-        return cast(losses, x.dtype), torch.full((), 0, dtype=x.dtype, device=x.device)
+    if reduction == NONE and picked.dim() > 0:
+        return losses, None
     loss, total = torch.sum(losses), torch.sum(share)
-    return cast(loss / total if reduction == MEAN else loss, x.dtype), cast(total, x.dtype)
+    return loss / total if reduction == MEAN else loss, total
 
 
 @register(aten.nll_loss, aten.nll_loss_nd, aten.nll_loss2d)
@@ -86,9 +101,9 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction:
     return nll_loss_forward(x, target, weight, reduction, ignore_index)[0]
 
 
-@register(aten.cross_entropy_loss)
-def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                       ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+@register(aten.cross_entropy_loss, needs=[aten._log_softmax])
+def cross_entropy_by_kernel(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
     """−Σ w t log softmax(x) over the classes, for targets that are probabilities or the index of one class."""
     classes = 0 if x.dim() == 1 else 1
     logs = torch.log_softmax(wide(x), classes)
@@ -104,6 +119,21 @@ def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, 
         spread = spread / total if reduction == MEAN else spread
         loss = loss * (1 - label_smoothing) + spread * (label_smoothing / x.shape[classes])
     return cast(loss, x.dtype)
+
+
+@register(aten.cross_entropy_loss)
+def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                       ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+    """w (log Σ exp(x − max x) − (xₜ − max x)) of the target class t: it is found among the inputs, and no logarithm is
+    taken of the others, unless all of them are asked for."""
+    if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
+        return cross_entropy_by_kernel(x, target, weight, reduction, ignore_index, label_smoothing)
+    classes, scores = 0 if x.dim() == 1 else 1, wide(x)
+    counted, index = _classes_of(target, ignore_index)
+    picked = torch.gather(scores, classes, index.unsqueeze(classes))
+    largest = torch.amax(scores.detach(), [classes], keepdim=True)
+    total = torch.log(torch.sum(torch.exp(scores - largest), [classes], keepdim=True))
+    return cast(_weighed((picked - largest - total).squeeze(classes), counted, index, weight, reduction)[0], x.dtype)
 
 
 @register(aten.binary_cross_entropy)

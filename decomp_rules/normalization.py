@@ -239,15 +239,16 @@ def native_batch_norm_backward(
 def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
                  ) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. What the rounded mean
-    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance. Of a single
-    infinity the mean is NaN, as the kernels that add with a running mean have it, or infinite."""
+    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance. It is found
+    beside the squares, in one pass, whose mean it is too large in by its own square. Of a single infinity the mean is
+    NaN, as the kernels that add with a running mean have it, or infinite."""
     count = extent(x, dims)
     mean = average_over(x, dims, count)
     centred = x - mean
     left = average_over(centred.detach(), dims, count)
-    mean, centred = mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), centred - left
-    rstd = torch.rsqrt(torch.mean(centred * centred, dims, keepdim=True) + eps)
-    return centred * rstd, mean, rstd
+    variance = torch.clamp(torch.mean(centred * centred, dims, keepdim=True) - left * left, min=0)
+    rstd = torch.rsqrt(variance + eps)
+    return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
 
 
 def through_standardised(grad: Tensor, normal: Tensor, rstd: Tensor, dims: Sequence[int]) -> Tensor:

@@ -158,7 +158,8 @@ def nanquantile(
     values = torch.sort(line, dim=-1)[0]
     q = constant(x, q) if is_scalar(q) else q
     count = torch.sum(torch.eq(line, line), dim=[line.dim() - 1], keepdim=True, dtype=torch.int64)
-    rank = q.reshape(-1) * cast(torch.clamp(count - 1, min=0), x.dtype)
+    rank = q.reshape(-1) * cast(count - 1, x.dtype)
+    rank = torch.where(rank < 0, 0.0, rank)  # no numbers: no slope either
     below, above = _around(rank, interpolation)
     result = torch.gather(values, -1, below)
     if above is not None:
