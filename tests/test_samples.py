@@ -59,7 +59,7 @@ def test_every_sample_call_runs_and_makes_the_same_tensors_each_time():
         calls, again = (samples.calls_of(op) for _ in range(2))
         assert calls, name
         for call, same in zip(calls, again):
-            assert all(a.equal(b) for a, b in zip(call.tensors, same.tensors)), name
+            torch.testing.assert_close(call.tensors, same.tensors, rtol=0, atol=0, equal_nan=True, msg=name)
             call.run()
 
 
