@@ -91,7 +91,7 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 @register(aten.pow)
 def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
-    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y also where x < 0."""
+    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y NaN where x < 0."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
@@ -99,7 +99,9 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
         return decline("only floats")
     inner = working_dtype(dtype)
     x, exponent = cast(x, inner), cast(exponent, inner)
-    size = torch.where(x < 0, -x, x)
+    # The inverse has the sign of −0.
+    negative = torch.logical_or(x.detach() < 0, torch.reciprocal(x.detach()) < 0)
+    size = torch.where(negative, -x, x)
     end = torch.logical_or(size == 0, size == math.inf)
     unordered = torch.isnan(x)
     point = torch.where(torch.logical_or(end, unordered), 1.0, size.detach())
@@ -107,16 +109,18 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     # y·log₂x less its value, so that it is finite: 0, which has the gradients.
     logarithm = torch.log2(torch.where(end, 1.0, size))
     height = logarithm.detach()
-    power = torch.where(torch.abs(exponent) < math.inf, exponent, 0.0)
+    top = torch.finfo(size.dtype).max
+    power = torch.where(exponent == math.inf, top, torch.where(exponent == -math.inf, -top, exponent))
     # A factor that is 0 must not meet an infinite gradient.
-    factor = torch.where(magnitude < math.inf, power, power.detach())
-    smooth = (logarithm - height) * factor + (power - power.detach()) * height
+    factor = torch.where(torch.logical_or(end, magnitude == math.inf), power.detach(), power)
+    slope = torch.where(end, torch.where(size == 0, -1.0, constant(size, 1.0)), height)
+    smooth = (logarithm - height) * factor + (power - power.detach()) * slope
     ends = torch.where(size == 1, 1.0, _power_of_end(size, end, exponent))
     regular = torch.logical_and(torch.logical_not(end), torch.logical_or(moderate, size != 1))
-    magnitude = torch.where(regular, magnitude * torch.exp2(smooth), ends)
+    magnitude = torch.where(regular, magnitude, ends) * torch.exp2(smooth)
     zeroth = torch.logical_and(exponent == 0, torch.logical_or(unordered, torch.logical_not(regular)))
-    of_one = torch.logical_and(x == 1, torch.logical_not(moderate))
-    return cast(_signed_power(x, exponent, magnitude, torch.logical_or(zeroth, of_one)), dtype)
+    of_one = torch.logical_and(x == 1, torch.isnan(exponent))
+    return cast(_signed_power(x, exponent, negative, magnitude, torch.logical_or(zeroth, of_one)), dtype)
 
 
 def _power_of_end(size: Tensor, end: Tensor, exponent: Tensor) -> Tensor:
@@ -124,19 +128,17 @@ def _power_of_end(size: Tensor, end: Tensor, exponent: Tensor) -> Tensor:
     size = size + 0.0
     inverse = torch.logical_and(end, exponent < 0)
     root = torch.logical_and(end, (0 < exponent) & (exponent < 1))
-    cube = torch.where(torch.logical_and(end, 1 <= exponent), size, 1.0)
+    cube = torch.where(torch.logical_and(end, torch.logical_not(exponent <= 1)), size, 1.0)
     fraction = torch.reciprocal(torch.where(inverse, size, 1.0))
     return fraction * torch.sqrt(torch.where(root, size, 1.0)) * (cube * cube * cube)
 
 
-def _signed_power(x: Tensor, exponent: Tensor, magnitude: Tensor, certain: Tensor) -> Tensor:
+def _signed_power(x: Tensor, exponent: Tensor, negative: Tensor, magnitude: Tensor, certain: Tensor) -> Tensor:
     """xʸ from |x|ʸ: its sign, NaN, and 1 where that is `certain` whatever |x|ʸ is, as C99 has it."""
     base = x.detach()
     rest = torch.fmod(exponent.detach(), 2.0)  # NaN of an infinite exponent, which is even
     parity = rest * rest
     broken = torch.logical_and(torch.logical_and(rest != 0, parity != 1), parity < 4)
-    # The inverse has the sign of −0.
-    negative = torch.logical_or(base < 0, torch.reciprocal(base) < 0)
     finite = torch.logical_and(base < 0, base > -math.inf)
     unordered = torch.logical_or(torch.isnan(base), torch.isnan(exponent.detach()))
     undefined = torch.logical_or(torch.logical_and(finite, broken), unordered)
@@ -146,6 +148,9 @@ def _signed_power(x: Tensor, exponent: Tensor, magnitude: Tensor, certain: Tenso
     # The first power has a gradient also where x is 0 or infinite.
     at_end = torch.logical_or(base == 0, torch.abs(base) == math.inf)
     result = torch.where(torch.logical_and(at_end, exponent == 1), x, result)
+    # Not taken but of NaN, a product whose gradient is NaN without being looked at, as 0 · NaN is.
+    unknown = torch.where(torch.logical_or(base < 0, unordered), math.nan, constant(x, 1.0))
+    result = torch.where(torch.isnan(exponent), exponent * unknown, result)
     return torch.where(certain, 1.0, result)
 
 

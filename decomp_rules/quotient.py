@@ -32,8 +32,7 @@ aten = torch.ops.aten
 @register(aten.div)
 def true_divide(x: Tensor, other: Any) -> Tensor:
     """x / y, ≤ 0.51 ULP and so exact where it can be, as x·(1/y) and what that product is off by; by a number, with the
-    number's inverse in two parts. ≤ 1.5 ULP where x or the result is within 2⁴⁰ of the smallest or largest float. The
-    gradient by a y below 2⁻¹²⁴ is NaN beside x = 0: 1/y² overflows there, and to avoid it costs all other quotients."""
+    number's inverse in two parts. ≤ 1.5 ULP where x or the result is within 2⁴⁰ of the smallest or largest float."""
     dtype = float_dtype(x, other)
     if dtype.is_complex:
         return decline("only real numbers")
@@ -66,7 +65,8 @@ def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     larger = torch.where(2.0 ** (2 * shift + 4) < size, constant(y, 2.0**-shift), 1.0)
     scale = torch.where(size < 2.0 ** (-2 * shift - 4), constant(y, 2.0**shift), larger)
     x, y = x * scale, y * scale
-    inverse = torch.reciprocal(y)
+    # Scaled twice, for the gradient has the inverse's square, and 0 must not meet an infinite one.
+    inverse = torch.reciprocal(y * scale) * scale
     rough = x * inverse
     if not exact:
         return rough

@@ -155,6 +155,12 @@ def test_division_by_a_tensor_over_all_float32() -> None:
     torch.testing.assert_close(quotient.true_divide(x, y), x / y, rtol=1e-6, atol=0, equal_nan=True)
 
 
+def test_the_gradient_by_a_subnormal_divisor_of_nothing_is_no_nan() -> None:
+    x, y = torch.zeros(3, requires_grad=True), torch.tensor([1e-45, -1e-40, 1.0], requires_grad=True)
+    _, found = torch.autograd.grad(quotient.true_divide(x, y).sum(), (x, y))
+    assert torch.equal(found, torch.zeros(3))
+
+
 def test_quotients_that_are_exact_come_out_exact() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(1, 4000, (10_000,), generator=generator).float()
@@ -203,6 +209,14 @@ def test_powers_of_tensors_with_their_special_cases() -> None:
     zero = expected == 0
     assert torch.equal(found[zero].signbit(), expected[zero].signbit())
     agrees(RULES, aten.pow.Tensor_Tensor, torch.tensor([0.5, 2.0, 3.0, 7.0]), torch.tensor([2.5, -1.0, 3.0, 2.0]))
+
+
+def test_powers_have_no_gradient_where_the_exponent_is_no_number() -> None:
+    x = torch.tensor([0.0, 1.5, -0.0, -2.0], requires_grad=True)
+    y = torch.tensor([math.nan, math.nan, -1.0, 2.0], requires_grad=True)
+    found = torch.autograd.grad(power.power_of_tensors(x, y).sum(), (x, y))
+    expected = torch.autograd.grad(torch.pow(x, y).sum(), (x, y))
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_powers_of_tensors_over_all_float32() -> None:
