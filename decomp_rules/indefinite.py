@@ -46,7 +46,8 @@ ALPHA = (1 + math.sqrt(17)) / 8
 def linalg_ldl_factor_ex(
     x: Tensor, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """D on and L below the diagonal, the pivots, and the first column that is zero; from the lower triangle."""
+    """D on and L below the diagonal, the pivots, and the first column that is zero or whose diagonal is NaN; from the
+    lower triangle."""
     n = x.shape[-1]
     reason = too_large(LIMIT, n)
     if reason:
@@ -97,7 +98,8 @@ def _step(state: _State, k: int, n: int, hermitian: bool) -> tuple[_State, Tenso
     work, down = _exchanged(state.work, place, two, k), rows(state.work, n)
     if k == n - 1:
         part = torch.where(torch.lt(down, k), constant(work, 0), column(work, k))
-        return state, *_merged(state, part, place + 1, torch.eq(entry(_size(work), k, k), 0))
+        here = entry(_size(work), k, k)
+        return state, *_merged(state, part, place + 1, _no_pivot(here, here))
     single, updated = _single(work, down, k, hermitian)
     if k == n - 2:  # what a block of two leaves is nothing
         first, second, rest = _last_pair(work, down, k)
@@ -131,7 +133,7 @@ def _chosen(state: _State, k: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     here = entry(size, k, k)
     stay = torch.full((*size.shape[:-2], 1, 1), k, dtype=torch.int64, device=size.device)
     if k == n - 1:
-        return stay, torch.lt(stay, k), torch.eq(here, 0)
+        return stay, torch.lt(stay, k), _no_pivot(here, here)
     nothing = constant(size, 0)
     below = torch.where(torch.lt(down, k + 1), constant(size, -1), column(size, k))
     largest = torch.amax(below, [-2], True)
@@ -147,7 +149,12 @@ def _chosen(state: _State, k: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
         kept = kept | state.second
     moved = torch.ge(corner, widest * ALPHA)
     two = torch.logical_not(kept | moved)
-    return torch.where(kept, stay, far), two, torch.eq(torch.maximum(here, largest), 0)
+    return torch.where(kept, stay, far), two, _no_pivot(here, torch.maximum(here, largest))
+
+
+def _no_pivot(here: Tensor, largest: Tensor) -> Tensor:
+    """Whether there is nothing in a column, or NaN on the diagonal."""
+    return torch.eq(largest, 0) | torch.ne(here, here)
 
 
 def _exchanged(work: Tensor, place: Tensor, two: Tensor, k: int) -> Tensor:
@@ -188,7 +195,8 @@ def _pair(work: Tensor, down: Tensor, k: int, hermitian: bool) -> tuple[Tensor, 
     back = [transposed(conjugate(part) if hermitian else part) for part in (first, second)]
     rest = work - left * back[0] - right * back[1]
     left_part, right_part, _ = _last_pair(work, down, k)
-    return left_part + left, right_part + right, rest
+    inside = torch.lt(down, k + 2)  # where what the inverse of a subnormal number makes of zero is nothing
+    return torch.where(inside, left_part, left), torch.where(inside, right_part, right), rest
 
 
 def _last_pair(work: Tensor, down: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,7 +39,8 @@ def stft(
     if center:
         # Only three dimensions are padded in other ways than with zeros.
         lines = F.pad(lines.unsqueeze(0), [n_fft // 2, n_fft // 2], pad_mode).squeeze(0)
-    pieces = lines.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
+    # The pieces of what does not lie in order overlap as no copy of them does, which the transform's strides tell.
+    pieces = lines.contiguous().unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
     window = _padded_window(lines, window, n_fft, win_length)
     out = _transformed(pieces if window is None else pieces * window, normalized, onesided).transpose(1, 2)
     out = out.squeeze(0) if x.dim() == 1 else out

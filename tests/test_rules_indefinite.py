@@ -56,3 +56,11 @@ def test_only_the_lower_triangle_is_read() -> None:
     x = symmetric(4, 4, dtype=torch.float32, hermitian=False, hollow=False, seed=0)
     spoilt = torch.where(torch.ones(4, 4, dtype=torch.bool).triu(1), float("nan"), x)
     assert torch.equal(indefinite.linalg_ldl_factor_ex(spoilt)[0], indefinite.linalg_ldl_factor_ex(x)[0])
+
+
+def test_a_pivot_that_is_nan_is_reported_and_tiny_blocks_of_two_stay() -> None:
+    lost = torch.eye(4).index_put((torch.tensor(2), torch.tensor(2)), torch.tensor(float("nan")))
+    assert torch.equal(indefinite.linalg_ldl_factor_ex(lost)[2], torch.linalg.ldl_factor_ex(lost)[2])
+    tiny = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 2]]) * 2.0**-128
+    for found, own in zip(indefinite.linalg_ldl_factor_ex(tiny), torch.linalg.ldl_factor_ex(tiny)):
+        assert torch.equal(found.nan_to_num(7), own.nan_to_num(7))

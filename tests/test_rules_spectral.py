@@ -115,6 +115,17 @@ def test_short_time_transforms(options: dict[str, Any]) -> None:
         agrees(short_time.RULES, aten.stft.center, signal, 12, window=window, return_complex=False, **options)
 
 
+class Uncentred(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stft(x, 16, 4, window=torch.ones(16), center=False, return_complex=True)
+
+
+def test_short_time_transforms_of_lines_side_by_side_lie_in_memory_as_the_ops_do() -> None:
+    x = sample(torch.float32, 40, 2).t()
+    found = decomp.lower(Uncentred(), to=targets.core_aten, args=(x,)).result(x)
+    assert found.stride() == Uncentred()(x).stride()
+
+
 def test_frequencies() -> None:
     for n in (1, 4, 5):
         agrees(RULES, aten.fft_fftfreq.default, n, 0.5, gradient=False, tolerance=1e-7)

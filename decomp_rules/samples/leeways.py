@@ -205,7 +205,8 @@ def _while_running(call: Sample, found: Results) -> Results:
 
 
 def _of_finite_matrices(call: Sample, found: Results) -> Results:
-    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there, a comparison with NaN says."""
+    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there, and which singular values are none,
+    comparisons with NaN say."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
     over = [lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]) for t in found]
     return [_without_sign_of_zero(torch.where(mask, torch.zeros_like(t), t)) for mask, t in zip(over, found)]
@@ -315,6 +316,20 @@ def _unless_overflowing(call: Sample, found: Results) -> Results:
     return _products(call, [torch.where(over, 0, t) for t in found])
 
 
+def _far_from_overflow(call: Sample, found: Results) -> Results:
+    """Infinity for all solutions of finite systems that overflow, or nearly do: on the way there, terms may."""
+    if not all(bool(t.isfinite().all()) for t in call.tensors):
+        return found
+    return [torch.where(t.abs() < torch.finfo(t.dtype).max / 16, t, float("inf")) for t in found]
+
+
+def _of_normal_factors(call: Sample, found: Results) -> Results:
+    """Nothing of factors that are next to subnormal: LAPACK divides by products of them, which underflow."""
+    factors = call.tensors[0].detach()
+    normal = (factors.abs() >= 16 * torch.finfo(factors.dtype).tiny).flatten(-2).any(-1)
+    return [torch.where(normal[..., None, None], t, 0.0) for t in found]
+
+
 def _from_either_end(call: Sample, found: Results) -> Results:
     """x + w · (y − x), but where y − (1 − w) · (y − x) is of another kind, a zero of the other sign among them, or the
     step is subnormal and part of it vanishes."""
@@ -396,7 +411,9 @@ LEEWAYS: Mapping[str, Leeway] = {
     "_linalg_eigh": Leeway(_eigh, _of_distinct_values),
     "linalg_eigh": Leeway(_eigh, _of_distinct_values),
     "linalg_eigvalsh": Leeway(lambda call, found: found, _of_distinct_values),
-    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
+    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_pinv")},
+    **{name: Leeway(_far_from_overflow) for name in ("cholesky_solve", "_cholesky_solve_helper")},
+    "linalg_ldl_solve": Leeway(_of_normal_factors),
     **{name: Leeway(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
     **{
         name: Leeway(_whole_numbers_or_none)

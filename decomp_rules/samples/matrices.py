@@ -63,8 +63,10 @@ CALLS: Calls = {
     ),
     "tensordot": lambda: ((f(3, 4, 5), f(4, 5, 2), [1, 2], [0, 1]),),
     "kron": lambda: ((f(2, 3), f(3, 2)),),
-    "chain_matmul": lambda: (([f(3, 4), f(4, 5), f(5, 2)],),),
-    "linalg_multi_dot": lambda: (([f(3, 4), f(4, 5), f(5, 2)],),),
+    **{
+        name: (lambda: (([f(8, 9), f(9, 7), f(7, 6)],), ([f(8, 9), f(9, 7), f(7, 12), f(12, 6)],)))
+        for name in ("chain_matmul", "linalg_multi_dot")
+    },
     **{name: (lambda: ((f(2, 3), f(2, 3), {"dim": 1}),)) for name in ("cross", "linalg_cross")},
     **{
         name: (lambda: ((regular(4), 3), (regular(4), -2), (regular(4), 0)))
