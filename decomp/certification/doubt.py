@@ -65,11 +65,12 @@ def of_gradients(
     wide = widened(inputs.tensors)
     try:
         apart = wanted.of(what.own, _apart(inputs.tensors)) or []
-        first = wanted.of_order(1).of(what.wide, wide) if wanted.order > 1 else None
+        first = _first(what, inputs, wanted, wide) if wanted.order > 1 else []
         near = [g for tensors in _neighbours(inputs.tensors, wide) if (g := wanted.of(what.wide, tensors)) is not None]
         limits = _limits(lambda tensors: wanted.of(what.wide, tensors) or [], what, inputs)
     except FAILURES:
         return None
+    # Where the first gradient is no number, in float64 or in the op's own dtype, the second says nothing.
     lost = torch.stack([~g.isfinite() for g in first]).any(0) if first else None
     outside, infinite, size = _around(what, inputs)
     sources = [t for t in wide if t.is_floating_point()]
@@ -102,6 +103,12 @@ def of_gradients(
         low, high = (torch.where(at_infinity, limit, side) for side in (low, high))
         found.append(_flat(Doubt(unknown, garbage, low, high)))
     return found
+
+
+def _first(what: Trial, inputs: Inputs, wanted: Derivative, wide: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The op's own first gradients, in float64 and as called."""
+    once = wanted.of_order(1)
+    return [*(once.of(what.wide, wide) or []), *(once.of(what.own, inputs.tensors) or [])]
 
 
 def _around(what: Trial, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
