@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 
 from . import antialiasing, byte_images, grid
+from .lines import Line
 from .operands import cast, same_size, wide
-from .windows import ntuple, opmath
+from .windows import every, ntuple, opmath
 
 RULES = Rules()
 register = RULES.register
@@ -27,7 +28,9 @@ aten = torch.ops.aten
 
 BINARY = (2, 4, 8)
 """Whole factors by which places and weights are exact in every precision."""
-Taps = list[tuple[Tensor, Tensor | None]]
+LONGEST = 4
+"""Slices that an index is made of at most, and elements beside them."""
+Taps = list[tuple["Tensor | list[int]", "Tensor | Line | None"]]
 """For each tap: the index of its element in the input for each output element, and its weight (None: one)."""
 Interpolation = Callable[[Tensor, Any, Any, bool, "float | None"], Taps]
 """The taps along a dimension, from a tensor (for device and dtype), sizes in and out, align_corners and scale."""
@@ -35,21 +38,21 @@ Interpolation = Callable[[Tensor, Any, Any, bool, "float | None"], Taps]
 
 def _nearest(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
     """⌊i · scale⌋, in float32 as the kernels have it."""
-    place = _steps(like, wanted, torch.float32) * _ratio(size, wanted, scale)
-    return [(_index(torch.floor(place), size), None)]
+    place = _steps(like, size, wanted, torch.float32) * _ratio(size, wanted, scale)
+    return [(_index(place.floor(), size), None)]
 
 
 def _nearest_exact(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
     """⌊(i + ½) · scale⌋, in float32 as the kernels have it."""
-    place = (_steps(like, wanted, torch.float32) + 0.5) * _ratio(size, wanted, scale)
-    return [(_index(torch.floor(place), size), None)]
+    place = (_steps(like, size, wanted, torch.float32) + 0.5) * _ratio(size, wanted, scale)
+    return [(_index(place.floor(), size), None)]
 
 
 def _linear(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
     """(1 − λ) · x[⌊s⌋] + λ · x[⌊s⌋ + 1], with s ≥ 0 and λ = s − ⌊s⌋."""
     place = _places(like, size, wanted, align_corners, scale)
     place = place if align_corners else place.clamp(min=0)
-    low = torch.floor(place).clamp(max=size - 1)
+    low = place.floor().clamp(max=size - 1)
     rest = (place - low).clamp(0, 1)
     return [(_index(low, size), 1 - rest), (_index(low + 1, size), rest)]
 
@@ -57,24 +60,27 @@ def _linear(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: fl
 def _cubic(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
     """Cubic convolution with a = −¾ (Keys, 1981) over the four elements around s; outside, the edge continues."""
     place = _places(like, size, wanted, align_corners, scale)
-    low = torch.floor(place)
+    low = place.floor()
     t = place - low
     return [(_index(low + k, size), weight) for k, weight in zip((-1, 0, 1, 2), cubic_weights(t))]
 
 
-def cubic_weights(t: Tensor, a: float = -0.75) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cubic_weights(t: Any, a: float = -0.75) -> tuple[Any, Any, Any, Any]:
     """The weights of the four elements around a place `t` ∈ [0, 1) after the second."""
-    def near(x: Tensor) -> Tensor:
+    def near(x: Any) -> Any:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
-    def far(x: Tensor) -> Tensor:
+    def far(x: Any) -> Any:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return far(t + 1), near(t), near(1 - t), far(2 - t)
 
 
-def _steps(like: Tensor, count: Any, dtype: torch.dtype) -> Tensor:
-    return torch.arange(count, dtype=dtype, device=like.device)
+def _steps(like: Tensor, size: Any, wanted: Any, dtype: torch.dtype) -> Any:
+    """0, 1, … for each output element: numbers where both sizes are."""
+    if isinstance(size, int) and isinstance(wanted, int):
+        return Line([float(i) for i in range(wanted)], dtype)
+    return torch.arange(wanted, dtype=dtype, device=like.device)
 
 
 def _ratio(size: Any, wanted: Any, scale: float | None) -> Any:
@@ -82,25 +88,66 @@ def _ratio(size: Any, wanted: Any, scale: float | None) -> Any:
     return size / wanted if scale is None or scale <= 0 else 1 / scale
 
 
-def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Tensor:
+def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Any:
     """Where each output element lies in the input."""
-    steps = _steps(like, wanted, opmath(like.dtype))
+    steps = _steps(like, size, wanted, opmath(like.dtype))
     if align_corners:
         return steps * ((size - 1) / (wanted - 1) if wanted > 1 else 0)
     return (steps + 0.5) * _ratio(size, wanted, scale) - 0.5
 
 
-def _index(place: Tensor, size: Any) -> Tensor:
+def _index(place: Any, size: Any) -> Tensor | list[int]:
+    if isinstance(place, Line):
+        return [int(i) for i in place.clamp(0, size - 1).values]
     return cast(place, torch.int64).clamp(0, size - 1)
+
+
+def _taken(x: Tensor, dim: int, index: Tensor | list[int]) -> Tensor:
+    """The elements of x along `dim`: slices of it where the index advances steadily, as it does between the edges if
+    the sizes have a ratio of small numbers."""
+    if isinstance(index, Tensor):
+        return x.index_select(dim, index)
+    found = _steady(index)
+    if found is None:
+        return x.index_select(dim, torch.tensor(index, dtype=torch.int64, device=x.device))
+    first, count, period, step = found
+    phases = [every(x, dim, start, count, step) for start in index[first:first + period]]
+    body = phases[0] if period == 1 else torch.stack(phases, dim + 1).flatten(dim, dim + 1)
+    edges = {i: x.narrow(dim, i, 1) for i in (*index[:first], *index[first + count * period:])}
+    before, after = ([edges[i] for i in part] for part in (index[:first], index[first + count * period:]))
+    return torch.cat([*before, body, *after], dim) if edges else body
+
+
+def _steady(index: list[int]) -> tuple[int, int, int, int] | None:
+    """Where the longest part of an index begins that grows by a step with each period, how many periods it has, their
+    length and the step; none if more than a few elements are left over, or periods would be long."""
+    for period in range(1, min(LONGEST, len(index) - 1) + 1):
+        middle = (len(index) - period) // 2
+        step = index[middle + period] - index[middle]
+        if step <= 0:
+            continue
+        grows = [b - a == step for a, b in zip(index, index[period:])]
+        first = next((i + 1 for i in range(middle, -1, -1) if not grows[i]), 0)
+        end = next((i for i in range(middle, len(grows)) if not grows[i]), len(grows))
+        count = (end - first) // period + 1
+        if len(index) - count * period <= LONGEST:
+            return first, count, period, step
+    return None
+
+
+def _weighted(x: Tensor, dim: int, weight: Tensor | Line | None) -> Tensor:
+    """x times the weight of each of its elements along `dim`."""
+    if weight is None:
+        return x
+    row = weight.tensor(x) if isinstance(weight, Line) else weight
+    return x * row.reshape([-1] + [1] * (x.dim() - 1 - dim))
 
 
 def _taps_sum(x: Tensor, dim: int, taps: Taps) -> Tensor:
     """Σ over the taps of weight · x[index], along `dim`."""
     total = None
     for index, weight in taps:
-        term = x.index_select(dim, index)
-        if weight is not None:
-            term = term * weight.reshape([-1] + [1] * (x.dim() - 1 - dim))
+        term = _weighted(_taken(x, dim, index), dim, weight)
         total = term if total is None else total + term
     assert total is not None
     return total
@@ -111,8 +158,8 @@ def _taps_spread(grad: Tensor, dim: int, size: Any, taps: Taps) -> Tensor:
     shape = list(grad.shape)
     total = torch.zeros(shape[:dim] + [size] + shape[dim + 1:], dtype=grad.dtype, device=grad.device)
     for index, weight in taps:
-        term = grad if weight is None else grad * weight.reshape([-1] + [1] * (grad.dim() - 1 - dim))
-        total = total.index_add(dim, index, term)
+        place = index if isinstance(index, Tensor) else torch.tensor(index, dtype=torch.int64, device=grad.device)
+        total = total.index_add(dim, place, _weighted(grad, dim, weight))
     return total
 
 
