@@ -7,6 +7,7 @@ S' = diag(P), U' = U (F ∘ (P S + S Pᴴ)) + (1 − U Uᴴ) A' V S⁻¹ with P 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -57,8 +58,12 @@ def _linalg_svd(
 
 @register(aten.linalg_svdvals)
 def linalg_svdvals(A: Tensor, driver: str | None = None) -> Tensor:
-    """S in descending order."""
-    return aten._linalg_svd.default(A, False, True)[1]
+    """S in descending order; NaN of a matrix that is not finite, of which there are no vectors to find."""
+    if 0 in A.shape[-2:]:
+        return aten._linalg_svd.default(A, False, True)[1]
+    size = torch.abs(A.detach())
+    finite = torch.where(torch.lt(size, math.inf), A, constant(A, 0))
+    return aten._linalg_svd.default(finite, False, True)[1] + torch.sum(size * 0, [-2, -1]).unsqueeze(-1)
 
 
 @register(aten.linalg_pinv)

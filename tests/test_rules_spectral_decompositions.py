@@ -113,7 +113,8 @@ def gradient(function: object, x: torch.Tensor) -> torch.Tensor:
 
 def test_pseudo_inverses_and_ranks() -> None:
     rank_two = sample(4, 2) @ sample(2, 3, seed=1)
-    for x in (sample(2, 4, 3), sample(2, 3), torch.zeros(0, 3), torch.zeros(3, 3)):
+    lacking = torch.tensor([[2.0, 0, 0], [0, 0, 1], [0, 0, 0]])
+    for x in (sample(2, 4, 3), sample(2, 3), torch.zeros(0, 3), torch.zeros(3, 3), lacking):
         agrees(singular.RULES, aten.linalg_pinv.atol_rtol_tensor, x, tolerance=1e-4)
     for x in (rank_two, torch.zeros(3, 2), sample(3, 3), torch.zeros(0, 3)):
         agrees(singular.RULES, aten.linalg_matrix_rank.default, x, 1e-5)
@@ -122,6 +123,13 @@ def test_pseudo_inverses_and_ranks() -> None:
     agrees(singular.RULES, aten.linalg_pinv.atol_rtol_float, square, hermitian=True, tolerance=1e-4)
     agrees(singular.RULES, aten.linalg_pinv.atol_rtol_float, rank_two, atol=1e-3, tolerance=1e-3, gradient=False)
     agrees(singular.RULES, aten.linalg_matrix_rank.atol_rtol_float, square, hermitian=True)
+
+
+def test_singular_values_of_what_is_not_finite_are_nan() -> None:
+    for value in (float("inf"), float("nan")):
+        x = sample(2, 4, 3)
+        x[1, 2, 1] = value
+        assert singular.linalg_svdvals(x).isnan().tolist() == [[False] * 3, [True] * 3]
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 7])

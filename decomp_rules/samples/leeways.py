@@ -163,6 +163,13 @@ def _of_distinct_values(call: Sample, grads: Results) -> Results:
     return [torch.where(equal, torch.zeros_like(grad), grad) for grad in grads]
 
 
+def _of_full_rank(call: Sample, grads: Results) -> Results:
+    """No gradient of matrices that lack rank, where the pseudoinverse is not continuous."""
+    x = call.tensors[0].detach()
+    lacking = (torch.linalg.matrix_rank(x, rtol=1e-5) < min(x.shape[-2:]))[..., None, None]
+    return [torch.where(lacking, torch.zeros_like(g), g) if g.shape == x.shape else g for g in grads]
+
+
 # What is no answer
 
 
@@ -411,7 +418,8 @@ LEEWAYS: Mapping[str, Leeway] = {
     "_linalg_eigh": Leeway(_eigh, _of_distinct_values),
     "linalg_eigh": Leeway(_eigh, _of_distinct_values),
     "linalg_eigvalsh": Leeway(lambda call, found: found, _of_distinct_values),
-    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_pinv")},
+    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
+    "linalg_pinv": Leeway(_of_finite_matrices, _of_full_rank),
     **{name: Leeway(_far_from_overflow) for name in ("cholesky_solve", "_cholesky_solve_helper")},
     "linalg_ldl_solve": Leeway(_of_normal_factors),
     **{name: Leeway(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
