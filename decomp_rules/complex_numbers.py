@@ -168,10 +168,13 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar)
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where the result is, as the op's."""
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. Gradients are the op's: by r 0 where the result is, and NaN where that is not
+    finite."""
     nothing = (abs == 0) & torch.isfinite(angle)
     size = torch.where(nothing, abs.detach(), abs)
-    return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
+    # Taken only of NaN, but 0 times a gradient of NaN is NaN too.
+    lost = (abs + angle) * (abs.detach() * 0 + 1)
+    return torch.complex(torch.where(abs != abs, lost, size * torch.cos(angle)), size * torch.sin(angle))
 
 
 # Conjugates

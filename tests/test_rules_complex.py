@@ -160,6 +160,17 @@ def test_lines_of_complex_numbers() -> None:
         torch.testing.assert_close(decomp.lower(module, to=targets.tinygrad, args=(x,)).result(x), module(x))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_gradient_of_polar_coordinates_is_nan_where_the_number_is_not_finite(target: str) -> None:
+    size = torch.tensor([INF, NAN, 2.0, 0.0, INF], requires_grad=True)
+    angle = torch.tensor([0.0, 1.0, 1.0, 0.5, 2.0], requires_grad=True)
+    found, expected = (
+        torch.autograd.grad(torch.view_as_real(function(size, angle)).sum(), (size, angle))
+        for function in (lowered(torch.polar, target, size, angle), torch.polar)
+    )
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_polar_coordinates() -> None:
     size, angle = torch.tensor([2.0, 0.0, INF]), torch.tensor([math.pi / 3, 1.0, 0.5])
     for target in TARGETS:
