@@ -168,8 +168,8 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar)
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. Gradients are the op's: by r 0 where the result is, and NaN where that is not
-    finite."""
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where the result is; both are NaN where that
+    is not finite, as the op's."""
     nothing = (abs == 0) & torch.isfinite(angle)
     size = torch.where(nothing, abs.detach(), abs)
     # Taken only of NaN, but 0 times a gradient of NaN is NaN too.
