@@ -327,7 +327,12 @@ def _far_from_overflow(call: Sample, found: Results) -> Results:
     """Infinity for all solutions of finite systems that overflow, or nearly do: on the way there, terms may."""
     if not all(bool(t.isfinite().all()) for t in call.tensors):
         return found
-    return [torch.where(t.abs() < torch.finfo(t.dtype).max / 16, t, float("inf")) for t in found]
+    return [torch.where(_almost_infinite(t), float("inf"), t) for t in found]
+
+
+def _almost_infinite(x: Tensor) -> Tensor:
+    """Where a number has overflowed, or is so large that a term of it may have."""
+    return ~(x.abs() < torch.finfo(x.dtype).max / 16)
 
 
 def _of_normal_factors(call: Sample, found: Results) -> Results:
@@ -394,10 +399,10 @@ _MODES = _pointing(_argument(1, "dim"))
 
 
 def _without_lost(call: Sample, found: Results) -> Results:
-    """Results without those that are no finite numbers though the arguments are: the recurrence goes on past overflow,
-    and it depends on how the compiler fuses products whether ∞, −∞ or NaN comes of it."""
+    """Results without those that are no finite numbers, or almost none, though the arguments are: the recurrence goes
+    on past overflow, and it depends on how the compiler fuses products whether ∞, −∞ or NaN comes of it."""
     finite = torch.stack(torch.broadcast_tensors(*(t.isfinite() for t in call.tensors))).all(0)
-    return [torch.where(finite & ~part.isfinite(), float("inf"), part) for part in found]
+    return [torch.where(_almost_infinite(part) & finite, float("inf"), part) for part in found]
 
 
 LEEWAYS: Mapping[str, Leeway] = {
