@@ -336,14 +336,18 @@ def _product(x: Tensor, count: int) -> Tensor:
 
 @register(aten.pow)
 def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
-    """e^(w·ln z), for targets without a power; 0 of 0, but 1 where w is 0. Up to |w·ln z| ULP."""
+    """e^(w·ln z), for targets without a power; of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN, but 1 where w
+    is 0. Up to |w·ln z| ULP."""
     if not (is_tensor(x) and is_tensor(exponent)) or not promoted_in_any_order(x, exponent).is_complex:
         return decline("only complex tensors")
     dtype = promoted_in_any_order(x, exponent)
     x, exponent = cast(x, dtype), cast(exponent, dtype)
     nothing = x == 0
     found = torch.exp(exponent * torch.log(torch.where(nothing, 1.0, x)))
-    found = torch.where(nothing, 0.0, found)
+    along = torch.real(exponent.detach())
+    infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))
+    of_nothing = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
+    found = torch.where(nothing, of_nothing, found)
     return torch.where(exponent == 0, 1.0, found)
 
 

@@ -178,6 +178,12 @@ def test_polar_coordinates() -> None:
         torch.testing.assert_close(found, torch.polar(size, angle), equal_nan=True)
 
 
+def test_powers_of_complex_nothing() -> None:
+    z, exponents = torch.zeros(5, dtype=torch.complex64), torch.tensor([1j, 1 + 1j, -1 + 0j, -2 - 1j, 2 + 0j])
+    found = lowered(torch.pow, "luminal", z, exponents)(z, exponents)
+    same(found, torch.pow(z, exponents))
+
+
 def test_numbers_over_tensors_in_a_symbolic_trace() -> None:
     class Over(torch.nn.Module):
         def forward(self, z: torch.Tensor) -> torch.Tensor:
