@@ -91,7 +91,9 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 @register(aten.pow)
 def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
-    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y NaN where x < 0."""
+    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y NaN
+    where x < 0: they overflow with the power, and where x < 0 they have the right sign also for y so huge that y − 1 is
+    y, with which the op's has the other one."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
