@@ -31,8 +31,9 @@ def _lstm_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) ->
     """c' = σ(f)·c + σ(i)·tanh(g); h' = σ(o)·tanh(c'), projected by w_hr if there is one."""
     h, c = state
     _, w_hh, _, b_hh, w_hr = weights
-    i, f, g, o = (gates + F.linear(h, w_hh, b_hh)).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    first, last = (gates + F.linear(h, w_hh, b_hh)).chunk(2, -1)
+    (i, f), (g, o) = torch.sigmoid(first).chunk(2, -1), last.chunk(2, -1)
+    c = f * c + i * torch.tanh(g)
     h = torch.sigmoid(o) * torch.tanh(c)
     return (h if w_hr is None else F.linear(h, w_hr)), c
 
@@ -41,10 +42,10 @@ def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> 
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
     h = state[0]
     _, w_hh, _, b_hh, _ = weights
-    r_x, z_x, n_x = gates.chunk(3, -1)
-    r_h, z_h, n_h = F.linear(h, w_hh, b_hh).chunk(3, -1)
-    n = torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h)
-    return (n + torch.sigmoid(z_x + z_h) * (h - n),)
+    (rz_x, n_x), (rz_h, n_h) = (x.split([2 * h.shape[-1], h.shape[-1]], -1) for x in (gates, F.linear(h, w_hh, b_hh)))
+    r, z = torch.sigmoid(rz_x + rz_h).chunk(2, -1)
+    n = torch.tanh(n_x + r * n_h)
+    return (n + z * (h - n),)
 
 
 def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
