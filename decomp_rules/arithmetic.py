@@ -83,8 +83,8 @@ def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
 
 @register(aten.addcdiv)
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
-    """x + value · tensor1 / tensor2; half types rounded once. A complex quotient with an infinite part makes both parts of
-    the sum NaN, as PyTorch's own sum of the two does."""
+    """x + value · tensor1 / tensor2; half types rounded once. A complex quotient with an infinite part makes both parts
+    of the sum NaN, as PyTorch's own sum of the two does."""
     scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
     return cast(wide(x) + scaled / wide(tensor2), promoted(x, tensor1, tensor2))
 
