@@ -10,6 +10,7 @@ import pytest
 from rule_agreement import agrees, lowered_agrees
 import torch
 
+from decomp.numerics import Exact, deviation
 from decomp_rules import gamma, incomplete_gamma, zeta
 
 aten, special = torch.ops.aten, torch.special
@@ -19,6 +20,23 @@ EDGES = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e
 
 def log_gamma(x: Any) -> Any:
     return mpmath.log(abs(mpmath.gamma(x)))
+
+
+# Where |Γ| is 1 on the left, the first of them beside −2 and the last beside −9.
+ZEROS = (
+    2.4570247, 2.7476826, 3.1435809, 3.9552943, 4.0393618, 4.9915446, 5.0082182, 5.9986075, 6.0013853, 6.9998015,
+    7.0001983, 7.9999752, 8.0000248, 8.9999972, 9.0000028,
+)  # fmt: skip
+
+
+def beside(place: float, steps: torch.Tensor) -> torch.Tensor:
+    """float32 numbers so many units in the last place from one."""
+    return (torch.tensor(place).view(torch.int32) + steps).view(torch.float32)
+
+
+def logarithm_on_the_left(x: torch.Tensor) -> Exact:
+    with mpmath.workdps(40):
+        return Exact(torch.tensor(list(map(float, map(log_gamma, map(mpmath.mpf, x.tolist())))), dtype=torch.float64))
 
 
 def derivative(order: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -34,11 +52,49 @@ def test_lgamma_on_the_right_and_to_minus_one_half() -> None:
         assert error <= 3, f"{error} ULP at {place}"
 
 
-def test_lgamma_on_the_left_is_right_to_the_last_place_of_one() -> None:
-    x = -spread(0.5, 40.0)
+def test_lgamma_on_the_left_keeps_its_digits_at_its_zeros() -> None:
+    steps = torch.cat([torch.arange(-200, 201), (1.25 ** torch.arange(24.0, 64)).long()]).int()
+    exact = spread(0.5, 40.0, 4000), spread(2.2, 12.0, 4000)
+    for x in exact + tuple(beside(zero, steps) for zero in ZEROS):
+        x = -x[x != x.round()]
+        found = deviation(lowered(torch.lgamma, x)(x), logarithm_on_the_left(x)).error
+        # Beside −6 the error of a product that is not mended shows in the three floats next to a zero.
+        bound = torch.where((x + 6).abs() < 2e-3, 50, 9)
+        assert (found <= bound).all(), f"{float(found.max())} ULP at {float(x[found.argmax()])}"
+        assert found.mean() < 2.5
+
+
+def test_lgamma_beside_whole_numbers_below_zero() -> None:
+    steps = torch.tensor([1, 2, 3, 5, 9, 40, 600, -1, -2, -3, -5, -9, -40, -600, 20000, -20000])
+    for whole in range(1, 30):
+        x = -beside(float(whole), steps.int())
+        found = deviation(lowered(torch.lgamma, x)(x), logarithm_on_the_left(x)).error
+        assert found.max() <= 6, f"{float(found.max())} ULP at {float(x[found.argmax()])}"
+
+
+def test_lgamma_in_double_on_the_left_is_right_to_the_last_place_of_one() -> None:
+    x = -spread(0.5, 34.0, 2000).double()
     x = x[(x - x.round()).abs() > 1e-3]
+    found, exact = lowered(torch.lgamma, x)(x), torch.lgamma(x)
+    assert ((found - exact).abs() / exact.abs().clamp(min=1)).max() < 2e-15
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_lgamma_of_half_types_is_rounded_once_at_the_left(dtype: torch.dtype) -> None:
+    x = torch.unique(-spread(0.5, 40.0).to(dtype))
+    x = x[x != x.round()]
     found, exact = lowered(torch.lgamma, x)(x), torch.lgamma(x.double())
-    assert ((found - exact).abs() / exact.abs().clamp(min=1)).max() < 8e-7
+    assert deviation(found, Exact(exact)).error.max() <= 0.6
+
+
+def test_slopes_of_lgamma_on_the_left() -> None:
+    x = -torch.cat([spread(0.5, 14.0, 3000), *(beside(zero, torch.arange(-9, 10).int()) for zero in ZEROS)])
+    x = x[(x - x.round()).abs() > 1e-5].requires_grad_()
+    distance = (x - x.round()).detach().abs().double()
+    (slope,) = torch.autograd.grad(lowered(torch.lgamma, x)(x).sum(), x, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), x)
+    assert ((slope - torch.digamma(x.double())) * distance).abs().max() < 1e-6
+    assert ((bend - torch.polygamma(1, x.double())) * distance**2).abs().max() < 4e-5
 
 
 def test_digamma_keeps_its_digits_at_its_zero() -> None:
