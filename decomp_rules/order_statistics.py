@@ -55,15 +55,18 @@ def median(x: Tensor) -> Tensor:
 
 
 def _of_all(x: Tensor, middle: Any) -> Tensor:
-    """The median as the largest of the elements that do not exceed it, which is how equal ones come to share."""
+    """The median as the largest of the elements that do not exceed it, which is how equal ones come to share; if it is
+    NaN, those that are share."""
     if x.dim() and 0 in [size for size in x.shape if isinstance(size, int)]:
         return torch.full((), math.nan, dtype=x.dtype, device=x.device)
     flat = x.reshape(-1)
     value = middle(flat.detach(), 0)[0]
     if not x.is_floating_point():
         return value
-    below = torch.le(flat, value) | torch.ne(value, value)
-    return torch.amax(torch.where(below, flat, constant(x, -math.inf)), [0])
+    largest = torch.amax(torch.where(torch.le(flat, value), flat, constant(x, -math.inf)), [0])
+    lost = torch.ne(flat, flat) & torch.ne(value, value)
+    count = torch.clamp(torch.sum(lost, dtype=torch.int64), min=1)
+    return torch.where(torch.eq(value, value), largest, torch.sum(torch.where(lost, flat, 0)) / cast(count, x.dtype))
 
 
 def _middle_of_numbers(x: Tensor, dim: int) -> Tensor:
