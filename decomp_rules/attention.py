@@ -10,10 +10,34 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.operands import cast, wide
+from decomp_rules.reduction import known_empty
+from decomp_rules.softmax import below_largest
 
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
+
+
+@register(aten.scaled_dot_product_attention, needs=("softmax",))
+def attention_by_softmax(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(q kᵀ · scale + mask) v; a row that is masked throughout gives 0. Its error is the flash kernel's."""
+    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    weights = torch.softmax(scored, -1)
+    if dropout_p > 0.0:
+        weights = F.dropout(weights, dropout_p, True)
+    return cast(zero_unless(seen, torch.matmul(weights, values)), query.dtype)
+
+
+@register(aten.scaled_dot_product_attention, needs=("_softmax",))
+def attention_by_softmax_kernel(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """The same, where the kernel of softmax is known and not its composite."""
+    return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 @register(aten.scaled_dot_product_attention)
@@ -21,15 +45,17 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v; a row that is masked throughout gives 0. Its error is the flash kernel's."""
-    q, k, v = wide(query), wide(key), wide(value)
-    if enable_gqa:
-        k, v = repeated_heads(k, q), repeated_heads(v, q)
-    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
-    weights = torch.softmax(scores(q, k, scale, bias, is_causal), -1)
+    """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
+    has, the result is divided and not the scores, which are more; a row that is masked throughout gives 0."""
+    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    if known_empty(scored):
+        return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    powers = torch.exp(below_largest(scored, -1))
+    # The sum is 1 or more: its inverse needs none of the care that a quotient takes.
+    share = torch.reciprocal(torch.sum(powers, [-1], keepdim=True))
     if dropout_p > 0.0:
-        weights = F.dropout(weights, dropout_p, True)
-    return cast(zero_unless(seen, torch.matmul(weights, v)), query.dtype)
+        powers = F.dropout(powers, dropout_p, True)
+    return cast(zero_unless(seen, torch.matmul(powers, values) * share), query.dtype)
 
 
 @register(aten._scaled_dot_product_attention_math)
@@ -42,12 +68,9 @@ def _scaled_dot_product_attention_math(
         return decline("only without dropout")
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         return decline("only masks that are added")
-    q, k, v = wide(query), wide(key), wide(value)
-    if enable_gqa:
-        k, v = repeated_heads(k, q), repeated_heads(v, q)
-    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
-    weights = zero_unless(seen, torch.softmax(scores(q, k, scale, bias, is_causal), -1))
-    return cast(torch.matmul(weights, v), query.dtype), cast(weights, query.dtype)
+    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    weights = zero_unless(seen, torch.softmax(scored, -1))
+    return cast(torch.matmul(weights, values), query.dtype), cast(weights, query.dtype)
 
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu)
@@ -134,6 +157,18 @@ def _transformer_encoder_layer_fwd(
         return src + feed_forward(norm_2(src))
     src = norm_1(src + attend(src))
     return norm_2(src + feed_forward(src))
+
+
+def _scored(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
+    enable_gqa: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The values, with as many heads as the queries, the scores, and the rows that see something (None: all)."""
+    q, k, v = wide(query), wide(key), wide(value)
+    if enable_gqa:
+        k, v = repeated_heads(k, q), repeated_heads(v, q)
+    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
+    return v, scores(q, k, scale, bias, is_causal), seen
 
 
 def scores(
