@@ -177,7 +177,9 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
 def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
     added = sorted(((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
                    key=lambda item: -abs(item[1]))  # fmt: skip
-    steps = [*added[:most], (f"{len(added[most:])} others", sum(value for _, value in added[most:]))]
+    steps, others = added[:most], added[most:]
+    if others:
+        steps.append((f"{len(others)} others", sum(value for _, value in others)))
     names, starts, lengths, colours = ["fused"], [0.0], [one.source_seconds], ["#253494"]
     level = one.source_seconds
     for name, value in steps:
