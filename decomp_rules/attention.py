@@ -221,8 +221,10 @@ def bias_of(attn_mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> 
     """What a mask adds to the scores: itself, or −∞ where a boolean one is False; and −∞ above the diagonal."""
     if attn_mask is None:
         return None
-    bias = torch.where(attn_mask, 0.0, -math.inf) if attn_mask.dtype == torch.bool else attn_mask
-    bias = cast(bias, q.dtype)
+    bias = cast(attn_mask, q.dtype)
+    if attn_mask.dtype == torch.bool:
+        # 0 or −∞. A choice between the two Inductor would compute anew for every head, twice; a logarithm it keeps.
+        bias = torch.log2(bias)
     return torch.where(past(q.shape[-2], k.shape[-2], q), bias, -math.inf) if is_causal else bias
 
 

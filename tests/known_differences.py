@@ -18,9 +18,6 @@ KNOWN_DIFFERENCES = {
     "special.shifted_chebyshev_polynomial_u": "the same",
     "special.shifted_chebyshev_polynomial_w": "the same",
     "searchsorted": "of a sequence that is not sorted nobody knows the place",
-    "__rmod__": "PyTorch's vector kernel gives NaN where the quotient overflows, its scalar kernel does not",
-    "fmod": "the same",
-    "remainder": "the same",
     # The rules fall short.
     "linalg.pinv.singular": "Jacobi rotations are unrolled for sides up to 32",
     "stft": "the pattern of NaN follows the order of operations within MKL",

@@ -210,8 +210,10 @@ def _compare_floats(mine: torch.Tensor, theirs: torch.Tensor, exact: Any, what: 
     eps = torch.finfo(theirs.dtype).eps
     tiny = torch.finfo(theirs.dtype).smallest_normal
     reference = theirs.double() if exact is None or exact.shape != theirs.shape else exact.double()
+    # Where the op's own kernel gives no number though there is one, that number is right.
+    mended = torch.isnan(theirs) & ((mine.double() - reference).abs() <= 4 * eps * (reference.abs() + tiny))
     for name, test in (("NaN", torch.isnan), ("+inf", torch.isposinf), ("-inf", torch.isneginf)):
-        differs = test(mine) != test(theirs)
+        differs = (test(mine) != test(theirs)) & ~mended
         if differs.any():
             raise Disagreement(f"{what}: {name} differs: {_first(mine, theirs, differs)}")
     finite = torch.isfinite(theirs) & torch.isfinite(reference)

@@ -1,5 +1,7 @@
 """The judge of the rules: what is planted in a lowered program is seen, and named."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from decomp_rules import targets
 from tests import opinfo_verdict
 from tests.opinfo_cases import Case, cases
 from tests.opinfo_table import Row, markdown, worst
-from tests.opinfo_verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG, judge
+from tests.opinfo_verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG, Disagreement, Outcome, compare, judge
 
 CASES = {str(case): case for case in cases((torch.float32, torch.int64))}
 TANH: Case = CASES["tanh-float32-exported"]
@@ -42,6 +44,15 @@ def test_the_op_itself_is_clean(monkeypatch):
 def test_what_is_wrong_is_seen(monkeypatch, forward, why):
     verdict = judged(monkeypatch, forward)
     assert verdict.status == WRONG and why in verdict.why
+
+
+def test_a_number_is_right_where_only_the_kernel_has_none():
+    theirs, exact = (Outcome([torch.tensor([1.0, x], dtype=dtype)], [])
+                     for x, dtype in ((math.nan, torch.float32), (3.0, torch.float64)))
+    compare(Outcome([torch.tensor([1.0, 3.0])], []), theirs, exact, random=False)
+    for wrong in (3.1, math.inf):
+        with pytest.raises(Disagreement, match="NaN differs"):
+            compare(Outcome([torch.tensor([1.0, wrong])], []), theirs, exact, random=False)
 
 
 def test_a_wrong_integer_is_seen(monkeypatch):
