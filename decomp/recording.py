@@ -63,7 +63,7 @@ class Tape:
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""
-        if complex in map(type, args) and any(type(arg) is complex and not cmath.isfinite(arg) for arg in args):
+        if any(map(_is_endless, args)):
             if target is torch.ops.aten.full.default:
                 return self._filled(args[1], out)
             args = self._without_endless(target, args, out)
@@ -80,8 +80,7 @@ class Tape:
         of a graph fx writes such a number as `(nan+infj)` (torch 2.13), and `infj` is a name that nobody has."""
         kinds = [str(argument.type) for argument in getattr(target, "_schema").arguments]
         return [
-            self._number(arg, out) if type(arg) is complex and not cmath.isfinite(arg) and kind == "Tensor" else arg
-            for arg, kind in zip(args, kinds)
+            self._number(arg, out) if _is_endless(arg) and kind == "Tensor" else arg for arg, kind in zip(args, kinds)
         ]
 
     def _filled(self, number: complex, out: torch.Tensor) -> fx.Node:
@@ -234,6 +233,11 @@ class Tape:
 
 class UnknownSize(LookupError):
     """A rule uses a dynamic size that cannot be computed from its inputs."""
+
+
+def _is_endless(arg: Any) -> bool:
+    """Whether it is a complex number that is not finite."""
+    return type(arg) is complex and not cmath.isfinite(arg)
 
 
 def _linear(expr: Any, part: Any) -> tuple[int, int]:
