@@ -90,13 +90,12 @@ def of_gradients(
         if wanted.order == 1:
             narrow = high - low <= NARROW * value.abs().clamp(min=1.0)
             low, high = (torch.where(narrow, side, float("nan")) for side in (low, high))
-            # What the value itself does not resolve.
-            unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else 0.0
-            low, high = torch.fmin(low, value - unresolved), torch.fmax(high, value + unresolved)
-        elif size is not None:
-            # Its second differences still less.
-            far = torch.stack(sources).abs().amax(0)
-            unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) / torch.where(far == 0, 1.0, far)
+        if wanted.order == 1 or size is not None:
+            # What the value itself does not resolve; its second differences still less.
+            unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else torch.zeros(())
+            if wanted.order > 1:
+                far = torch.stack(sources).abs().amax(0)
+                unresolved = unresolved / torch.where(far == 0, 1.0, far)
             low, high = torch.fmin(low, value - unresolved), torch.fmax(high, value + unresolved)
         limit = limits[i] if i < len(limits) else torch.full_like(value, float("nan"))
         at_infinity = mine.isnan() & ~limit.isnan()
