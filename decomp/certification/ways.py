@@ -22,6 +22,7 @@ from decomp.lowering import library, lower
 from decomp.plan import Blocked, Derived
 from decomp.rules import Declined, Rule, Rules
 from decomp.samples import Sample
+from decomp.schema import Bound
 from decomp.target import Target
 
 
@@ -167,7 +168,10 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
         call = bound_call(call_node)
         slots = [node for node in inputs if metadata(node) is not None]
         dialect = "aten" if isinstance(call_node.target, torch._ops.OpOverload) else "torch"
-        found = expand(rule, call, call_node, slots, mode, dialect) if call is not None else None  # type: ignore
+        found = None
+        if call is not None:
+            bound = Bound(call.op, call.overload, call.arguments, call.inplace, call.given)
+            found = expand(rule, bound, call_node, slots, mode, dialect)
     except RuleError as error:
         return error.problem
     except (DecompError, *FAILURES) as error:
