@@ -101,9 +101,9 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction:
     return nll_loss_forward(x, target, weight, reduction, ignore_index)[0]
 
 
-@register(aten.cross_entropy_loss, needs=[aten._log_softmax])
-def cross_entropy_by_kernel(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+@register(aten.cross_entropy_loss, needs=("log_softmax",))
+def cross_entropy_by_log_softmax(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                                 ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
     """−Σ w t log softmax(x) over the classes, for targets that are probabilities or the index of one class."""
     classes = 0 if x.dim() == 1 else 1
     logs = torch.log_softmax(wide(x), classes)
@@ -121,13 +121,20 @@ def cross_entropy_by_kernel(x: Tensor, target: Tensor, weight: Tensor | None = N
     return cast(loss, x.dtype)
 
 
+@register(aten.cross_entropy_loss, needs=("_log_softmax",))
+def cross_entropy_by_kernel(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+    """The same, where the kernel of log_softmax is known and not its composite."""
+    return cross_entropy_by_log_softmax(x, target, weight, reduction, ignore_index, label_smoothing)
+
+
 @register(aten.cross_entropy_loss)
 def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
                        ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
     """w (log Σ exp(x − max x) − (xₜ − max x)) of the target class t: it is found among the inputs, and no logarithm is
     taken of the others, unless all of them are asked for."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
-        return cross_entropy_by_kernel(x, target, weight, reduction, ignore_index, label_smoothing)
+        return cross_entropy_by_log_softmax(x, target, weight, reduction, ignore_index, label_smoothing)
     classes, scores = 0 if x.dim() == 1 else 1, wide(x)
     counted, index = _classes_of(target, ignore_index)
     picked = torch.gather(scores, classes, index.unsqueeze(classes))

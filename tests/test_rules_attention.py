@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from decomp_rules import attention
+import decomp
+from decomp_rules import attention, targets
 
 aten = torch.ops.aten
 RULES = attention.RULES
@@ -137,3 +138,16 @@ def test_multi_head_attention_is_lowered_to_the_end() -> None:
     torch.manual_seed(0)
     module = nn.MultiheadAttention(6, 3, batch_first=True)
     lowered_agrees(lambda x: module(x, x, x), sample(2, 4, 6))
+
+
+@pytest.mark.parametrize("kept", ["softmax", "_softmax"])
+def test_attention_keeps_the_softmax_of_a_target(kept):
+    args = tuple(heads())
+    model = decomp.lower(_Attention(), to=targets.tinygrad | decomp.Target("chip", [kept]), args=args).result
+    assert getattr(aten, kept) in {getattr(node.target, "overloadpacket", None) for node in model.graph.nodes}
+    torch.testing.assert_close(model(*args), F.scaled_dot_product_attention(*args))
+
+
+class _Attention(nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)

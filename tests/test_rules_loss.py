@@ -8,7 +8,8 @@ from rule_agreement import agrees, lowered_agrees
 import torch
 from torch.nn import functional as F
 
-from decomp_rules import loss, loss_backward, norms
+import decomp
+from decomp_rules import loss, loss_backward, norms, targets
 
 aten = torch.ops.aten
 RULES = loss.RULES | loss_backward.RULES | norms.RULES
@@ -246,3 +247,16 @@ def test_the_distance_that_counts_differences_has_a_gradient_of_zeros() -> None:
     x = sample(5, 4).requires_grad_()
     grad, = torch.autograd.grad(norms.norm_over(x.abs(), 0.0, [1], False).sum(), x)
     assert torch.equal(grad, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("kept", ["log_softmax", "_log_softmax"])
+def test_cross_entropy_keeps_the_log_softmax_of_a_target(kept):
+    x, target = sample(4, 5), torch.tensor([1, 4, 0, 2])
+    model = decomp.lower(_CrossEntropy(), to=targets.tinygrad | decomp.Target("chip", [kept]), args=(x, target)).result
+    assert getattr(aten, kept) in {getattr(node.target, "overloadpacket", None) for node in model.graph.nodes}
+    torch.testing.assert_close(model(x, target), F.cross_entropy(x, target))
+
+
+class _CrossEntropy(torch.nn.Module):
+    def forward(self, x, target):
+        return F.cross_entropy(x, target)
