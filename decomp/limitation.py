@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from decomp.calls import Call
+from decomp.needs import Needs, lacking
 from decomp.ops import Op
 from decomp.target import Target
 
@@ -18,7 +19,7 @@ class Limitation:
     op: Op
     reason: str
     """One clause, as "the shape of the result depends on data"."""
-    needs: tuple[str, ...] = ()
+    needs: Needs = ()
     """Ops that a target must know for the op to be reached: for a target that knows them all there is no limitation.
     Without any, it holds for every target that does not know the op itself."""
     when: Callable[[Call], bool] | None = None
@@ -31,7 +32,7 @@ class Limitation:
     def concerns(self, target: Target) -> bool:
         """Whether some call of the op is beyond reach of `target`."""
         if self.needs:
-            return not all(target.knows(op) for op in self.needs)
+            return lacking(self.needs, target) is not None
         return self.when is not None or not target.knows(self.op)
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.input_checks import check_inputs
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
+from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
@@ -112,7 +113,7 @@ class Pipeline:
             return None
         for rule in self.rules.of(call.op):
             accepted = rule.accept(call)
-            if isinstance(accepted, Declined) or rule.lacking(self.target) is not None:
+            if isinstance(accepted, Declined) or lacking(rule.needs, self.target) is not None:
                 continue
             args, kwargs = fx.node.map_arg(accepted, metadata)
             result = rule.function(*args, **kwargs)

@@ -16,6 +16,7 @@ from decomp.calls import Call, bound_call, is_free, is_host, is_projection, meta
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
+from decomp.needs import lacking
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
 from decomp.retrace import flatten
@@ -51,6 +52,8 @@ class Blocked:
     condition: str | None = None
     limitation: str | None = None
     """Why it cannot be done in principle, where that is declared: for the op itself, or for one that it leads to."""
+    telling: str | None = None
+    """The reason of the last alternative that is meant for calls of this form, and for this target."""
 
     def why(self) -> str:
         """The reason in one clause."""
@@ -60,12 +63,17 @@ class Blocked:
             return f"{self.op}: {self.limitation}"
         if not self.tried:
             return f"no rule for {self.op}"
-        return f"{self.op}: {self.tried[-1][1]}"
+        return f"{self.op}: {self.reason}"
+
+    @property
+    def reason(self) -> str | None:
+        """Of the reasons why alternatives did not serve, the one that says most."""
+        return self.telling or (self.tried[-1][1] if self.tried else None)
 
     def after(self, what: str, reason: str, limitation: str | None = None) -> Blocked:
         """The same after one more thing was tried."""
         tried = (*self.tried, (what, reason))
-        return Blocked(self.op, tried, self.condition, self.limitation or limitation)
+        return Blocked(self.op, tried, self.condition, self.limitation or limitation, self.telling or reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ class Obstacle:
 
     reason: str
     limitation: str | None = None
+    meant: bool = True
+    """Whether the rule is meant for calls of this form, and for this target."""
 
 
 Decision = Keep | Derived | Blocked
@@ -221,6 +231,7 @@ class Planner:
         cheapest of all that do. The price of a derivation is that of the calls it ends in, so that the cheapest ways of
         the calls that an expansion makes are part of its own cheapest way."""
         tried: list[tuple[str, str]] = []
+        telling: str | None = None
         reaching: list[tuple[float, Rule, Stamp]] = []
         limitation = self.rules.limitation(call, self.target)
         alternatives = self.rules.of(call.op)
@@ -230,6 +241,7 @@ class Planner:
             if isinstance(reached, Obstacle):
                 tried.append((str(rule), reached.reason))
                 limitation = limitation or reached.limitation
+                telling = reached.reason if reached.meant else telling
             elif self.cost is None:
                 return Derived(rule, reached, tuple(tried))
             else:
@@ -238,7 +250,7 @@ class Planner:
             least, rule, stamp = min(reaching, key=lambda way: way[0])
             dearer = [(str(r), f"costs {price:g}, not {least:g}") for price, r, _ in reaching if r is not rule]
             return Derived(rule, stamp, (*tried, *dearer))
-        blocked = Blocked(str(call.op), tuple(tried), why or None, limitation)
+        blocked = Blocked(str(call.op), tuple(tried), why or None, limitation, telling)
         if self.rules.composites and not self.everywhere:
             return self._composite(node, key, slots, memory, blocked)
         return blocked
@@ -247,12 +259,12 @@ class Planner:
         self, rule: Rule, index: int, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory
     ) -> Stamp | Obstacle:
         """What one alternative comes to."""
-        lacking = rule.lacking(self.target)
-        if lacking is not None:
-            return Obstacle(f"is for targets that know {lacking}")
+        lacks = lacking(rule.needs, self.target)
+        if lacks is not None:
+            return Obstacle(f"is for targets that know {lacks}", meant=False)
         expansion = self._expansion(rule, call, node, key, slots, memory)
         if isinstance(expansion, Declined):
-            return Obstacle(expansion.reason)
+            return Obstacle(expansion.reason, meant=expansion.meant)
         return self._reached(expansion, key, call.op, index)
 
     def _price(self, stamp: Stamp) -> float:
@@ -348,7 +360,7 @@ class Planner:
 def _obstacle(blocked: Blocked, op: Op) -> Obstacle:
     """What stands in the way of an expansion of `op` that needs a blocked call."""
     if blocked.op == str(op):
-        return Obstacle(blocked.tried[-1][1] if blocked.tried else blocked.why(), blocked.limitation)
+        return Obstacle(blocked.reason or blocked.why(), blocked.limitation)
     if not blocked.tried:
         return Obstacle(f"emits {blocked.why()}", blocked.limitation)
     return Obstacle(f"emits {blocked.op}, which {blocked.why()}", blocked.limitation)

@@ -15,6 +15,7 @@ from decomp import _spellings as spellings
 from decomp.calls import Call
 from decomp.errors import RuleError, located, spelled
 from decomp.limitation import Limitation, first
+from decomp.needs import Needs, needs_of
 from decomp.ops import Op, op as op_of
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
 from decomp.target import Target
@@ -27,6 +28,8 @@ class Declined:
     """What a rule returns when it cannot serve a call."""
 
     reason: str
+    meant: bool = True
+    """Whether the rule is for calls of this form at all: if not, the reason says little about the call."""
 
 
 def decline(reason: str) -> Declined:
@@ -46,7 +49,7 @@ class Rule:
     with an order of its own."""
     texts: bool = False
     """Whether it takes `reduction` as text, as the Python functions of torch do."""
-    needs: tuple[Op, ...] = ()
+    needs: Needs = ()
     """Ops that a target must know for this way to be worth trying."""
     overload: torch._ops.OpOverload | None = None
     """The key of the table that it comes from, if it does: it serves this overload alone, and is traced."""
@@ -63,14 +66,11 @@ class Rule:
     def __str__(self) -> str:
         return f"{self.name} ({self.location})"
 
-    def lacking(self, target: Target) -> Op | None:
-        """The first op that this way needs and `target` does not know."""
-        return next((op for op in self.needs if not target.knows(op)), None)
-
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
         """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
         if self.overload is not None:
-            return _as_written(bound) if _means(self.overload, bound) else Declined(f"is for {self.overload}")
+            fits = _means(self.overload, bound)
+            return _as_written(bound) if fits else Declined(f"is for {self.overload}", meant=False)
         if self.parameters is None:
             return _as_written(bound)
         return _by_name(self, bound)
@@ -123,12 +123,12 @@ class Rules:
 
     def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
         """Register the decorated function for an op, by any spelling, or for several. With `needs`, it is asked only
-        for targets that know all these ops: a way that is good there, and poor where they would be derived in turn.
-        Raises `UnknownOp`."""
+        for targets that know all these ops, and one at least of a tuple among them, as `[("softmax", "_softmax")]`: a
+        way that is good there, and poor where they would be derived in turn. Raises `UnknownOp`."""
         if not spellings_:
             raise TypeError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
-        needed = tuple(map(op_of, needs))
+        needed = needs_of(needs)
 
         def registered(function: F) -> F:
             if not callable(function):
@@ -147,14 +147,15 @@ class Rules:
         self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
     ) -> None:
         """Declare that calls of an op cannot be decomposed: all, or those that `when(call)` is true of. With `needs`,
-        only for targets that lack one of these ops. Raises `UnknownOp`.
+        only for targets that lack one of these ops, or all those of a tuple among them. Raises `UnknownOp`.
 
         ```python
         rules.limit(torch.nonzero, reason="the shape of the result depends on data")
         ```
         """
+        needed = needs_of(needs)
         for spelling in spellings_:
-            self._limit(Limitation(op_of(spelling), reason, tuple(str(op_of(op)) for op in needs), when))
+            self._limit(Limitation(op_of(spelling), reason, needed, when))
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
@@ -301,14 +302,14 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
         elif parameter.default is not parameter.empty:
             value = parameter.default
         else:
-            return Declined(f"needs the argument {name or parameter.name}, which the call lacks")
+            return Declined(f"needs the argument {name or parameter.name}, which the call lacks", meant=False)
         if parameter.kind is parameter.KEYWORD_ONLY:
             kwargs[parameter.name] = value
         else:
             args.append(value)
     for name, value in bound.arguments.items():
         if name not in taken and not _negligible(schema.get(name), name, value, bound):
-            return Declined(f"does not take {name}={_brief(value)}")
+            return Declined(f"does not take {name}={_brief(value)}", meant=False)
     return args, kwargs
 
 

@@ -22,6 +22,7 @@ from decomp.errors import spelled
 from decomp.explanation import Route, Step
 from decomp.limitation import Limitation
 from decomp.linting import Finding
+from decomp.needs import spelled_out
 from decomp.ops import Op, resolve
 from decomp.plan import Plan
 from decomp.report import ROWS, Report, folded, folded_modules
@@ -80,7 +81,7 @@ def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
     table = _table("op", "holds for", "why no rule can take it to a target")
     for limitation in limitations:
         calls = "some calls" if limitation.when is not None else "every call"
-        lacking = f" on targets without {', '.join(limitation.needs)}" if limitation.needs else ""
+        lacking = f" on targets without {', '.join(map(spelled_out, limitation.needs))}" if limitation.needs else ""
         table.add_row(*map(Text, (str(limitation.op), calls + lacking, limitation.reason)))
     return table
 

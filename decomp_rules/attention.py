@@ -18,7 +18,7 @@ register = RULES.register
 aten = torch.ops.aten
 
 
-@register(aten.scaled_dot_product_attention, needs=("softmax",))
+@register(aten.scaled_dot_product_attention, needs=(("softmax", "_softmax"),))
 def attention_by_softmax(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -29,15 +29,6 @@ def attention_by_softmax(
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p, True)
     return cast(zero_unless(seen, torch.matmul(weights, values)), query.dtype)
-
-
-@register(aten.scaled_dot_product_attention, needs=("_softmax",))
-def attention_by_softmax_kernel(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:
-    """The same, where the kernel of softmax is known and not its composite."""
-    return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 @register(aten.scaled_dot_product_attention)

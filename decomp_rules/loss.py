@@ -101,7 +101,7 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction:
     return nll_loss_forward(x, target, weight, reduction, ignore_index)[0]
 
 
-@register(aten.cross_entropy_loss, needs=("log_softmax",))
+@register(aten.cross_entropy_loss, needs=(("log_softmax", "_log_softmax"),))
 def cross_entropy_by_log_softmax(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
                                  ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
     """−Σ w t log softmax(x) over the classes, for targets that are probabilities or the index of one class."""
@@ -119,13 +119,6 @@ def cross_entropy_by_log_softmax(x: Tensor, target: Tensor, weight: Tensor | Non
         spread = spread / total if reduction == MEAN else spread
         loss = loss * (1 - label_smoothing) + spread * (label_smoothing / x.shape[classes])
     return cast(loss, x.dtype)
-
-
-@register(aten.cross_entropy_loss, needs=("_log_softmax",))
-def cross_entropy_by_kernel(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
-    """The same, where the kernel of log_softmax is known and not its composite."""
-    return cross_entropy_by_log_softmax(x, target, weight, reduction, ignore_index, label_smoothing)
 
 
 @register(aten.cross_entropy_loss)

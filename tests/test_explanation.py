@@ -73,3 +73,22 @@ def test_a_condition_of_the_target_is_a_reason():
     chip = decomp.Target("chip", ["cat"]).legal_if("cat", lambda call: call.argument("dim") == 0, "dim must be 0")
     (found,) = routes([Sample(aten.cat.default, ([X, X], 1))], chip, rules)
     assert found.reasons[0] == "the target knows it only if dim must be 0"
+
+
+class Total(torch.nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
+def test_a_blocked_call_gives_the_reason_of_a_way_that_is_meant_for_it():
+    ways = decomp.Rules()
+    ways.register("sum")(lambda x, dtype=None: decomp.decline("more than 32 numbers"))
+    ways.register("sum")(lambda x, dim, keepdim=False, dtype=None: torch.amax(x, dim))
+    ways.register("sum", needs=[("sin", "cos")])(lambda x, dtype=None: torch.sin(x))
+    (blocked,) = decomp.plan(Total(), to=decomp.Target("chip", ("mul",)), rules=ways, args=(X,)).blocked.values()
+    assert blocked.why() == "aten.sum: more than 32 numbers"
+    assert [reason for _, reason in blocked.tried] == [
+        "more than 32 numbers",
+        "needs the argument dim, which the call lacks",
+        "is for targets that know aten.sin or aten.cos",
+    ]

@@ -469,10 +469,19 @@ def test_the_same_tensor_twice_is_another_signature_than_two_tensors(form):
     assert same(outcome(result, x()), (x() - x() * 2, x() - (x() + 1) * 2))
 
 
-@pytest.mark.parametrize(("known", "expected"), [(("sin", "abs"), "sin"), (("abs",), "abs")])
-def test_a_rule_that_needs_an_op_is_asked_only_for_targets_that_know_it(known, expected):
+@pytest.mark.parametrize(
+    ("needs", "known", "expected"),
+    [
+        (("sin",), ("sin", "abs"), "sin"),
+        (("sin",), ("abs",), "abs"),
+        (("sin", "cos"), ("sin", "abs"), "abs"),
+        ((("cos", "sin"),), ("sin", "abs"), "sin"),
+        ((("cos", "sin"), "exp"), ("sin", "abs"), "abs"),
+    ],
+)
+def test_a_rule_that_needs_ops_is_asked_only_for_targets_that_know_them(needs, known, expected):
     rules = decomp.Rules()
-    rules.register(F.relu, needs=("sin",))(lambda x: torch.sin(x))
+    rules.register(F.relu, needs=needs)(lambda x: torch.sin(x))
     rules.register(F.relu)(lambda x: torch.abs(x))
     lowered = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", known), rules=rules, args=(x(),)).result
     assert expected in lowered.code
