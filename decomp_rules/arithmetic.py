@@ -83,10 +83,14 @@ def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
 
 @register(aten.addcdiv)
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
-    """x + value · tensor1 / tensor2; half types rounded once. A complex quotient with an infinite part makes both parts
-    of the sum NaN, as PyTorch's own sum of the two does."""
+    """x + value · tensor1 / tensor2; half types rounded once. Complex numbers are added by a sum over the two: PyTorch
+    multiplies what it adds by 1 + 0i, which makes NaN of a part beside an infinite one. A target that only multiplies
+    complex numbers, as luminal, does so itself."""
     scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
-    return cast(wide(x) + scaled / wide(tensor2), promoted(x, tensor1, tensor2))
+    dtype, quotient = promoted(x, tensor1, tensor2), scaled / wide(tensor2)
+    if dtype.is_complex:
+        return torch.stack(torch.broadcast_tensors(cast(x, dtype), cast(quotient, dtype))).sum(0)
+    return cast(wide(x) + quotient, dtype)
 
 
 @register(aten.lerp)

@@ -189,6 +189,18 @@ def test_the_rest_agrees():
     agrees(RULES, aten.floor_divide.default, torch.tensor([-7, 7]), torch.tensor([2, -2]))
 
 
+def test_isclose_of_complex_numbers_is_decided_by_the_last_digit():
+    x = torch.tensor([complex(9.99999993922529e-09, -8.5e-31)], dtype=torch.complex64)
+    y = torch.tensor([complex(-1.0236571636429575e-28, 2.5616258246541346e-12)], dtype=torch.complex64)
+    assert torch.isclose(x, y) and comparison.isclose_by_parts(x, y)
+
+
+def test_a_part_beside_an_infinite_one_is_added_to_a_complex_quotient():
+    x, y = torch.tensor([complex(-8388608.0, NAN)]), torch.tensor([complex(-10.0, 1e-38)])
+    found = arithmetic.addcdiv(x, y, torch.tensor([1e-38j]))
+    assert found.real == -8388607
+
+
 @pytest.mark.parametrize("function", [
     lambda x, y: x - y + torch.sub(x, y, alpha=0.5) + (1 - x) + torch.add(x, y, alpha=2),
     lambda x, y: x.abs() + x.sign() * y + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + y.clamp_min(0.1),
