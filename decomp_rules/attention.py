@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.operands import cast, wide
 from decomp_rules.reduction import known_empty
-from decomp_rules.softmax import below_largest
 
 RULES = Rules()
 register = RULES.register
@@ -23,8 +22,10 @@ def attention_by_softmax(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v; a row that is masked throughout gives 0. Its error is the flash kernel's."""
-    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    """softmax(q kᵀ · scale + mask) v; a row whose scores are all −∞, masked or not, gives 0. Its error is the flash
+    kernel's."""
+    values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    scored, seen = opened(scored)
     weights = torch.softmax(scored, -1)
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p, True)
@@ -37,16 +38,17 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
-    has, the result is divided and not the scores, which are more; a row that is masked throughout gives 0."""
-    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    has, the result is divided and not the scores, which are more; a row whose scores are all −∞ gives 0."""
+    values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if known_empty(scored):
         return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    powers = torch.exp(below_largest(scored, -1))
-    # The sum is 1 or more: its inverse needs none of the care that a quotient takes.
-    share = torch.reciprocal(torch.sum(powers, [-1], keepdim=True))
+    largest = torch.amax(scored.detach(), [-1], keepdim=True)
+    powers = torch.exp(scored - torch.clamp_min(largest, torch.finfo(scored.dtype).min))
+    # The sum is 1 or more, or 0: its inverse needs none of the care that a quotient takes.
+    share = torch.reciprocal(torch.clamp_min(torch.sum(powers, [-1], keepdim=True), 0.5))
     if dropout_p > 0.0:
         powers = F.dropout(powers, dropout_p, True)
-    return cast(zero_unless(seen, torch.matmul(powers, values) * share), query.dtype)
+    return cast(torch.matmul(powers, values) * share, query.dtype)
 
 
 @register(aten._scaled_dot_product_attention_math)
@@ -59,7 +61,8 @@ def _scaled_dot_product_attention_math(
         return decline("only without dropout")
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         return decline("only masks that are added")
-    values, scored, seen = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    scored, seen = opened(scored)
     weights = zero_unless(seen, torch.softmax(scored, -1))
     return cast(torch.matmul(weights, values), query.dtype), cast(weights, query.dtype)
 
@@ -153,13 +156,12 @@ def _transformer_encoder_layer_fwd(
 def _scored(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
     enable_gqa: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The values, with as many heads as the queries, the scores, and the rows that see something (None: all)."""
+) -> tuple[Tensor, Tensor]:
+    """The values, with as many heads as the queries, and the scores."""
     q, k, v = wide(query), wide(key), wide(value)
     if enable_gqa:
         k, v = repeated_heads(k, q), repeated_heads(v, q)
-    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
-    return v, scores(q, k, scale, bias, is_causal), seen
+    return v, scores(q, k, scale, bias_of(attn_mask, is_causal, q, k), is_causal)
 
 
 def scores(
@@ -201,8 +203,7 @@ def attended(
 ) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + mask) v in the dtype of the query, and log Σ exp of the scores, 0 for an empty row."""
     q, k, v = wide(query), wide(key), wide(value)
-    bias, seen = opened(bias_of(attn_mask, is_causal, q, k))
-    scored = kernel_scores(q, k, scale, bias, is_causal)
+    scored, seen = opened(kernel_scores(q, k, scale, bias_of(attn_mask, is_causal, q, k), is_causal))
     out = cast(zero_unless(seen, torch.matmul(torch.softmax(scored, -1), v)), query.dtype)
     total = torch.logsumexp(scored, [-1])
     return out, total if seen is None else zero_unless(seen.squeeze(-1), total)
@@ -224,16 +225,13 @@ def past(queries: int, keys: int, like: Tensor) -> Tensor:
     return torch.arange(keys, device=like.device) <= torch.arange(queries, device=like.device).unsqueeze(1)
 
 
-def opened(bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The bias, 0 in rows that it hides throughout, and the rows that see something, as a column.
-
-    A mask has no heads, as a rule, and the result no keys: to mend empty rows there costs next to nothing, while the
-    scores would have to be read twice more.
-    """
-    if bias is None:
-        return None, None
-    seen = torch.amax(bias.detach(), [-1], True) != -math.inf
-    return torch.where(seen, bias, 0), seen
+def opened(scored: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The scores, 0 in rows that are −∞ throughout, so that neither their softmax nor its gradient is NaN; and the rows
+    that see something, as a column (None: all do)."""
+    if known_empty(scored):
+        return scored, None
+    seen = torch.amax(scored.detach(), [-1], True) != -math.inf
+    return torch.where(seen, scored, 0), seen
 
 
 def zero_unless(seen: Tensor | None, rows: Tensor) -> Tensor:

@@ -52,6 +52,19 @@ def test_attention_with_other_shapes() -> None:
     agrees(RULES, op, q.transpose(1, 2).contiguous().transpose(1, 2), k, v)
 
 
+@pytest.mark.parametrize("rule", [attention.attention_by_softmax, attention.scaled_dot_product_attention])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": MASK}])
+def test_a_row_of_scores_that_are_all_minus_infinity_is_zero_and_has_no_gradient(rule, options) -> None:
+    q, k, v = heads(torch.float64)
+    q[0, 0, 0, 2], k[..., 2] = -math.inf, 1.0
+    q.requires_grad_()
+    own = F.scaled_dot_product_attention(q, k, v, **options)
+    out = rule(q, k, v, **options)
+    assert torch.allclose(out, own, rtol=1e-14, atol=1e-15) and not out[0, 0, 0].any()
+    (grad,) = torch.autograd.grad(out.sum(), q)
+    assert torch.isfinite(grad).all() and not grad[0, 0, 0].any()
+
+
 def test_a_row_masked_throughout_is_zero_and_has_no_gradient() -> None:
     q, k, v = (x.requires_grad_() for x in heads())
     out = attention.scaled_dot_product_attention(q, k, v, MASK)
