@@ -95,16 +95,15 @@ def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
 
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """x + w · (end − x) for w < 1/2, else end + (w − 1) · (end − x): exact at both ends, and the smaller product."""
+    """x + w · (end − x) for small weights, else end + (w − 1) · (end − x): exact at both ends, and the smaller product.
+    A complex weight is small if |w| < 1/2, as in the kernel, a real one if w < 1/2."""
     first, last = wide(x), wide(end)
     step = last - first
     if is_scalar(weight):
-        total = first + step * weight if weight < 0.5 else last + step * (weight - 1)
-        return cast(total, x.dtype)
-    if weight.is_complex():
-        return decline("only real weights")
+        small = abs(weight) < 0.5 if isinstance(weight, complex) else weight < 0.5
+        return cast(first + step * weight if small else last + step * (weight - 1), x.dtype)
     weight = wide(weight)
-    near = weight < 0.5
+    near = torch.abs(weight) < 0.5 if weight.is_complex() else weight < 0.5
     return cast(torch.where(near, first, last) + step * torch.where(near, weight, weight - 1), x.dtype)
 
 
