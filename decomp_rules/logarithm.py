@@ -81,10 +81,27 @@ def _larger_and_gap(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return larger, torch.where(torch.logical_and(x == y, gap != gap), 0.0, gap)
 
 
-@register(aten.xlogy)
+@register(aten.xlogy, needs=("log",))
 def xlogy(x: Any, other: Any) -> Tensor:
-    """x·ln y, 0 where x is 0 unless y is NaN. By way of log₂, the gradient of a subnormal y loses digits."""
+    """x·ln y, 0 where x is 0 unless y is NaN."""
     return _x_times(x, other, torch.log, 0.0)
+
+
+@register(aten.xlogy)
+def xlogy_by_binary_logarithm(x: Any, other: Any) -> Tensor:
+    """The same, for targets without ln, where the gradient of a y next to 0 would be lost on the way."""
+    return _x_times(x, other, _log_next_to_zero, 0.0)
+
+
+def _log_next_to_zero(x: Tensor) -> Tensor:
+    """ln x, next to 0 with the slopes of √r − 1/√r, where r is x over itself: those of log₂x have a factor of ln 2 too
+    much, which a subnormal number cannot carry."""
+    lifted = x * (2.0**100 if x.dtype == torch.float32 else 2.0**900)
+    point = lifted.detach()
+    square = point * point
+    near = torch.logical_and(0 < square, square < 1)
+    root = torch.sqrt(torch.where(near, lifted, 1.0) * torch.reciprocal(torch.where(near, point, 1.0)))
+    return valued(root - torch.reciprocal(root), torch.log(torch.where(near, x.detach(), x)))
 
 
 @register(aten.special_xlog1py)

@@ -5,12 +5,23 @@ import math
 from typing import Any
 
 import pytest
-from rule_agreement import agrees
+from rule_agreement import Applied, agrees
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from decomp_rules import error_function, exponential, logarithm, power, quotient, rounding, special, trigonometry
+import decomp
+from decomp_rules import (
+    error_function,
+    exponential,
+    logarithm,
+    power,
+    quotient,
+    rounding,
+    special,
+    targets,
+    trigonometry,
+)
 
 aten = torch.ops.aten
 RULES = exponential.RULES | logarithm.RULES | power.RULES | quotient.RULES | rounding.RULES | trigonometry.RULES
@@ -243,6 +254,14 @@ def test_zero_times_an_infinite_logarithm_is_zero(overload: Any) -> None:
     agrees(RULES, overload, values.repeat(4), other.repeat_interleave(4), gradient=False)
     agrees(RULES, overload, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2.0, 3.0, 0.5]))
     agrees(RULES, overload, torch.tensor([0.0, -0.0, 0.0]), torch.tensor([math.inf, math.inf, -1.5]))
+
+
+def test_a_logarithm_of_next_to_nothing_times_next_to_nothing_has_its_slope() -> None:
+    values = torch.tensor([1e-45, 1e-40, 1e-38, -1e-38])
+    x, y = values.repeat(3), values[:3].repeat_interleave(4).requires_grad_()
+    lowered = decomp.lower(Applied(torch.xlogy), to=targets.tinygrad, args=(x, y)).result
+    (found,) = torch.autograd.grad(lowered(x, y).sum(), y)
+    torch.testing.assert_close(found, x / y.detach())
 
 
 ROUNDING = [aten.trunc.default, aten.floor.default, aten.ceil.default, aten.round.default, aten.frac.default]
