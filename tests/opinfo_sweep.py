@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import re
+import resource
 import sys
 
 import torch
@@ -69,14 +70,21 @@ def _wanted(case: Case, options: argparse.Namespace) -> bool:
 
 
 Job = tuple[str, str, int]
+MEMORY = 12 << 30
+"""Bytes of addresses that a worker may use; those of torch's libraries count."""
 
 
 def _judged(jobs: list[Job], workers: int) -> Iterator[Row]:
     if not workers:
         yield from map(verdict, jobs)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=_bounded) as pool:
         yield from pool.map(verdict, jobs, chunksize=8)
+
+
+def _bounded() -> None:
+    """Bound the memory of a worker, so that a case which wants more fails by itself and not the machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 _KNOWN: dict[str, Case] = {}
