@@ -26,10 +26,7 @@ _TERMS = {torch.float32: 3, torch.float64: 7}
 def binary_logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
     """log₂x of a positive, finite x as a sum of two, the second less than 2⁻¹⁰ of the first; off by 2⁻³³ of itself
     (2⁻⁶² in float64). Without gradient."""
-    exponent = nearest(torch.log2(x) - 0.5)
-    half = nearest(exponent * 0.5)
-    # In two steps, as 2¹⁴⁹ has no float32.
-    mantissa = x * torch.exp2(-half) * torch.exp2(half - exponent)
+    mantissa, exponent = mantissa_and_exponent(x)
     bucket = nearest((mantissa - 1) * _BUCKETS).to(torch.int64)
     factors, firsts, seconds = (_column(x, values) for values in zip(*_table(_FIRST_BITS[x.dtype])))
     factor = torch.take(factors, bucket)
@@ -39,6 +36,14 @@ def binary_logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
     whole = exponent + torch.take(firsts, bucket)
     total = whole + first
     return total, (first - (total - whole)) + (torch.take(seconds, bucket) + second)
+
+
+def mantissa_and_exponent(x: Tensor) -> tuple[Tensor, Tensor]:
+    """m and n of a positive, finite x = m·2ⁿ, where m is from 1 to 2, or next to it if x is next to a power of two."""
+    exponent = nearest(torch.log2(x) - 0.5)
+    half = nearest(exponent * 0.5)
+    # In two steps, as 2¹⁴⁹ has no float32.
+    return x * torch.exp2(-half) * torch.exp2(half - exponent), exponent
 
 
 def _column(like: Tensor, values: tuple[float, ...]) -> Tensor:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from decomp import Declined, Rules, decline
+from decomp_rules.double_float import mantissa_and_exponent
 from decomp_rules.floating import (
     corrected,
     float_dtype,
     float_math,
     is_tensor,
+    nearest,
     nearest_float,
     promoted_in_any_order,
     split,
@@ -96,9 +98,9 @@ def fmod(x: Any, other: Any) -> Tensor:
 
 @register(aten.fmod)
 def fmod_of_large(x: Any, other: Any) -> Tensor:
-    """x − trunc(x / y)·y on floats, with the product to twice the digits: exact for |x / y| < 2²³ (2⁵² in float64),
-    beyond without a digit, and NaN where the quotient overflows. For targets without integers, and for float64."""
-    return _remainder_of_floats(x, other, _rest_of_quotient, None)
+    """x − trunc(x / y)·y on floats, exactly: by long division in floats, twelve bits of the quotient at a time (26 in
+    float64). For targets without integers, and for float64."""
+    return _remainder_of_floats(x, other, _rest_of_long_division, None)
 
 
 @register(aten.remainder)
@@ -134,12 +136,7 @@ def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> 
     nothing = a < b
     rest = way(a, b)
     signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
-    lost = modulus == 0
-    if way is _rest_of_quotient:
-        # What has a quotient that overflows is no number either.
-        half_range = 2.0**64 if x.dtype == torch.float32 else 2.0**512
-        lost = torch.logical_or(lost, b * half_range <= a * (1 / half_range))
-    value = torch.where(torch.logical_or(lost, a == math.inf), math.nan, signed)
+    value = torch.where(torch.logical_or(modulus == 0, a == math.inf), math.nan, signed)
     # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
     lift = torch.where(b < 2.0**-62, constant(b, 2.0**64), 1.0)  # the inverse of a subnormal number is infinite
     count = torch.trunc((a - rest) * lift * torch.reciprocal(b * lift) + 0.5)
@@ -173,15 +170,28 @@ def _parts(magnitude: Tensor) -> tuple[Tensor, Tensor]:
     return exponent, bits - torch.bitwise_left_shift(exponent - 1, 23)
 
 
-def _rest_of_quotient(a: Tensor, b: Tensor) -> Tensor:
-    # Halves of what is next to overflow are taken of a part of it.
-    top = 2.0**100 if b.dtype == torch.float32 else 2.0**900
-    scale = torch.where(top < b, constant(b, 2.0**-64), 1.0)
-    a, b = a * scale, b * scale
-    quotient = torch.trunc(a / b)
-    b_or_zero = torch.where(a < b, 0.0, b)
-    (high, low), (b_high, b_low) = split(quotient), split(b_or_zero)
-    rest = a - high * b_high - high * b_low - low * b_high - low * b_low
-    # The rounded quotient may be one too large or too small.
-    rest = torch.where(rest < 0, rest + b, rest)
-    return torch.where(rest < b, rest, rest - b) * torch.reciprocal(scale)
+# Bits of the quotient that a step of a long division yields, and the steps that are taken from one power of two on: so
+# few that what is divided may begin that much smaller. Three times that many suffice for all quotients.
+_STEPS = {torch.float32: (12, 8), torch.float64: (26, 28)}
+
+
+def _rest_of_long_division(a: Tensor, b: Tensor) -> Tensor:
+    """|x| mod |y| as that of m·2ᵈ by n, where a = m·2ᵈ⁺ᵉ and b = n·2ᵉ. What is added up are multiples of the last bit
+    of n, or of a few of m, and so small that nothing is rounded."""
+    bits, steps = _STEPS[a.dtype]
+    rest, exponent = mantissa_and_exponent(a)
+    n, lowest = mantissa_and_exponent(b)
+    high, low = split(-n)
+    inverse = torch.reciprocal(n) * 2.0**bits
+    ahead = exponent - lowest
+    most = (steps - 1) * bits  # of a number that may exceed n
+    for _ in range(3):
+        shift = torch.clamp(ahead, max=float(most))
+        ahead, most = ahead - shift, steps * bits
+        rest = rest * torch.exp2(shift - steps * bits)
+        for _ in range(steps):
+            # The nearest multiple, not the one below: what remains has a sign, and half a digit less.
+            quotient = nearest(rest * inverse)
+            rest = rest * 2.0**bits + quotient * high + quotient * low
+    half = nearest(lowest * 0.5)
+    return torch.where(rest < 0, rest + n, rest) * torch.exp2(half) * torch.exp2(lowest - half)

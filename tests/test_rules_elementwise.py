@@ -339,13 +339,20 @@ def test_remainders_of_floats_are_exact_whatever_their_quotient() -> None:
     # PyTorch's vectorised kernel of float32 has NaN where the quotient overflows.
     assert torch.equal(found.double(), torch.fmod(x.double(), y.double()))
     assert torch.equal(found.signbit(), x.signbit())
+    assert torch.equal(quotient.fmod_of_large(x, y), found)
     values = torch.tensor(SPECIAL)
     x, y = values.repeat(len(values)), values.repeat_interleave(len(values))
     exact = torch.fmod(x.double(), y.double()).float()
     torch.testing.assert_close(quotient.fmod(x, y), exact, rtol=0, atol=0, equal_nan=True)
-    moderate = ~((x / y).abs() > 2.0**22)
-    x, y = x[moderate], y[moderate]
-    torch.testing.assert_close(quotient.fmod_of_large(x, y), torch.fmod(x, y), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(quotient.fmod_of_large(x, y), exact, rtol=0, atol=0, equal_nan=True)
+
+
+def test_remainders_in_float64_are_those_of_integers() -> None:
+    numbers = [math.ldexp(m, n) for m, n in ((1.0, -1074), (0.7, 1024), (-0.1, 900), (3.3, 0), (0.9, -1020), (1e15, 3))]
+    pairs = [(x, y) for x in numbers for y in numbers]
+    x, y = torch.tensor(pairs, dtype=torch.float64).T
+    expected = torch.tensor([math.fmod(*pair) for pair in pairs], dtype=torch.float64)
+    assert torch.equal(quotient.fmod_of_large(x, y), expected)
 
 
 @pytest.mark.parametrize("overload", [aten.fmod.Tensor, aten.remainder.Tensor])
