@@ -25,6 +25,8 @@ register = RULES.register
 aten = torch.ops.aten
 
 Parts = tuple[Tensor, Tensor]
+# What targets have that choose between numbers, and do not multiply by 0 and 1.
+CHOICE = ((aten.where, torch.ops.prims.where),)
 LOG2_E = 1 / math.log(2)
 # What is taken off a large exponent, and e to that power: of all steps, ones whose powers are all but exact.
 STEPS = {torch.float32: (85.5, 1.3557455983959101e37), torch.float64: (654.25, 1.3714020212022128e284)}
@@ -40,6 +42,12 @@ def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], 
 
     rule.__name__, rule.__doc__ = function.__name__, function.__doc__
     return rule
+
+
+def _beside(first: Tensor, second: Tensor) -> Tensor:
+    """`second`, but 0 where it is no number and `first` is infinite: so is the number that they are parts of, whatever
+    its second part (C99, annex G)."""
+    return torch.where((torch.abs(first) == math.inf) & (second != second), 0.0, second)
 
 
 def product(size: Tensor, wave: Tensor) -> Tensor:
@@ -167,15 +175,16 @@ def _with_angle_of_ends(x: Tensor, factor: float) -> Tensor:
     return torch.complex(size * factor, torch.where(nothing | endless, angle, turn * factor))
 
 
-@register(aten.log)
+@register(aten.log, needs=CHOICE)
 def log(x: Tensor) -> Tensor:
-    """log₂z·ln 2, part by part. 1.5 ULP more than log₂."""
+    """log₂z·ln 2, part by part, for targets that choose between numbers: those that multiply to choose have the rules
+    above. 1.5 ULP more than log₂."""
     return _scaled_log2(x, math.log(2))
 
 
-@register(aten.log10)
+@register(aten.log10, needs=CHOICE)
 def log10(x: Tensor) -> Tensor:
-    """log₂z·log₁₀2, part by part. 1.5 ULP more than log₂."""
+    """log₂z·log₁₀2, likewise. 1.5 ULP more than log₂."""
     return _scaled_log2(x, math.log10(2))
 
 
@@ -215,21 +224,24 @@ def log1p(re: Tensor, im: Tensor) -> Parts:
 
 @register(aten.sigmoid)
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e⁻ᶻ). As the kernel, which has no digits next to a pole."""
-    return torch.reciprocal(_one_more(x)) if x.is_complex() else decline("only complex numbers")
+    """1 / (1 + e⁻ᶻ), 0 where that is infinite. As the kernel, which has no digits next to a pole."""
+    if not x.is_complex():
+        return decline("only complex numbers")
+    first, second = _one_more(x)
+    return torch.reciprocal(torch.complex(first, _beside(first, second)))
 
 
 @register(aten.silu)
 def silu(x: Tensor) -> Tensor:
     """z / (1 + e⁻ᶻ)."""
-    return x / _one_more(x) if x.is_complex() else decline("only complex numbers")
+    return x * torch.reciprocal(torch.complex(*_one_more(x))) if x.is_complex() else decline("only complex numbers")
 
 
-def _one_more(x: Tensor) -> Tensor:
+def _one_more(x: Tensor) -> Parts:
     """1 + e⁻ᶻ."""
     re, im = parts(x)
     first, second = _exp(-re, -im)
-    return torch.complex(1 + first, 0 + second)  # which makes 0 of −0, as the sum with 1 + 0i does
+    return 1 + first, 0 + second  # which makes 0 of −0, as the sum with 1 + 0i does
 
 
 # Quotients and powers
@@ -278,7 +290,7 @@ def _parts_of(x: Any, dtype: torch.dtype) -> Any:
 def _smith(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Whether |c| < |d|; the smaller of them over the larger one; and 1 / (larger + smaller · ratio)."""
     steep = torch.abs(c) < torch.abs(d)
-    larger, smaller = torch.where(steep, d, c), torch.where(steep, c, d)
+    larger, smaller = torch.where(steep, d, c), torch.where(steep, c, _beside(c, d))
     ratio = smaller / torch.where(larger == 0, 1.0, larger)
     return steep, ratio, torch.reciprocal(larger + smaller * ratio)
 

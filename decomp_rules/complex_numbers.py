@@ -166,15 +166,28 @@ def view_as_complex(x: Tensor) -> Tensor:
     return torch.complex(x.select(-1, 0), x.select(-1, 1))
 
 
-@register(aten.polar)
+@register(aten.polar, needs=(aten.cos,))
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
     """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where the result is; both are NaN where that
     is not finite, as the op's."""
-    nothing = (abs == 0) & torch.isfinite(angle)
-    size = torch.where(nothing, abs.detach(), abs)
+    return torch.complex(*_on_circle(abs, angle))
+
+
+@register(aten.polar)
+def polar_wide(abs: Tensor, angle: Tensor) -> Tensor:
+    """`polar` for targets without a cosine, in float64: what there is in its place has steps with larger gradients,
+    which overflow though the op's do not."""
+    wide_parts = _on_circle(cast(abs, torch.float64), cast(angle, torch.float64))
+    return torch.complex(*(cast(part, abs.dtype) for part in wide_parts))
+
+
+def _on_circle(size: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    """r·cos φ and r·sin φ."""
+    still = (size == 0) & torch.isfinite(angle)
+    held = torch.where(still, size.detach(), size)
     # Taken only of NaN, but 0 times a gradient of NaN is NaN too.
-    lost = (abs + angle) * (abs.detach() * 0 + 1)
-    return torch.complex(torch.where(abs != abs, lost, size * torch.cos(angle)), size * torch.sin(angle))
+    lost = (size + angle) * (size.detach() * 0 + 1)
+    return torch.where(size != size, lost, held * torch.cos(angle)), held * torch.sin(angle)
 
 
 # Conjugates

@@ -149,8 +149,11 @@ def div_rounded(x: Any, other: Any, rounding_mode: str | None) -> Tensor:
 
 @register("pow", of="pow")
 def power(x: Any, exponent: Any) -> Tensor:
-    """pow of one dtype and shape; roots by their own primitive, as that of −0 is −0 in PyTorch."""
-    if is_scalar(exponent) and exponent in (0.5, -0.5) and not x.is_complex():
+    """pow of one dtype and shape; roots by their own primitive, as that of −0 is −0 in PyTorch. Of complex numbers only
+    with an exponent that is a tensor: to a number the kernel multiplies, which the primitive does not."""
+    if is_scalar(exponent) and x.is_complex():
+        return decline("powers of complex numbers by numbers are products")
+    if is_scalar(exponent) and exponent in (0.5, -0.5):
         return torch.sqrt(x) if exponent > 0 else torch.rsqrt(x)
     return prims.pow(*_paired(x, exponent))
 

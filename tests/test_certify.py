@@ -95,6 +95,16 @@ def test_imaginary_parts_count_where_sample_calls_have_none():
     assert "complex64" in faults("cumsum", forgetful, dtypes=None)
 
 
+def test_what_pytorchs_kernel_for_numbers_apart_says_is_right_too():
+    def beside_infinities(x):
+        if not x.is_complex():
+            return torch.sgn(x)
+        return torch.where(x.isfinite(), torch.sgn(x), complex(float("nan"), float("nan")))
+
+    # PyTorch 2.13 has nan + 0i for sgn(inf + 3i) in vectors, and NaN for both parts where there are gaps.
+    assert not faults("sgn", beside_infinities, dtypes=None)
+
+
 def test_complex_draws_are_compared_by_their_parts():
     def too_wide(size, dtype=None, device=None):
         found = torch.randn(size, dtype=dtype, device=device)

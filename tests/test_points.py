@@ -42,6 +42,12 @@ def test_pairs_have_all_products_of_special_values():
     assert (x.isnan() & y.isinf()).any() and ((x == y) & x.isfinite()).sum() > 500
 
 
+def test_no_nan_signals():
+    for count in (1, 2):
+        bits = torch.cat(points.grid(count, torch.float32)).view(torch.int32) & 0x7FFFFFFF
+        assert not ((bits > 0x7F800000) & (bits < 0x7FC00000)).any() and (bits > 0x7FC00000).any()
+
+
 def test_integers_have_their_limits():
     x, y = points.whole_numbers(2, torch.int32)
     assert {torch.iinfo(torch.int32).min, -1, 0, torch.iinfo(torch.int32).max} <= set(x.tolist())

@@ -171,6 +171,21 @@ def test_the_gradient_of_polar_coordinates_is_nan_where_the_number_is_not_finite
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_gradient_of_the_largest_polar_coordinates_is_finite(target: str) -> None:
+    size, angle = torch.tensor([3e38, 1.8e38]), torch.tensor([1.5, -2.0], requires_grad=True)
+    found = torch.view_as_real(lowered(torch.polar, target, size, angle)(size, angle))[:, 0].sum()
+    torch.testing.assert_close(torch.autograd.grad(found, angle)[0], -size * torch.sin(angle.detach()))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_finite_number_over_an_infinite_one_is_nothing(target: str) -> None:
+    z, infinite = torch.tensor([3 - 3j, -1e38 + 0j]), torch.tensor([complex(-INF, 1e-8), complex(INF, -2.0)])
+    assert lowered(torch.div, target, z, infinite)(z, infinite).tolist() == [0, 0]
+    far = torch.tensor([complex(-INF, 0.0), complex(-200.0, 0.0)])
+    assert lowered(torch.sigmoid, target, far)(far).tolist() == [0, 0]
+
+
 def test_polar_coordinates() -> None:
     size, angle = torch.tensor([2.0, 0.0, INF]), torch.tensor([math.pi / 3, 1.0, 0.5])
     for target in TARGETS:

@@ -38,6 +38,12 @@ def test_whole_numbers(function):
     reaches(function, WHOLE)
 
 
+def test_squares_of_large_complex_numbers_are_products():
+    z = torch.tensor([1.8446742974197924e19j, 2 - 3j])
+    lowered = decomp.lower(Applied(lambda z: z**2), to=targets.prims, args=(z,)).result
+    assert torch.equal(lowered(z), z * z) and bool(lowered(z).isfinite().all())
+
+
 def reaches(function, x):
     """Assert that the function is lowered to prims, and agrees."""
     lowered = decomp.lower(Applied(function), to=targets.prims, args=(x,)).result

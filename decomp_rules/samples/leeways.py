@@ -270,6 +270,15 @@ def _products(call: Sample, found: Results) -> Results:
     return [_without_sign_of_zero(_with_one_infinity(z)) if z.is_complex() else z for z in found]
 
 
+def _powers(call: Sample, found: Results) -> Results:
+    """`_products`, and without the zeros of arguments that are no numbers: whether an infinite exponent counts for more
+    than a NaN beside it is left open."""
+    lost = torch.stack(torch.broadcast_tensors(*(t.detach().isnan() for t in call.tensors))).any(0)
+    none = complex(float("nan"), float("nan"))
+    known = [torch.where(lost & (z == 0), none, z) if z.is_complex() and z.shape == lost.shape else z for z in found]
+    return _products(call, known)
+
+
 def _beside_poles(call: Sample, grads: Results) -> Results:
     """Gradients of powers, of a base of 0 without their sign: it is that of the side on which the pole is left."""
     base = call.args[0]
@@ -472,7 +481,7 @@ LEEWAYS: Mapping[str, Leeway] = {
             "prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
-    **{name: Leeway(_products, _beside_poles) for name in ("pow", "float_power")},
+    **{name: Leeway(_powers, _beside_poles) for name in ("pow", "float_power")},
     **{name: Leeway(_unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
     **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
