@@ -2,9 +2,9 @@
 
 Where the logarithm or its derivative has a zero on the right, a polynomial around it with the zero taken out as a
 factor; further out Stirling's series (DLMF 5.11) as a polynomial in 1/a², with ln a in two parts, so that nothing of
-it is lost beside a·ln a; on the left the reflection formula (DLMF 5.5). The coefficients are minimax fits made with
-45 digits (Remez). Errors are in ULP against float64, over all float32, on a CPU whose exp2, log2 and sin are within
-0.85.
+it is lost beside a·ln a; on the left 1/Γ, which is entire, and the reflection formula (DLMF 5.5). The coefficients are
+minimax fits made with 45 digits (Remez). Errors are in ULP against float64, over all float32, on a CPU whose exp2, log2
+and sin are within 0.85.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from decomp import Rules
 from decomp_rules.floating import float_math, polynomial
 from decomp_rules.operands import ramp
+from decomp_rules.reciprocal_gamma import LAST, reciprocal_gamma
 
 RULES = Rules()
 register = RULES.register
@@ -93,20 +94,6 @@ _STIRLING = {
         0.0373349908659611228,
     ),
 }  # fmt: skip
-# For m up to a bound: π / |sin πz| of the zero z of lnΓ(−m) there, and, negated, how far z is from a whole number, in
-# two parts; what is beyond 2.5 of the first zero's share is seen from 3. Further out, where zeros are too near to whole
-# numbers, the factorial of the whole number.
-_ZEROS = (
-    (2.5, 3.1704440686, -0.45702475309, 1.48729189e-8),
-    (2.66, 3.1704440686, -0.54297524691, -1.48729189e-8),
-    (3.0, 4.410888053, -0.25231733918, -1.40906874e-8),
-    (3.5, 7.206625576, -0.14358088374, -4.60860127e-9),
-    (4.0, 22.442212256, -0.04470571503, -1.10970324e-10),
-    (4.5, 25.470179914, -0.039361838251, -1.48918456e-9),
-    (5.0, 118.28209294, -0.008455359377, -6.29853244e-11),
-    (5.5, 121.69513515, -0.008218168281, -4.15747876e-11),
-)
-_FACTORIALS = ((6.5, 720.0), (7.5, 5040.0), (8.5, 40320.0), (9.5, 362880.0), (10.5, 3628800.0), (11.5, 39916800.0))
 # ψ(b) / (b − z) in powers of b − 2 for 1 ≤ b ≤ 3, where z is the zero.
 _DIGAMMA = {
     torch.float32: (
@@ -153,53 +140,22 @@ _COTANGENT = {
 @register(aten.lgamma)
 @float_math
 def lgamma(x: Tensor) -> Tensor:
-    """ln |Γ(x)|: polynomials up to 8, less ln |x| below 1/2, then Stirling's series; below −1/2 by reflection,
-    ln(π / |x·sin πx|) − lnΓ(−x), and in float32 between −2.2 and −11.5 from the nearest zero on. ≤ 3 ULP on
-    the right, ≤ 5 on the left, ≤ 9 between −3 and −2.2, ≤ 42 in three floats beside the zeros next to −6, where the
-    kernel's error is up to 10⁵ ULP; in float64 the error is absolute next to the zeros on the left."""
+    """ln |Γ(x)|: polynomials up to 8, less ln |x| below 1/2, then Stirling's series; on the left from −1/2 to −12.5
+    (float64: −22.5) −ln(1/|Γ(x)|), of polynomials, and further out reflection, ln(π / |x·sin πx|) − lnΓ(−x).
+    ≤ 3 ULP on the right, ≤ 4.2 on the left, also next to zeros, where the kernel's error is up to 10⁵ ULP, in float64
+    10¹⁴."""
     magnitude = torch.where(x < 0, -x, x)  # whose gradient is not 0 at 0
     value = _lgamma_or_above(x, magnitude)
     # Beyond 2²³ (float64: 2⁵²) all floats are whole.
     fractional = magnitude < 1 / torch.finfo(x.dtype).eps
     distance = torch.where(fractional, magnitude - torch.trunc(magnitude + 0.5), 0.0)
     apart = torch.abs(distance)
-    sine = torch.sin(apart * math.pi) * (1 / math.pi)
-    if x.dtype is torch.float32:
-        product, rest = _from_zero(magnitude, distance, apart, sine, value)
-    else:
-        product, rest = magnitude * sine, value
+    inside = magnitude < LAST[x.dtype] + 0.5
+    product, repair = reciprocal_gamma(torch.where(inside, magnitude, 1.0), apart)
+    product = torch.where(inside, product, magnitude * (torch.sin(apart * math.pi) * (1 / math.pi)))
     reflected = x <= -0.5
-    left = -torch.log(torch.where(reflected, product, 1.0)) - rest
+    left = -torch.log(torch.where(reflected, product, 1.0)) - torch.where(inside, repair, value)
     return torch.where(reflected, torch.where(distance == 0, math.inf, left), value)
-
-
-def _from_zero(m: Tensor, distance: Tensor, apart: Tensor, sine: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """What ln |Γ(−m)| is less the logarithm of, and less what besides. If z is a zero, τ = m − z, these are
-    |sin πm / sin πz| and lnΓ(1 + m) − lnΓ(1 + z), as exact next to z as τ is: the quotient less 1 is
-    2·sin(πτ/2)·cos(π(m + z)/2) / sin πz, which mends its last digits. From 5.5 on whole numbers take the place of
-    zeros, since n! times the distance from n is exact. Elsewhere: m·|sin πm| / π and `value`, which is lnΓ(m)."""
-    few, near = m < 2.2, m < _FACTORIALS[-1][0]
-    factor, high, low = m, torch.zeros_like(m), torch.zeros_like(m)
-    for bound, factorial in reversed(_FACTORIALS):
-        factor = torch.where(m < bound, factorial, factor)
-    for bound, quotient, *zero in reversed(_ZEROS):
-        below = m < bound
-        factor, high, low = (torch.where(below, *pair) for pair in zip((quotient, *zero), (factor, high, low)))
-    # sin πr is πr·exp(−ζ(2)·r² − …).
-    early = m < _ZEROS[-1][0]
-    whole = torch.logical_and(apart < 2**-7, torch.logical_not(early))
-    product = torch.where(whole, apart, sine) * torch.where(few, m, factor)
-    tau = (apart + high) + low
-    excess = torch.sin(tau * (math.pi / 2)) * torch.sin((apart * -2 + 1 + tau) * (math.pi / 2)) * factor * (2 / math.pi)
-    repair = (excess + (1 - product)) * torch.reciprocal(product)
-    repair = torch.where(torch.logical_and(early, excess > -0.4), repair, 0.0).detach()
-    repair = torch.where(whole, apart * apart * -(math.pi**2 / 6), repair)
-    tau = torch.where(distance < 0, -tau, tau)
-    # The mean of ψ(1 + y) for y between z and m is ln s + (1 − τ²)·(1/24 − …)/s², s half a unit above the middle.
-    s = torch.where(near, m, 3.0) + (tau * -0.5 + 0.5)
-    v, square = torch.reciprocal(s * s), tau * tau
-    mean = torch.log(s) + (1 - square) * v * (((square * (1 / 320) - 7 / 960) + v * 0.00341) * v + 1 / 24)
-    return product, torch.where(few, value, repair + torch.where(near, tau * mean, value))
 
 
 def _lgamma_or_above(x: Tensor, magnitude: Tensor) -> Tensor:
