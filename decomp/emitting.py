@@ -23,7 +23,7 @@ aten = torch.ops.aten
 OVERLOADS = {
     "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
     "view_dtype": "dtype", "to_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim",
-    "var": "correction", "lerp": "Scalar",
+    "var": "correction", "lerp": "Scalar", "sub": "Tensor", "masked_fill": "Scalar",
 }
 """Overloads of the ATen ops that are emitted here, where it is not the default one."""
 

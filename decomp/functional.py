@@ -25,6 +25,8 @@ class Write:
     """Node of the functional graph."""
     untracked: bool = False
     """Whether autograd is not to see the write: it was made with gradients off."""
+    differentiable: bool = False
+    """Whether the tensor has a gradient, or may have one when the program runs."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def _saving(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
 def _is_differentiable(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.args[:1] == (False,):
         return str(node.target.__name__) != "wrap_with_set_grad_enabled"
+    if node.op.startswith("call") and spelling_of(node).op.short == "detach":
+        return False
     return node.op != "output" and can_require_grad(metadata(node)) and kind_of(node) != "host"
 
 

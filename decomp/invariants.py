@@ -142,8 +142,8 @@ def _without_writes(work: Work) -> Any:
     writes = work.correspondence.writes
     if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
         return after
-    leading = len(after) == len(before) + len(writes) and tuple(after[: len(writes)]) == writes
-    return after[len(writes) :] if leading else after
+    leading = len(after) - len(before)
+    return after[leading:] if leading > 0 and all(value in writes for value in after[:leading]) else after
 
 
 def output_of(graph: fx.Graph) -> fx.Node:

@@ -5,6 +5,7 @@ nodes that have nothing to do with mutation are copied as they are."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 import operator
 from typing import Any
 
@@ -377,7 +378,7 @@ class _Walk:
             if root.source.op in ("placeholder", "get_attr"):
                 whole = self._whole(root.source)
                 value = self.memory.read(whole, root.writer or self.at, data_only=True)
-                yield Write(root.source, value, root.only_untracked)
+                yield Write(root.source, value, root.only_untracked, self._tracked(root.source) or root.detached)
 
     def _whole(self, source: fx.Node) -> Alias:
         alias = self.tensors[source].alias
@@ -403,7 +404,7 @@ class _Walk:
             if isinstance(source, fx.Node) and self._is_new(source):
                 self.emit.origin.pop(node)
                 self.emit.graph.erase_node(node)
-                yield Write(write.source, source, write.untracked)
+                yield replace(write, value=source)
             else:
                 yield write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import time
 from typing import Any
@@ -274,14 +274,17 @@ class Pipeline:
                 submodules[str(node.target)] = lowered[id(body)]
         writes = _writes(unit, piece.retraced)
         piece.writes = tuple(write.value for write in writes)
-        if writes and (unit.name or program.exported is None):
-            _append(piece.retraced, writes)
-            writes = []
+        if unit.name or program.exported is None:
+            signed = []
+        else:
+            # A signature has no word for a write that autograd is not to see: it stays in the graph.
+            signed = [write for write in writes if not (write.untracked and write.differentiable)]
+        _append(piece.retraced, [write for write in writes if write not in signed])
         return Parts(
             piece.retraced.graph,
             piece.retraced.constants,
             submodules,
-            [(write.source, write.value) for write in writes],
+            [(write.source, write.value) for write in signed],
         )
 
 
@@ -324,11 +327,14 @@ def _writes(unit: _Unit, retraced: Retraced) -> list[Write]:
         return []
     copies = {source: new for new, source in unit.functional.origin.items() if new.op in ("placeholder", "get_attr")}
     return [
-        Write(retraced.values[copies[w.source]], retraced.values[w.value], w.untracked) for w in unit.functional.writes
+        replace(w, source=retraced.values[copies[w.source]], value=retraced.values[w.value])
+        for w in unit.functional.writes
     ]
 
 
 def _append(retraced: Retraced, writes: list[Write]) -> None:
+    if not writes:
+        return
     origin = {write.source: write.source for write in writes}
     append_writes(Functional(retraced.graph, origin, tuple(writes), {}))
 

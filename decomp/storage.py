@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from decomp.aliases import refusal
+from decomp.calls import metadata
 from decomp.emitting import Emitter
+from decomp.functional import can_require_grad
 from decomp.views import View, put, replay
 
 
@@ -24,8 +25,12 @@ class Root:
     every other alias is current or can be derived from one of these."""
     writer: fx.Node | None = None
     """The node of the source that wrote last."""
-    untracked: fx.Node | None = None
-    """A write that autograd did not see, though the tensor requires a gradient."""
+    tracked: fx.Node | None = None
+    """The whole as autograd knows it, if there were writes since that it did not see."""
+    detached: bool = False
+    """Whether it was written through `detach()`, as what has a gradient is."""
+    top: Alias | None = None
+    """The whole."""
     only_untracked: bool = True
     """Whether every write was made with gradients off."""
 
@@ -79,7 +84,8 @@ class Memory:
         """A tensor on memory of its own."""
         root = Root(source)
         self.roots.append(root)
-        return Alias(root, value, 0, requires_grad)
+        root.top = Alias(root, value, 0, requires_grad)
+        return root.top
 
     def derive(self, parent: Alias, view: View, *, many: bool = False, piece: int | None = None) -> Alias:
         """A view of `parent`, whose value has just been taken."""
@@ -90,8 +96,8 @@ class Memory:
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
         """The current value of `alias`, for the source node `at`. With `data_only`, gradients do not matter."""
         root = alias.root
-        if root.untracked is not None and self.grad_enabled and alias.requires_grad and not data_only:
-            raise _untracked(root, at)
+        if alias.requires_grad and not data_only:
+            self._track(root, at)
         if self._is_current(alias):
             return alias.value
         if alias.version != root.clock and root.head is not None:
@@ -108,10 +114,14 @@ class Memory:
     def write(self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node) -> None:
         """`value` becomes the value of `alias`; `at` is the node of the source that writes."""
         root = alias.root
+        self._track(root, at)
+        if alias.requires_grad and not self.grad_enabled and root.tracked is None:
+            assert root.top is not None
+            root.tracked = self.read(root.top, at, data_only=True)
         if root.head is None or not _is_within(root.head, alias):
             if alias.parent is not None:
                 self.read(alias.parent, at, data_only=True)
-        self._note_gradient(alias, requires_grad, at)
+        self._note_gradient(alias, requires_grad)
         if root.writer is None:
             self.written.append(root)
         root.clock += 1
@@ -133,13 +143,10 @@ class Memory:
             self.flush(at)
             self.grad_enabled, self.region = enabled, self.region + 1
 
-    def _note_gradient(self, alias: Alias, requires_grad: bool, at: fx.Node) -> None:
-        if not self.grad_enabled or not requires_grad and _is_detached(alias):
-            if alias.requires_grad:
-                alias.root.untracked = at
-            return
-        alias.root.only_untracked = False
-        alias.requires_grad |= requires_grad
+    def _note_gradient(self, alias: Alias, requires_grad: bool) -> None:
+        if self.grad_enabled and (requires_grad or not _is_detached(alias)):
+            alias.root.only_untracked = False
+            alias.requires_grad |= requires_grad
 
     def _is_current(self, alias: Alias) -> bool:
         """A value that was derived with gradients off does not serve where they are on."""
@@ -162,29 +169,46 @@ class Memory:
             child = root.head
             above = child.above
             assert child.view is not None
+            old, value = above.value, put(self.emit, child.view, above.value, child.value, writer)
             if child.view.is_detach:
-                self._through_detach(child, above, writer)
+                value = self._through_detach(above, old, value, writer)
             elif child.requires_grad:
                 above.requires_grad = True
-            above.value = put(self.emit, child.view, above.value, child.value, writer)
+            above.value = value
             above.version, root.head = root.clock, above
             above.region = 0
 
-    def _through_detach(self, child: Alias, above: Alias, writer: fx.Node) -> None:
-        if not above.requires_grad:
-            return
+    def _through_detach(self, above: Alias, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
+        """The value of a tensor that was written through `detach()`: its gradient is the one that it had."""
+        root = above.root
+        root.detached = True
+        # An input that had no gradient in the example may have one when the program runs.
+        if not above.requires_grad and not (root.source.op == "placeholder" and can_require_grad(metadata(old))):
+            return value
         if self.grad_enabled:
-            raise refusal(writer, "it writes through detach() into a tensor whose gradient is needed, and a functional "
-                          "program has no way to change the value and keep the gradient",
-                          "clone() before the write, or write to the tensor itself")
-        child.root.untracked = writer
+            return _with_gradient(self.emit, value, old, writer)
+        assert root.top is not None
+        root.tracked = root.tracked or root.top.value
+        return value
+
+    def _track(self, root: Root, at: fx.Node) -> None:
+        """Where gradients are on: give the whole the gradient that it had before it was written with gradients off."""
+        if root.tracked is None or not self.grad_enabled:
+            return
+        assert root.top is not None
+        tracked, root.tracked = root.tracked, None
+        value = self.read(root.top, at, data_only=True)
+        root.clock += 1
+        root.head = root.top
+        root.top.value, root.top.version = _with_gradient(self.emit, value, tracked, at), root.clock
 
 
-def _untracked(root: Root, at: fx.Node) -> Exception:
-    assert root.untracked is not None
-    return refusal(root.untracked, f"it writes with gradients off into a tensor whose gradient is needed at "
-                   f"{at.name!r}, and a functional program has no way to change the value and keep the gradient",
-                   "clone() before the write, or use the tensor only where gradients are off")
+def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> fx.Node:
+    """`value`, which has no gradient, with that of `of`: less a difference that is 0, and whose derivative is −1. Where
+    `of` is not finite it is NaN; it counts as 0 there, and has no gradient."""
+    difference = emit.call("sub", (emit.call("detach", (of,), at=at), of), at=at)
+    nothing = emit.call("masked_fill", (difference, emit.call("isnan", (difference,), at=at), 0), at=at)
+    return emit.call("sub", (value, nothing), at=at)
 
 
 def _is_detached(alias: Alias) -> bool:

@@ -3,7 +3,7 @@
 import operator
 
 import pytest
-from test_mutation import exported, functional, module_of, run, same, weight, x23
+from test_mutation import exported, functional, module_of, run, same, x23
 import torch
 from torch import fx, nn
 
@@ -18,32 +18,6 @@ def refused(module, *args):
     with pytest.raises(MutationError) as caught:
         functionalize(module.graph, module)
     return [line for line in str(caught.value).splitlines() if not line.startswith("  File")]
-
-
-def test_refusal_of_a_write_through_detach():
-    def forward(w):
-        y = w * 2
-        y.detach().mul_(3)
-        return y
-
-    assert refused(forward, weight()) == [
-        "cannot make the program functional: it writes through detach() into a tensor whose gradient is needed, and a "
-        "functional program has no way to change the value and keep the gradient",
-        "  at node 'mul_' (call_function aten.mul_.Tensor)",
-        "  to do: clone() before the write, or write to the tensor itself",
-    ]
-
-
-def test_refusal_of_an_untracked_write():
-    def forward(w):
-        y = w * 2
-        with torch.no_grad():
-            y.mul_(3)
-        return y
-
-    assert refused(forward, weight())[0] == (
-        "cannot make the program functional: it writes with gradients off into a tensor whose gradient is needed at "
-        "'output', and a functional program has no way to change the value and keep the gradient")
 
 
 def test_refusal_of_a_normalization_without_a_functional_form():
