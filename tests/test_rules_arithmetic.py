@@ -69,10 +69,13 @@ def test_fused_products_agree(dtype):
     agrees(RULES, aten.addcdiv.default, x, a, b.abs() + 1, value=-2)
     agrees(RULES, aten.lerp.Scalar, x, a, 0.7)
     agrees(RULES, aten.lerp.Tensor, x, a, torch.sigmoid(b))
-    turned, other, weight = (torch.complex(y, y.flip(0)) for y in (x, a, b))
+
+
+def test_lerp_takes_complex_weights():
+    x, end, weight = (torch.complex(sample(3, 4, seed=2 * i), sample(3, 4, seed=2 * i + 1)) for i in range(3))
     for number in (0.2 + 0.3j, 0.6 - 2j, 0.3, 0.7):
-        agrees(RULES, aten.lerp.Scalar, turned, other, number)
-    agrees(RULES, aten.lerp.Tensor, turned, other, weight)
+        agrees(RULES, aten.lerp.Scalar, x, end, number, tolerance=1e-6)
+    agrees(RULES, aten.lerp.Tensor, x, end, weight, tolerance=1e-6)
 
 
 def test_lerp_is_exact_at_both_ends():
