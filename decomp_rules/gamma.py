@@ -17,7 +17,7 @@ from torch import Tensor
 from decomp import Rules
 from decomp_rules.floating import float_math, polynomial
 from decomp_rules.operands import ramp
-from decomp_rules.reciprocal_gamma import LAST, reciprocal_gamma
+from decomp_rules.reciprocal_gamma import LAST, Rows, gathered, reciprocal_gamma, summed
 
 RULES = Rules()
 register = RULES.register
@@ -137,22 +137,31 @@ _COTANGENT = {
 }  # fmt: skip
 
 
-@register(aten.lgamma)
-@float_math
+@register(aten.lgamma, needs=(("embedding", "take", "gather", "index"),))
 def lgamma(x: Tensor) -> Tensor:
     """ln |Γ(x)|: polynomials up to 8, less ln |x| below 1/2, then Stirling's series; on the left from −1/2 to −12.5
     (float64: −22.5) −ln(1/|Γ(x)|), of polynomials, and further out reflection, ln(π / |x·sin πx|) − lnΓ(−x).
     ≤ 3 ULP on the right, ≤ 4.2 on the left, also next to zeros, where the kernel's error is up to 10⁵ ULP, in float64
     10¹⁴."""
+    return _lgamma(x, gathered)
+
+
+@register(aten.lgamma)
+def lgamma_by_sums(x: Tensor) -> Tensor:
+    """The same for targets that cannot look a polynomial up."""
+    return _lgamma(x, summed)
+
+
+@float_math
+def _lgamma(x: Tensor, rows: Rows) -> Tensor:
     magnitude = torch.where(x < 0, -x, x)  # whose gradient is not 0 at 0
     value = _lgamma_or_above(x, magnitude)
     # Beyond 2²³ (float64: 2⁵²) all floats are whole.
     fractional = magnitude < 1 / torch.finfo(x.dtype).eps
     distance = torch.where(fractional, magnitude - torch.trunc(magnitude + 0.5), 0.0)
-    apart = torch.abs(distance)
     inside = magnitude < LAST[x.dtype] + 0.5
-    product, repair = reciprocal_gamma(torch.where(inside, magnitude, 1.0), apart)
-    product = torch.where(inside, product, magnitude * (torch.sin(apart * math.pi) * (1 / math.pi)))
+    product, repair = reciprocal_gamma(torch.where(inside, magnitude, 1.0), distance, rows)
+    product = torch.where(inside, product, magnitude * torch.abs(torch.sin(distance * math.pi)) * (1 / math.pi))
     reflected = x <= -0.5
     left = -torch.log(torch.where(reflected, product, 1.0)) - torch.where(inside, repair, value)
     return torch.where(reflected, torch.where(distance == 0, math.inf, left), value)

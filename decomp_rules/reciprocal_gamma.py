@@ -8,7 +8,7 @@ a dtype is first met.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from decimal import Context, Decimal, localcontext
 import functools
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from decomp_rules.floating import nearest_float, polynomial
+from decomp_rules.operands import along, ramp
 
 LAST = {torch.float32: 12, torch.float64: 22}
 """The last whole number around which the polynomials are known: its factorial is exact, and further out no float is
@@ -50,15 +51,17 @@ _SERIES = tuple(
 _HALF = Decimal("0.5")
 
 Polynomial = Sequence[Decimal]
+Rows = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+"""From the numbers of rows and a table to its columns there: `gathered` or `summed`."""
 
 
-def reciprocal_gamma(m: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
-    """1/|Γ(−m)| for 1/2 ≤ m < `LAST` + 1/2, where `apart` is how far m is from a whole number, and what to add to the
-    logarithm of it for what its rounding took, without gradient."""
+def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """1/|Γ(−m)| for 1/2 ≤ m < `LAST` + 1/2, where `distance` is what m is more than the nearest whole number, and what
+    to add to the logarithm of it for what its rounding took, without gradient."""
+    apart, centre = torch.abs(distance), torch.where(distance < 0, 0.5, 0.0).to(m.dtype)
     still, size = m.detach(), apart.detach()
-    row = torch.trunc(still * 2).to(torch.int64)
     table = torch.tensor(_table(m.dtype), dtype=m.dtype, device=m.device)
-    centre, place, place_rest, first, *lower, value = torch.unbind(torch.nn.functional.embedding(row, table), -1)
+    place, place_rest, first, *lower, value = rows(torch.trunc(still * 2), table)
     x, at = apart - centre, place - centre
     slope, value = value, value * x + lower.pop()
     for coefficient in reversed(lower):
@@ -76,6 +79,22 @@ def reciprocal_gamma(m: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
     return product, torch.where(near, repair, 0.0)
 
 
+def gathered(row: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    """The columns of the rows with these numbers."""
+    columns: tuple[Tensor, ...] = torch.unbind(torch.nn.functional.embedding(row.to(torch.int64), table), -1)
+    return columns
+
+
+def summed(row: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    """The same for targets that cannot look up: each is a sum of which all terms but one are 0. The rows come first, so
+    that what is summed lies side by side."""
+    length, width = table.shape
+    there = along(ramp(row, length, dtype=row.dtype), 0, row.dim() + 1) == row
+    values = table.mT.view([width, length] + [1] * row.dim())
+    columns: tuple[Tensor, ...] = torch.unbind(torch.sum(torch.where(there, values, 0.0), [1]), 0)
+    return columns
+
+
 def _excess_among_places(m: Tensor) -> Tensor:
     first, second, coefficients = _between_places(m.dtype)
     product = ((m - first[0]) - first[1]) * ((m - second[0]) - second[1])
@@ -84,10 +103,10 @@ def _excess_among_places(m: Tensor) -> Tensor:
 
 @functools.cache
 def _table(dtype: torch.dtype) -> list[list[float]]:
-    """For m from each half to the next: a centre, where 1/|Γ(−m)| is 1, in two parts, and the polynomial in what m is
-    from the centre which times the distance from the whole number is 1/|Γ(−m)|. All but the polynomial are distances
-    from the whole number. That polynomial falls towards it on one side: its centre is the end where it is least."""
-    rows = [[0.0] * (_LENGTH[dtype][0] + 4)]
+    """For m from each half to the next, by how far it is from the whole number: where 1/|Γ(−m)| is 1, in two parts, and
+    the polynomial which times the distance is 1/|Γ(−m)|, in powers of the distance on the right of the whole number,
+    and less 1/2 on the left, where it falls with the distance."""
+    rows = [[0.0] * (_LENGTH[dtype][0] + 3)]
     with _digits():
         for whole in range(1, LAST[dtype] + 1):
             for side in (-1, 1):
@@ -96,7 +115,7 @@ def _table(dtype: torch.dtype) -> list[list[float]]:
                 place = _two_parts(_place(series), dtype) if 2 * whole + side > 4 else (0.0, 0.0)
                 about = _about(series, centre)
                 others = _interpolated(about[1:], -centre, _HALF - centre, _LENGTH[dtype][0])
-                rows.append([float(centre), *place, float(about[0]), *others])
+                rows.append([*place, float(about[0]), *others])
     return rows
 
 
