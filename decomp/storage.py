@@ -197,7 +197,7 @@ class Memory:
             return
         assert root.top is not None
         tracked, root.tracked = root.tracked, None
-        value = self.read(root.top, at, data_only=True)
+        value = self.emit.call("detach", (self.read(root.top, at, data_only=True),), at=at)
         root.clock += 1
         root.head = root.top
         root.top.value, root.top.version = _with_gradient(self.emit, value, tracked, at), root.clock
