@@ -77,15 +77,13 @@ def _logarithm_next_to_one(z: Tensor) -> tuple[Tensor, Tensor]:
     return high * first, low * first + (z * second + z * z * polynomial(z, series))
 
 
-def power_of_two(factor: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """2^(factor·(first + second)), rounded once, also where the result is subnormal, and whether the exponent is small
-    enough that it is neither 0 nor infinite for sure. Without gradient."""
+def exponent_of_power(factor: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """factor·(first + second) as a whole number, or almost what it is if it is beyond 2¹², and the rest, rounded once.
+    Without gradient."""
     product = factor * first
     lost = product_error(split(factor), split(first), product) + factor * second
     # Only of a product that is 0 can the factor be too large to be split.
     lost = torch.where(product != 0, lost, 0.0)
-    whole = nearest(product)
-    half = nearest(whole * 0.5)
-    result = torch.exp2((product - whole) + lost) * torch.exp2(half) * torch.exp2(whole - half)
     moderate = product * product < 2.0**24
-    return torch.where(moderate, result, torch.exp2(product)), moderate
+    whole = nearest(product)
+    return torch.where(moderate, whole, product), torch.where(moderate, (product - whole) + lost, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 import math
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.double_float import binary_logarithm, power_of_two
-from decomp_rules.floating import float_math, is_tensor, promoted_in_any_order, working_dtype
+from decomp_rules.double_float import binary_logarithm, exponent_of_power, mantissa_and_exponent
+from decomp_rules.floating import float_math, is_tensor, nearest, promoted_in_any_order, working_dtype
 from decomp_rules.operands import cast, constant, promoted
 
 RULES = Rules()
@@ -91,69 +92,142 @@ def power_with_scalar(x: Any, exponent: Any) -> Tensor:
 @register(aten.pow)
 def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
-    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), by y NaN
-    where x < 0: they overflow with the power, and where x < 0 they have the right sign also for y so huge that y − 1 is
-    y, with which the op's has the other one."""
+    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), and where they would
+    overflow or vanish on the way y·xʸ⁻¹ and xʸ·ln x, with second ones of 0 where x is 0 or infinite. That by y is NaN
+    where x < 0; that by x has there the right sign also for y so huge that y − 1 is y, with which the op's has the
+    other one."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
     if not dtype.is_floating_point:
         return decline("only floats")
     inner = working_dtype(dtype)
-    x, exponent = cast(x, inner), cast(exponent, inner)
+    return cast(_power(cast(x, inner), cast(exponent, inner)), dtype)
+
+
+@dataclass(frozen=True)
+class _Power:
+    """A power and what it is made of, without gradient."""
+
+    point: Tensor
+    """The size of the base; 1 where that is 0, infinite or NaN."""
+    none: Tensor
+    """Whether it is 0."""
+    endless: Tensor
+    """Whether it is infinite."""
+    end: Tensor
+    """The one as −1 and the other as 1, else 0."""
+    exponent: Tensor
+    """The largest number in place of what is `unbounded`."""
+    unbounded: Tensor
+    """Whether the exponent is infinite or NaN."""
+    logarithm: Tensor
+    whole: Tensor
+    """The exponent of two; what is left of it goes into the first of the factors."""
+    factors: tuple[Tensor, Tensor, Tensor]
+    """Their product is the size of the power, and none of them overflows."""
+
+    @property
+    def size(self) -> Tensor:
+        fraction, first, second = self.factors
+        return fraction * first * second
+
+
+# Exponents of two that are low, or high, enough for any result: half of them is the exponent of a float.
+_BOUNDS = {torch.float32: (-400.0, 250.0), torch.float64: (-3000.0, 2040.0)}
+
+
+def _power(x: Tensor, y: Tensor) -> Tensor:
+    base, exponent = x.detach(), y.detach()
     # The inverse has the sign of −0.
-    negative = torch.logical_or(x.detach() < 0, torch.reciprocal(x.detach()) < 0)
-    size = torch.where(negative, -x, x)
-    end = torch.logical_or(size == 0, size == math.inf)
-    unordered = torch.isnan(x)
-    point = torch.where(torch.logical_or(end, unordered), 1.0, size.detach())
-    magnitude, moderate = power_of_two(exponent.detach(), *binary_logarithm(point))
-    # y·log₂x less its value, so that it is finite: 0, which has the gradients.
-    logarithm = torch.log2(torch.where(end, 1.0, size))
-    height = logarithm.detach()
-    top = torch.finfo(size.dtype).max
-    power = torch.where(exponent == math.inf, top, torch.where(exponent == -math.inf, -top, exponent))
-    # A factor that is 0 must not meet an infinite gradient.
-    factor = torch.where(torch.logical_or(end, magnitude == math.inf), power.detach(), power)
-    slope = torch.where(end, torch.where(size == 0, -1.0, constant(size, 1.0)), height)
-    smooth = (logarithm - height) * factor + (power - power.detach()) * slope
-    ends = torch.where(size == 1, 1.0, _power_of_end(size, end, exponent))
-    regular = torch.logical_and(torch.logical_not(end), torch.logical_or(moderate, size != 1))
-    magnitude = torch.where(regular, magnitude, ends) * torch.exp2(smooth)
-    zeroth = torch.logical_and(exponent == 0, torch.logical_or(unordered, torch.logical_not(regular)))
-    of_one = torch.logical_and(x == 1, torch.isnan(exponent))
-    return cast(_signed_power(x, exponent, negative, magnitude, torch.logical_or(zeroth, of_one)), dtype)
+    turn = torch.where(torch.logical_or(base < 0, torch.reciprocal(base) < 0), -1.0, constant(x, 1.0))
+    parity, broken = _parity(exponent)
+    sign = torch.where(torch.logical_and(turn < 0, parity), constant(x, -1.0), 1.0)
+    lost = torch.logical_and(torch.logical_and(base < 0, base > -math.inf), broken)
+    power = _power_of_size(base * turn, exponent)
+    size = power.size
+    # Where nothing overflows on the way, x over itself to the power of y.
+    known = torch.logical_and(2.0**-100 < base * turn, base * turn < 2.0**100)
+    known = torch.logical_and(known, torch.logical_and(2.0**-100 < size, size < math.inf))
+    known = torch.logical_and(known, torch.logical_not(power.unbounded))
+    smooth = torch.logical_and(known, size * (power.exponent * power.exponent + 1) < torch.finfo(x.dtype).max / 4)
+    logarithm, factor = torch.log2(torch.where(known, x * turn, 1.0)), torch.where(known, y, 1.0)
+    product = logarithm * factor
+    growth = torch.exp2((product - product.detach()) * cast(smooth, x.dtype))
+    # Elsewhere, the slopes of what is known in addition.
+    ratio, further = (logarithm - logarithm.detach()) * (power.exponent - 1), factor - factor.detach()
+    height = power.logarithm * math.log(2)
+    by_x = _along_base(x, smooth, power, turn * sign * (power.exponent + further))
+    by_y = _along_exponent(y, smooth, power, sign)
+    linear = by_x * (1 + (ratio * (0.5 * math.log(2)) + further * height)) + by_y * (1 + further * height * 0.5)
+    # +0 is subtracted, so that −0 stays.
+    return _with_nan(x, y, lost, size * torch.where(lost, math.nan, sign) * growth - (0.0 - linear))
 
 
-def _power_of_end(size: Tensor, end: Tensor, exponent: Tensor) -> Tensor:
-    """Powers of 0 and infinity, with their slopes: those of the inverse, of the root and of the cube."""
-    size = size + 0.0
-    inverse = torch.logical_and(end, exponent < 0)
-    root = torch.logical_and(end, (0 < exponent) & (exponent < 1))
-    cube = torch.where(torch.logical_and(end, torch.logical_not(exponent <= 1)), size, 1.0)
-    fraction = torch.reciprocal(torch.where(inverse, size, 1.0))
-    return fraction * torch.sqrt(torch.where(root, size, 1.0)) * (cube * cube * cube)
+def _power_of_size(size: Tensor, y: Tensor) -> _Power:
+    """The power of a base that is not negative; of 1 where the exponent is NaN, of anything where the base is."""
+    top = torch.finfo(y.dtype).max
+    none, endless = size == 0, size == math.inf
+    point = torch.where(torch.logical_or(torch.logical_or(none, endless), torch.isnan(size)), 1.0, size)
+    unbounded = torch.logical_not(torch.abs(y) <= top)
+    exponent = torch.where(unbounded, torch.where(0 < y, top, constant(y, -top)), y)
+    first, second = binary_logarithm(point)
+    whole, rest = exponent_of_power(exponent, first, second)
+    # 0 and infinity are powers of two too, of exponents without end.
+    end = cast(endless, y.dtype) - cast(none, y.dtype)
+    bounded = torch.clamp(whole + end * top * exponent * 2.0**100, *_BOUNDS[y.dtype])
+    half = nearest(bounded * 0.5)
+    factors = torch.exp2(rest), torch.exp2(half), torch.exp2(bounded - half)
+    return _Power(point, none, endless, end, exponent, unbounded, first + second, whole, factors)
 
 
-def _signed_power(x: Tensor, exponent: Tensor, negative: Tensor, magnitude: Tensor, certain: Tensor) -> Tensor:
-    """xʸ from |x|ʸ: its sign, NaN, and 1 where that is `certain` whatever |x|ʸ is, as C99 has it."""
-    base = x.detach()
-    rest = torch.fmod(exponent.detach(), 2.0)  # NaN of an infinite exponent, which is even
-    parity = rest * rest
-    broken = torch.logical_and(torch.logical_and(rest != 0, parity != 1), parity < 4)
-    finite = torch.logical_and(base < 0, base > -math.inf)
-    unordered = torch.logical_or(torch.isnan(base), torch.isnan(exponent.detach()))
-    undefined = torch.logical_or(torch.logical_and(finite, broken), unordered)
-    sign = torch.where(torch.logical_and(negative, parity == 1), constant(x, -1.0), 1.0)
-    # As a factor, so that the gradient is NaN as well.
-    result = magnitude * torch.where(undefined, math.nan, sign)
-    # The first power has a gradient also where x is 0 or infinite.
-    at_end = torch.logical_or(base == 0, torch.abs(base) == math.inf)
-    result = torch.where(torch.logical_and(at_end, exponent == 1), x, result)
-    # Not taken but of NaN, a product whose gradient is NaN without being looked at, as 0 · NaN is.
-    unknown = torch.where(torch.logical_or(base < 0, unordered), math.nan, constant(x, 1.0))
-    result = torch.where(torch.isnan(exponent), exponent * unknown, result)
-    return torch.where(certain, 1.0, result)
+def _along_base(x: Tensor, smooth: Tensor, power: _Power, factor: Tensor) -> Tensor:
+    """x less its value, which is 0, times y·xʸ⁻¹, whose last factor is given; none where the power is `smooth`.
+    Where x is infinite, and that is not 0, infinite as the power is."""
+    falling = torch.logical_and(power.endless, power.exponent < 1)
+    dx = _difference(x, torch.logical_or(smooth, falling), torch.logical_or(smooth, power.endless))
+    mantissa, place = mantissa_and_exponent(power.point)
+    # None of the factors overflows, and if one of them is 0, so is the next.
+    whole = power.whole - place + power.end * 1e30 * (power.exponent - 1)
+    half = torch.exp2(torch.clamp(whole, max=_BOUNDS[x.dtype][1]) * 0.5)
+    infinite = 1 + cast(power.unbounded, x.dtype)
+    return dx * infinite * half * (half * power.factors[0] * torch.reciprocal(mantissa)) * factor
+
+
+def _along_exponent(y: Tensor, smooth: Tensor, power: _Power, sign: Tensor) -> Tensor:
+    """y less its value, which is 0, times xʸ·ln|x|; none where the power is `smooth`, and where x and y are 0. Where y
+    is infinite, and that is not 0, infinite as the power is."""
+    still = torch.logical_and(power.unbounded, power.size < math.inf)
+    dy = _difference(y, torch.logical_or(smooth, still), torch.logical_or(smooth, power.unbounded))
+    end = cast(power.endless, y.dtype) - cast(torch.logical_and(power.none, y.detach() != 0), y.dtype)
+    height = power.logarithm * math.log(2) + end * torch.finfo(y.dtype).max
+    fraction, first, second = power.factors
+    return dy * (1 + 3 * end * end) * height * (first * sign) * (second * fraction)
+
+
+def _difference(x: Tensor, nothing: Tensor, whole: Tensor) -> Tensor:
+    """x less its value; 0 without gradient where it is to be `nothing`, and else x where it is to be `whole`."""
+    return torch.where(nothing, 0.0, x) - torch.where(whole, 0.0, x.detach())
+
+
+def _parity(exponent: Tensor) -> tuple[Tensor, Tensor]:
+    """Where an exponent is odd, and where it is not whole; neither where it is infinite."""
+    rest = torch.fmod(exponent, 2.0)
+    square = rest * rest
+    return square == 1, torch.logical_and(torch.logical_and(rest != 0, square != 1), square < 4)
+
+
+def _with_nan(x: Tensor, y: Tensor, lost: Tensor, power: Tensor) -> Tensor:
+    """xʸ with what NaN makes of it, but 1 for 1ʸ and x⁰, and gradients that are NaN: what is not taken has a gradient
+    of 0, and a product with NaN makes NaN of it without being looked at."""
+    base, exponent = x.detach(), y.detach()
+    no_base, no_exponent = torch.isnan(base), torch.isnan(exponent)
+    by_x = torch.logical_or(lost, torch.logical_or(no_exponent, no_base & (exponent * (exponent - 1) != 0)))
+    by_y = torch.logical_or(no_base, torch.logical_or(base < 0, torch.logical_and(no_exponent, base != 1)))
+    unknown = x * torch.where(by_x, math.nan, constant(x, 1.0)) + y * torch.where(by_y, math.nan, constant(x, 1.0))
+    result = torch.where(torch.logical_or(no_base, no_exponent), unknown, power)
+    of_one, zeroth = torch.logical_and(base == 1, no_exponent), torch.logical_and(exponent == 0, no_base)
+    return torch.where(torch.logical_or(of_one, zeroth), 1.0, result)
 
 
 @register(aten.float_power)

@@ -239,6 +239,33 @@ def test_powers_of_tensors_over_all_float32() -> None:
     torch.testing.assert_close(power.power_of_tensors(x, y), torch.pow(x, y), rtol=5e-16, atol=0, equal_nan=True)
 
 
+def test_powers_have_slopes_where_they_overflow_vanish_or_end() -> None:
+    pairs = [
+        (1e30, 1.3),
+        (1e-30, 2.0),
+        (1e-45, 0.5),
+        (1e-45, 1.0),
+        (-3e10, 4.0),
+        (26.15, 26.15),
+        (1e-40, 0.9),
+        (-2.0, 3),
+    ]
+    pairs += [(0.0, 1.0), (0.0, 0.5), (0.0, 2.0), (math.inf, 1.0), (math.inf, 2.5), (math.inf, 0.0), (-math.inf, 3.0)]
+    pairs += [(2.0, math.inf), (0.5, -math.inf), (1.0, math.inf), (1.0, math.nan), (math.nan, 0.0), (math.nan, 1.0)]
+    x, y = torch.tensor(pairs).T
+    agrees(RULES, aten.pow.Tensor_Tensor, x, y)
+    agrees(RULES, aten.pow.Tensor_Tensor, x.double(), y.double())
+
+
+def test_powers_have_second_derivatives_next_to_overflow() -> None:
+    x, y = torch.tensor([26.15, 8.0, 1.5]), torch.tensor([26.15, 39.5, 2.5])
+    second = [
+        torch.autograd.functional.hessian(lambda x, y: function(x, y).sum(), (x, y))
+        for function in (torch.pow, power.power_of_tensors)
+    ]
+    torch.testing.assert_close(*second, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("overload", [aten.hypot.default, aten.logaddexp.default, aten.logaddexp2.default])
 def test_functions_of_two_tensors(overload: Any) -> None:
     values = torch.tensor([0.5, -0.5, 1.0, -2.0, 1e-3, 30.0, 1e4])

@@ -80,6 +80,8 @@ def of_gradients(
         unknown = (kinds(mine).clamp(max=4) != kinds(apart[i]).clamp(max=4)) if apart else mine != mine
         if lost is not None and lost.shape == unknown.shape:
             unknown = unknown | lost
+        if wanted.order > 1:
+            unknown = unknown | _divided(mine, value, sources)
         if outside is not None and outside.shape == unknown.shape:
             unknown = unknown | outside | (infinite & mine.isnan())
         eps = torch.finfo(mine.dtype).eps
@@ -108,6 +110,13 @@ def _first(what: Trial, inputs: Inputs, wanted: Derivative, wide: Sequence[torch
     """The op's own first gradients, in float64 and as called."""
     once = wanted.of_order(1)
     return [*(once.of(what.wide, wide) or []), *(once.of(what.own, inputs.tensors) or [])]
+
+
+def _divided(own: torch.Tensor, exact: torch.Tensor, sources: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where a second gradient of finite numbers is NaN: that only says that its formula divides 0 by 0."""
+    finite = torch.stack(torch.broadcast_tensors(*(t.isfinite() for t in sources))).all(0)
+    missing = own.isnan() & exact.isnan()
+    return missing & finite if finite.shape == missing.shape else torch.zeros_like(missing)
 
 
 def _around(what: Trial, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:

@@ -279,12 +279,27 @@ def _powers(call: Sample, found: Results) -> Results:
     return _products(call, known)
 
 
+def _resolved_powers(call: Sample, found: Results) -> Results:
+    """`_powers` in complex64, and 0 where w·ln z is so large that complex128 has not these digits of its turns: the
+    kernel is its own reference, and has lost as many as any e^(w·ln z)."""
+    if not found[0].is_complex():
+        return found
+    base, exponent = (torch.as_tensor(number).to(torch.complex128) for number in call.args[:2])
+    turns = (exponent * torch.log(base)).abs()
+    far = (turns > 2.0**24) & turns.isfinite()
+    return _powers(call, [torch.where(far, 0, z).to(torch.complex64) for z in found])
+
+
 def _beside_poles(call: Sample, grads: Results) -> Results:
-    """Gradients of powers, of a base of 0 without their sign: it is that of the side on which the pole is left."""
-    base = call.args[0]
+    """Gradients of powers, by the base without their sign where it is 0 or −∞, and where it is negative and the
+    exponent y so large that y − 1 is rounded: it is that of the side on which the pole is left, and of odd powers, of
+    which the kernel makes even ones."""
+    base, exponent = call.args[:2]
     if not isinstance(base, Tensor) or base.is_complex() or grads[0].shape != base.shape:
         return grads
-    return [torch.where(base == 0, grads[0].abs(), grads[0]), *grads[1:]]
+    y = torch.as_tensor(exponent).detach().to(torch.complex128).real
+    open_ = (base == 0) | (base == float("-inf")) | ((base < 0) & ((y - 1) - y != -1) & (y == y))
+    return [torch.where(open_, grads[0].abs(), grads[0]), *grads[1:]]
 
 
 def _signs(call: Sample, found: Results) -> Results:
@@ -481,7 +496,8 @@ LEEWAYS: Mapping[str, Leeway] = {
             "prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
-    **{name: Leeway(_powers, _beside_poles) for name in ("pow", "float_power")},
+    "pow": Leeway(_powers, _beside_poles),
+    "float_power": Leeway(_resolved_powers, _beside_poles),
     **{name: Leeway(_unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
     **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
