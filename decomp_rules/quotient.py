@@ -62,12 +62,13 @@ def _quotient_by_number(x: Tensor, number: Any, exact: bool) -> Tensor:
 
 def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     # Where |y| is beyond 2^±(shift + 2), x times the scale overflows only if x/y does.
-    shift = 60 if y.dtype == torch.float32 else 508
+    shift = 45 if y.dtype == torch.float32 else 382
     size = y.detach() * y.detach()
     larger = torch.where(2.0 ** (2 * shift + 4) < size, constant(y, 2.0**-shift), 1.0)
     scale = torch.where(size < 2.0 ** (-2 * shift - 4), constant(y, 2.0**shift), larger)
     x, y = x * scale, y * scale
-    # Scaled twice, for the gradient has the inverse's square, and 0 must not meet an infinite one.
+    # Scaled twice, for the gradient has the inverse's square, and 0 must not meet an infinite one, nor a subnormal x
+    # one that is next to 0.
     inverse = torch.reciprocal(y * scale) * scale
     rough = x * inverse
     if not exact:

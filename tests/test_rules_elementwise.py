@@ -357,6 +357,13 @@ def test_atan2_in_all_quadrants_and_at_signed_zeros() -> None:
     agrees(RULES, aten.atan2.default, y, x)
 
 
+def test_quotients_of_subnormal_numbers_by_small_ones_have_slopes_with_all_digits() -> None:
+    x = torch.tensor([1.4e-45, 8.1e-43, 8.6e-43, 1e-40])
+    y = torch.tensor([5.89e-21, 1.65e-19, 1.98e-19, 1e-22], requires_grad=True)
+    (found,) = torch.autograd.grad(quotient.true_divide(x, y).sum(), y)
+    torch.testing.assert_close(found.double(), -x.double() / y.detach().double() ** 2, rtol=5e-7, atol=0)
+
+
 def test_remainders_of_floats_are_exact_whatever_their_quotient() -> None:
     x = floats(30_000)
     x = x[x.isfinite()]
