@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Rules
+from decomp import Rules, decline
 from decomp_rules.floating import LOG2_E, float_math, polynomial
 
 RULES = Rules()
@@ -29,6 +29,15 @@ _TAIL = (
 )  # fmt: skip
 """Φ(−s)·e^(s²/2) / t in powers of t = 1 / (1 + s/2), for s ≥ 1."""
 DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+@register(aten.gelu, needs=("sigmoid",))
+@float_math
+def gelu_of_sigmoid(x: Tensor, approximate: str = "none") -> Tensor:
+    """x·sigmoid(u) for "tanh", in one op of targets that have it. The second gradient has the digits of 1 − s, which
+    are few where s is almost 1: of 10⁻⁴ at 4.5 it is off by 4%, of 10⁻⁵ at 5 by all. To keep it takes five more ops.
+    """
+    return x * torch.sigmoid(tanh_argument(x)) if approximate == "tanh" else decline("only the approximation by tanh")
 
 
 @register(aten.gelu, needs=("erf",))
@@ -75,7 +84,11 @@ def gelu_backward_of_parts(grad: Tensor, x: Tensor, approximate: str = "none") -
 
 @float_math
 def _of_tanh(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(tanh_argument(x))
+    u = tanh_argument(x)
+    negative = u < 0
+    e = torch.exp(torch.where(negative, u, -u))
+    # As the sigmoid is written, whose own second gradient would have the few digits of 1 − s.
+    return x * (torch.where(negative, e, 1.0) * torch.reciprocal(1 + e))
 
 
 @float_math
