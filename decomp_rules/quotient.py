@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+import functools
 import math
 from typing import Any
 
@@ -93,15 +95,15 @@ def reciprocal(x: Tensor) -> Tensor:
 
 @register(aten.fmod)
 def fmod(x: Any, other: Any) -> Tensor:
-    """x − trunc(x / y)·y on floats of 32 bits and less, exactly: as the remainder of integers, m·2ᵈ mod n."""
-    return _remainder_of_floats(x, other, _integer_remainder, torch.float32)
+    """x − trunc(x / y)·y on floats, exactly: as the remainder of integers, m·2ᵈ mod n."""
+    return _remainder_of_floats(x, other, _integer_remainder)
 
 
 @register(aten.fmod)
 def fmod_of_large(x: Any, other: Any) -> Tensor:
-    """x − trunc(x / y)·y on floats, exactly: by long division in floats, twelve bits of the quotient at a time (26 in
-    float64). For targets without integers, and for float64."""
-    return _remainder_of_floats(x, other, _rest_of_long_division, None)
+    """x − trunc(x / y)·y on floats, exactly, for targets without integers: by long division in floats, twelve bits of
+    the quotient at a time (26 in float64)."""
+    return _remainder_of_floats(x, other, _rest_of_long_division)
 
 
 @register(aten.remainder)
@@ -124,14 +126,12 @@ def _float_operands(x: Any, y: Any) -> Any:
     return dtype, *(cast(v, inner) if is_tensor(v) else constant(like, v, inner) for v in (x, y))
 
 
-def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> Tensor:
+def _remainder_of_floats(x: Any, y: Any, way: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """x mod y by `way`, which gives |x| mod |y| where |x| ≥ |y| > 0 and both are finite."""
     operands = _float_operands(x, y)
     if isinstance(operands, Declined):
         return operands
     dtype, x, y = operands
-    if only not in (None, x.dtype):
-        return decline("only floats of 32 bits and less")
     point, modulus = x.detach(), y.detach()
     a, b = torch.abs(point), torch.abs(modulus)
     nothing = a < b
@@ -147,28 +147,51 @@ def _remainder_of_floats(x: Any, y: Any, way: Any, only: torch.dtype | None) -> 
     return cast(value - (point - x) - count * toward, dtype)
 
 
+# The integer that a float is read as, the digits of its significand after the point, and the bits of its exponent.
+_BITS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
+
+
 def _integer_remainder(a: Tensor, b: Tensor) -> Tensor:
-    """|x| mod |y| of float32, by 64-bit integers: m·2ᵈ mod n, where a = m·2ᵈ⁺ᵉ and b = n·2ᵉ."""
+    """|x| mod |y| by 64-bit integers: m·2ᵈ mod n, where a = m·2ᵈ⁺ᵉ and b = n·2ᵉ, by the bits of d."""
     a_exponent, dividend = _parts(a)
     b_exponent, modulus = _parts(b)
     one = constant(modulus, 1)
     modulus = torch.maximum(modulus, one)
     shift = torch.maximum(a_exponent - b_exponent, one * 0)
-    rest = torch.fmod(torch.bitwise_left_shift(dividend, torch.bitwise_and(shift, 31)), modulus)
+    within_32 = torch.bitwise_and(shift, 31)
+    if a.dtype == torch.float32:
+        times = functools.partial(_product_of_halves, modulus)
+        rest = torch.fmod(torch.bitwise_left_shift(dividend, within_32), modulus)
+    else:
+        times = functools.partial(_product, modulus, torch.reciprocal(modulus.to(torch.float64)))
+        rest = times(dividend, torch.fmod(torch.bitwise_left_shift(one, within_32), modulus))
     power = torch.fmod(constant(modulus, 2**32), modulus)
-    for bit in (32, 64, 128):
-        factor = torch.where(torch.bitwise_and(shift, bit) != 0, power, 1)
-        rest = torch.fmod(rest * factor, modulus)
-        if bit < 128:
-            power = torch.fmod(power * power, modulus)
-    return rest.to(torch.float32) * torch.exp2((b_exponent - 150).to(torch.float32))
+    _, digits, bits = _BITS[a.dtype]
+    for bit in range(5, bits):
+        rest = times(rest, torch.where(torch.bitwise_and(shift, 2**bit) != 0, power, 1))
+        if bit < bits - 1:
+            power = times(power, power)
+    rest = rest if a.dtype == torch.float32 else torch.where(rest < 0, rest + modulus, rest)
+    return rest.to(a.dtype) * torch.exp2((b_exponent - (2 ** (bits - 1) - 1 + digits)).to(a.dtype))
+
+
+def _product_of_halves(modulus: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return torch.fmod(x * y, modulus)
+
+
+def _product(modulus: Tensor, inverse: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """x·y mod n, or that less n, for |x| < 2⁵³ and |y| < n < 2⁵³: x·y less n times the quotient in float64, which is
+    off by less than 8; both products wrap alike."""
+    quotient = x.to(torch.float64) * y.to(torch.float64) * inverse
+    return torch.fmod(x * y - quotient.to(torch.int64) * modulus, modulus)
 
 
 def _parts(magnitude: Tensor) -> tuple[Tensor, Tensor]:
-    """The biased exponent of a float32 that is not negative, 1 for a subnormal one, and its significand, an integer."""
-    bits = magnitude.view(torch.int32).to(torch.int64)
-    exponent = torch.maximum(torch.bitwise_right_shift(bits, 23), constant(bits, 1))
-    return exponent, bits - torch.bitwise_left_shift(exponent - 1, 23)
+    """The biased exponent of a float that is not negative, 1 for a subnormal one, and its significand, an integer."""
+    integer, digits, _ = _BITS[magnitude.dtype]
+    bits = cast(magnitude.view(integer), torch.int64)
+    exponent = torch.maximum(torch.bitwise_right_shift(bits, digits), constant(bits, 1))
+    return exponent, bits - torch.bitwise_left_shift(exponent - 1, digits)
 
 
 # Bits of the quotient that a step of a long division yields, and the steps that are taken from one power of two on: so

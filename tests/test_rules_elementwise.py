@@ -386,6 +386,7 @@ def test_remainders_in_float64_are_those_of_integers() -> None:
     pairs = [(x, y) for x in numbers for y in numbers]
     x, y = torch.tensor(pairs, dtype=torch.float64).T
     expected = torch.tensor([math.fmod(*pair) for pair in pairs], dtype=torch.float64)
+    assert torch.equal(quotient.fmod(x, y), expected)
     assert torch.equal(quotient.fmod_of_large(x, y), expected)
 
 
