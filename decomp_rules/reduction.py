@@ -225,7 +225,7 @@ def moments(
         centre = average_over(x_wide, dims, count)
         centre = centre + average_over(x - centre, dims, count)
     else:
-        centre = exact_average_over(x_wide, dims, count)
+        centre = exact_average_over(x_wide, dims, count, 8 if x.dtype == torch.bfloat16 else 11)
     deviation = x_wide - centre
     if x.dtype == x_wide.dtype:
         deviation = deviation - average_over(deviation, dims, count)
@@ -255,13 +255,17 @@ def average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
     return torch.sum(x * (1 / count) if isinstance(count, int) else x / count, dims, keepdim=True)
 
 
-def exact_average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
-    """The mean of numbers of few bits, with the dimensions kept: parts by a power of two are not rounded."""
+def exact_average_over(x: Tensor, dims: Sequence[int], count: int, bits: int) -> Tensor:
+    """The mean of numbers of few bits, with the dimensions kept: parts by a power of two are not rounded, and of equal
+    numbers it is each of them, since their sum times the first digits of the factor is exact."""
     if not isinstance(count, int) or count == 0:
         return average_over(x, dims, count)
     parts = 1 << (count - 1).bit_length()
     total = torch.sum(x * (1 / parts), dims, keepdim=True)
-    return total if parts == count else total * (parts / count)
+    spare = 23 - bits - count.bit_length()
+    scale = 2.0**spare if spare > 0 else 1.0
+    first = math.floor(parts / count * scale) / scale
+    return total if parts == count else total * first + total * (parts / count - first)
 
 
 def careful_average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:

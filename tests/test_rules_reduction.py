@@ -253,3 +253,12 @@ def test_a_mean_of_what_cancels_keeps_its_digits() -> None:
     half = torch.linspace(1, 2, 500)
     x = torch.cat([half, -half * (1 + 2.0**-12)])
     torch.testing.assert_close(reduction.var_mean(x)[1], x.double().mean().float(), rtol=3e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_variance_of_equal_halves_is_zero_for_any_count(dtype: torch.dtype) -> None:
+    bits = 1 - round(math.log2(torch.finfo(dtype).eps))
+    significands = torch.arange(1 << (bits - 1), 1 << bits, dtype=torch.float64)
+    largest = (significands / significands.max() * torch.finfo(dtype).max).to(dtype)
+    for count in (3, 7, 13, 15, 40, 97, 123):
+        assert not reduction.var(largest.unsqueeze(1).expand(-1, count), 1).any()
