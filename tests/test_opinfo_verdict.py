@@ -37,7 +37,7 @@ def test_the_op_itself_is_clean(monkeypatch):
     (lambda x: torch.tanh(x).double(), "value has dtype torch.float64, not torch.float32"),
     (lambda x: torch.tanh(x)[None], "value has shape"),
     (lambda x: (torch.tanh(x), x), "2 results, not 1"),
-    (lambda x: torch.tanh(x).detach(), "the gradient is lost"),
+    (lambda x: torch.tanh(x).detach(), "gradient off by"),
     (lambda x: torch.tanh(x).detach() + 0 * x, "gradient off by"),
     (lambda x: torch.tanh(x) * torch.exp(x - x), "value: NaN differs"),
 ], ids=lambda value: value if isinstance(value, str) else "")
