@@ -63,11 +63,11 @@ def _quotient_by_number(x: Tensor, number: Any, exact: bool) -> Tensor:
 
 
 def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
-    # Where |y| is beyond 2^±(shift + 2), x times the scale overflows only if x/y does.
-    shift = 45 if y.dtype == torch.float32 else 382
+    # Where |y| is beyond 2^(down + 2) or below 2^−(up + 2), x times the scale overflows only if x/y does.
+    down, up = (60, 45) if y.dtype == torch.float32 else (508, 382)
     size = y.detach() * y.detach()
-    larger = torch.where(2.0 ** (2 * shift + 4) < size, constant(y, 2.0**-shift), 1.0)
-    scale = torch.where(size < 2.0 ** (-2 * shift - 4), constant(y, 2.0**shift), larger)
+    larger = torch.where(2.0 ** (2 * down + 4) < size, constant(y, 2.0**-down), 1.0)
+    scale = torch.where(size < 2.0 ** (-2 * up - 4), constant(y, 2.0**up), larger)
     x, y = x * scale, y * scale
     # Scaled twice, for the gradient has the inverse's square, and 0 must not meet an infinite one, nor a subnormal x
     # one that is next to 0.

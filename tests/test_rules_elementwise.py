@@ -364,6 +364,12 @@ def test_quotients_of_subnormal_numbers_by_small_ones_have_slopes_with_all_digit
     torch.testing.assert_close(found.double(), -x.double() / y.detach().double() ** 2, rtol=5e-7, atol=0)
 
 
+def test_quotients_that_vanish_keep_their_sign() -> None:
+    x = torch.exp2(torch.arange(-149, -21).float())
+    found = quotient.true_divide(x, torch.full_like(x, -1.7e38))
+    assert found.signbit().all() and torch.equal(found, x / -1.7e38)
+
+
 def test_remainders_of_floats_are_exact_whatever_their_quotient() -> None:
     x = floats(30_000)
     x = x[x.isfinite()]
