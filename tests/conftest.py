@@ -53,9 +53,9 @@ def pytest_terminal_summary(terminalreporter, config):
     rows = config.stash[ROWS]
     if not rows:
         return
-    from tests.opinfo_table import summary
+    from tests.opinfo_table import summaries
 
     terminalreporter.section("rules on PyTorch's own operator and module tests")
-    for target, kind, total, counts in summary(rows):
+    for target, (kind, total, counts) in ((name, line) for name, found in summaries(rows).items() for line in found):
         parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         terminalreporter.write_line(f"{target:10} {total:4} {kind:10} {parts}")

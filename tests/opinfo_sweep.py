@@ -17,7 +17,7 @@ import torch
 
 from decomp_rules import targets
 from tests.opinfo_cases import DTYPES, Case, cases
-from tests.opinfo_table import Row, markdown, write
+from tests.opinfo_table import Row, markdown, summaries, write
 from tests.opinfo_verdict import CLEAN, judge
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
                 print(f"{row.status:8} {row.target:9} {row.entry}-{row.dtype}-{row.capture}: {row.why}", flush=True)
             if count % 500 == 0:
                 print(f"... {count} of {len(jobs)}", file=sys.stderr, flush=True)
-    print(markdown(rows))
+    print(markdown(summaries(rows)))
     if options.write:
         write(rows, " ".join(["python -m tests.opinfo_sweep", *argv]))
 

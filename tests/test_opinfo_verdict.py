@@ -10,7 +10,7 @@ import decomp
 from decomp_rules import targets
 from tests import opinfo_verdict
 from tests.opinfo_cases import Case, cases
-from tests.opinfo_table import Row, markdown, worst
+from tests.opinfo_table import Row, markdown, summaries, worst, write
 from tests.opinfo_verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG, Disagreement, Outcome, compare, judge
 
 CASES = {str(case): case for case in cases((torch.float32, torch.int64))}
@@ -78,9 +78,20 @@ def test_the_table_counts_an_entry_by_its_worst_verdict():
     rows = [Row("tanh", "float32", "exported", "chip", CLEAN), Row("tanh", "int64", "exported", "chip", WRONG, "off"),
             Row("abs", "float32", "exported", "chip", CLEAN), Row("nn.Linear", "float32", "training", "chip", CLEAN)]
     assert worst(rows) == {"tanh": WRONG, "abs": CLEAN, "nn.Linear": CLEAN}
-    assert "| `chip` | 2 operators | **50.0%** (1) | 0 | 0 | 1 | 0 |" in markdown(rows)
-    assert "| `chip` | 1 modules | **100.0%** (1) | 0 | 0 | 0 | 0 |" in markdown(rows)
+    assert "| `chip` | 2 operators | **50.0%** (1) | 0 | 0 | 1 | 0 |" in markdown(summaries(rows))
+    assert "| `chip` | 1 modules | **100.0%** (1) | 0 | 0 | 0 | 0 |" in markdown(summaries(rows))
 
 
 def test_every_entry_is_among_the_cases():
     assert len({case.entry for case in CASES.values()}) > 760
+
+
+def test_a_run_replaces_the_lines_of_its_own_targets(tmp_path):
+    def row(target, status):
+        return Row("abs", "float32", "exported", target, status)
+
+    write([row("chip", CLEAN), row("board", "wrong")], "first", tmp_path)
+    write([row("board", CLEAN)], "second", tmp_path)
+    head, _, table = (tmp_path / "rules.md").read_text().partition("\n\n")
+    assert "chip: PyTorch" in head and "`first`; board: PyTorch" in head and head.endswith("`second`.")
+    assert table.count("1 operators | **100.0%** (1) | 0 | 0 | 0 | 0 |") == 2
