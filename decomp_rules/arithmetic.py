@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_numbers import parts
+from decomp_rules.complex_numbers import added, beside, parts
 from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, tied, wide
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     if is_scalar(other):
         return torch.add(x, other * -alpha)
     dtype = promoted(x, other)
-    return cast(torch.add(x, _scaled(other, -alpha, dtype)), dtype)
+    return cast(torch.add(x, _scaled(other, -alpha, dtype, is_second=True)), dtype)
 
 
 @register(aten.rsub)
@@ -47,13 +47,15 @@ def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     return cast(torch.add(_scaled(x, -alpha, dtype), other), dtype)
 
 
-def _scaled(x: Tensor, factor: Any, dtype: torch.dtype) -> Tensor:
+def _scaled(x: Tensor, factor: Any, dtype: torch.dtype, is_second: bool = False) -> Tensor:
     """factor · x, in `dtype` (−1 times a uint8 wraps) or in float32 where a half type would be rounded twice; the parts
-    of a complex number apart, lest 0 meets an infinite one."""
+    of a complex number apart, lest 0 meets an infinite one. As the second of a sum it is multiplied by 1 + 0i there:
+    beside an infinite part what is no number is left out, or nothing would stay."""
     if factor == 1:
         return x
     if x.is_complex() and not isinstance(factor, complex):
-        return torch.complex(*(part * factor for part in parts(cast(x, dtype))))
+        re, im = parts(cast(x, dtype))
+        return torch.complex(re * factor, (beside(re, im) if is_second else im) * factor)
     exact = factor == -1
     return cast(x, torch.float32 if dtype in HALVES and not exact else dtype) * factor
 
@@ -77,33 +79,32 @@ def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
     dtype = promoted(x, tensor1, tensor2)
     value = value if dtype.is_floating_point or dtype.is_complex else int(value)
     scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
-    total = wide(x) + scaled * wide(tensor2)
-    return cast(total, dtype)
+    if dtype.is_complex:
+        return added(cast(x, dtype), cast(scaled * tensor2, dtype))
+    return cast(wide(x) + scaled * wide(tensor2), dtype)
 
 
 @register(aten.addcdiv)
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
-    """x + value · tensor1 / tensor2; half types rounded once. Complex numbers are added by a sum over the two: PyTorch
-    multiplies what it adds by 1 + 0i, which makes NaN of a part beside an infinite one. A target that only multiplies
-    complex numbers, as luminal, does so itself."""
+    """x + value · tensor1 / tensor2; half types rounded once."""
     scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
     dtype, quotient = promoted(x, tensor1, tensor2), scaled / wide(tensor2)
     if dtype.is_complex:
-        return torch.stack(torch.broadcast_tensors(cast(x, dtype), cast(quotient, dtype))).sum(0)
+        return added(cast(x, dtype), cast(quotient, dtype))
     return cast(wide(x) + quotient, dtype)
 
 
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """x + w · (end − x) for small weights, else end + (w − 1) · (end − x): exact at both ends, and the smaller product.
-    A complex weight is small if |w| < 1/2, as in the kernel, a real one if w < 1/2."""
+    """x + w · (end − x) for w < 1/2, else end + (w − 1) · (end − x): exact at both ends, and the smaller product."""
+    if x.is_complex():
+        return decline("only real numbers")
     first, last = wide(x), wide(end)
     step = last - first
     if is_scalar(weight):
-        small = abs(weight) < 0.5 if isinstance(weight, complex) else weight < 0.5
-        return cast(first + step * weight if small else last + step * (weight - 1), x.dtype)
+        return cast(first + step * weight if weight < 0.5 else last + step * (weight - 1), x.dtype)
     weight = wide(weight)
-    near = torch.abs(weight) < 0.5 if weight.is_complex() else weight < 0.5
+    near = weight < 0.5
     return cast(torch.where(near, first, last) + step * torch.where(near, weight, weight - 1), x.dtype)
 
 

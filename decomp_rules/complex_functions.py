@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_numbers import parts
+from decomp_rules.complex_numbers import CHOICE, beside, parts, real_part
 from decomp_rules.floating import is_tensor, promoted_in_any_order
-from decomp_rules.operands import cast, constant, tied
+from decomp_rules.operands import cast, constant, is_scalar, tied
 
 RULES = Rules()
 register = RULES.register
 aten = torch.ops.aten
 
 Parts = tuple[Tensor, Tensor]
-# What targets have that choose between numbers, and do not multiply by 0 and 1.
-CHOICE = ((aten.where, torch.ops.prims.where),)
 LOG2_E = 1 / math.log(2)
 # What is taken off a large exponent, and e to that power: of all steps, ones whose powers are all but exact.
 STEPS = {torch.float32: (85.5, 1.3557455983959101e37), torch.float64: (654.25, 1.3714020212022128e284)}
@@ -42,12 +40,6 @@ def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], 
 
     rule.__name__, rule.__doc__ = function.__name__, function.__doc__
     return rule
-
-
-def _beside(first: Tensor, second: Tensor) -> Tensor:
-    """`second`, but 0 where it is no number and `first` is infinite: so is the number that they are parts of, whatever
-    its second part (C99, annex G)."""
-    return torch.where((torch.abs(first) == math.inf) & (second != second), 0.0, second)
 
 
 def product(size: Tensor, wave: Tensor) -> Tensor:
@@ -75,10 +67,18 @@ def hyperbolic(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # Modulus and direction
 
 
-@register(aten.abs)
+@register(aten.abs, needs=CHOICE)
 def absolute(x: Tensor) -> Tensor:
     """√(a² + b²) that does not overflow; the gradient at 0 is 0. ≤ 1.5 ULP."""
     return modulus(*parts(x)) if x.is_complex() else decline("only complex numbers")
+
+
+@register(aten.abs)
+def absolute_by_root(x: Tensor) -> Tensor:
+    """`absolute` for targets that lose b beside NaN: of NaN ± i∞ the root is infinite."""
+    if not x.is_complex():
+        return decline("only complex numbers")
+    return infinite(real_part(torch.sqrt(x.detach())), modulus(*parts(x)))
 
 
 @register(aten.angle)
@@ -228,7 +228,7 @@ def sigmoid(x: Tensor) -> Tensor:
     if not x.is_complex():
         return decline("only complex numbers")
     first, second = _one_more(x)
-    return torch.reciprocal(torch.complex(first, _beside(first, second)))
+    return torch.reciprocal(torch.complex(first, beside(first, second)))
 
 
 @register(aten.silu)
@@ -259,6 +259,7 @@ def divide(x: Any, other: Any) -> Tensor:
     if not other.is_complex():
         return cast(x, dtype) * torch.reciprocal(cast(other, dtype.to_real()))
     a, b = _parts_of(x, dtype)
+    b = beside(a, b) if is_tensor(x) else b
     c, d = parts(cast(other, dtype))
     steep, ratio, inverse = _smith(c, d)
     along, across = torch.where(steep, b, a), torch.where(steep, a, b)
@@ -290,7 +291,7 @@ def _parts_of(x: Any, dtype: torch.dtype) -> Any:
 def _smith(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Whether |c| < |d|; the smaller of them over the larger one; and 1 / (larger + smaller · ratio)."""
     steep = torch.abs(c) < torch.abs(d)
-    larger, smaller = torch.where(steep, d, c), torch.where(steep, c, _beside(c, d))
+    larger, smaller = torch.where(steep, d, c), torch.where(steep, c, beside(c, d))
     ratio = smaller / torch.where(larger == 0, 1.0, larger)
     return steep, ratio, torch.reciprocal(larger + smaller * ratio)
 
@@ -308,12 +309,20 @@ def reciprocal(x: Tensor) -> Tensor:
 
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """z + u·(w − z) for |u| < 1/2, else w + (u − 1)·(w − z): exact at both ends."""
-    if not is_tensor(weight) or not weight.is_complex():
-        return decline("only complex weights")
-    step = end - x
-    near = torch.abs(weight) < 0.5
-    return torch.where(near, x, end) + step * torch.where(near, weight, weight - 1)
+    """z + u·(w − z) for |u| < 1/2, else w + (u − 1)·(w − z): exact at both ends. In parts, for a sum or a difference of
+    complex numbers is multiplied by 1 + 0i, which makes NaN of what is beside an infinite part (torch 2.13)."""
+    if not x.is_complex():
+        return decline("only complex numbers")
+    (a, b), (c, d), (u, v) = parts(x), parts(end), _parts_of(weight, x.dtype)
+    b, d = beside(a, b), beside(c, d)
+    if is_scalar(weight):
+        near = abs(weight) < 0.5
+        first, second, u = (a, b, u) if near else (c, d, u - 1)
+    else:
+        near, v = torch.abs(weight) < 0.5, beside(u, v)
+        first, second, u = torch.where(near, a, c), torch.where(near, b, d), torch.where(near, u, u - 1)
+    along, across = c - a, d - b
+    return torch.complex(first + (along * u - across * v), second + (along * v + across * u))
 
 
 @register(aten.rsqrt)
@@ -349,14 +358,19 @@ def _product(x: Tensor, count: int) -> Tensor:
 @register(aten.pow)
 def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
     """e^(w·ln z), for targets without a power; of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN, but 1 where w
-    is 0. Up to |w·ln z| ULP."""
+    is 0. Where Re w·ln |z| is infinite, Im w and the angle count only if it stays a number with them. Up to |w·ln z|
+    ULP, as the kernel."""
     if not (is_tensor(x) and is_tensor(exponent)) or not promoted_in_any_order(x, exponent).is_complex:
         return decline("only complex tensors")
     dtype = promoted_in_any_order(x, exponent)
     x, exponent = cast(x, dtype), cast(exponent, dtype)
     nothing = x == 0
-    found = torch.exp(exponent * torch.log(torch.where(nothing, 1.0, x)))
-    along = torch.real(exponent.detach())
+    (size, turn), (a, b) = parts(torch.log(torch.where(nothing, 1.0, x))), parts(exponent)
+    scale = a * size
+    growth = scale - b * turn
+    growth = torch.where((torch.abs(scale) == math.inf) & (growth != growth), scale, growth)
+    found = torch.complex(*_exp(growth, b * size + a * turn))
+    along = a.detach()
     infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))
     of_nothing = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
     found = torch.where(nothing, of_nothing, found)

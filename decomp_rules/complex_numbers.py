@@ -23,6 +23,8 @@ register = RULES.register
 aten = torch.ops.aten
 
 BY_FOURIER = (aten._fft_c2r, aten._fft_r2c)
+# What targets have that choose between numbers, and do not multiply by 0 and 1: they tell all imaginary parts.
+CHOICE = ((aten.where, torch.ops.prims.where),)
 
 
 def real_part(x: Tensor) -> Tensor:
@@ -42,6 +44,18 @@ def parts(x: Tensor) -> tuple[Tensor, Tensor]:
 def imaginary_part(x: Tensor) -> Tensor:
     """The imaginary part."""
     return torch.view_as_real(x).select(-1, 1)
+
+
+def added(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, part by part: PyTorch's sum of two multiplies the second by 1 + 0i, which makes NaN of what is beside an
+    infinite part (torch 2.13)."""
+    return torch.stack(torch.broadcast_tensors(x, y)).sum(0)
+
+
+def beside(first: Tensor, second: Tensor) -> Tensor:
+    """`second`, but 0 where it is no number and `first` is infinite: so is the number that they are parts of, whatever
+    its second part (C99, annex G)."""
+    return torch.where((torch.abs(first) == math.inf) & (second != second), 0.0, second)
 
 
 # From complex to real
@@ -68,7 +82,10 @@ def view_as_real_by_bits(x: Tensor) -> Tensor:
 
 @register(aten.view_as_real)
 def view_as_real_by_turning(x: Tensor) -> Tensor:
-    """(Re z, Re −iz). Exact, but Im is NaN where Re is not finite: a target that only multiplies mixes the two."""
+    """(Re z, Re −iz). Exact, but Im is NaN where Re is not finite. A target without Fourier transforms and bits has no
+    number that depends on it: all products are infinite or NaN there, sums keep the two apart, and of its functions of
+    ∞ + ib none tells more than whether b is 0, infinite or NaN, and the signs of cos and sin of b·ln 2; not even the
+    sign of b = ±0. What asks for no more than that has a rule of its own."""
     # (Re z − 1)·(±0) is −0 for the right sign, and then −iz has the imaginary part, of a zero its sign too.
     ahead = x + torch.tensor(complex(-1.0, -0.0), dtype=x.dtype, device=x.device)
     turns = torch.tensor([complex(-0.0, -1.0), complex(0.0, -1.0)], dtype=x.dtype, device=x.device)
@@ -120,7 +137,8 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
 @register(aten.complex)
 def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
     """The bits of the pair read as one number, with the gradient of re + i·im. Exact, but for the signs of zeros in
-    complex128; where a part is not finite it has no gradient."""
+    complex128, as no zero to add has two negative parts; where a part is not finite it has no gradient: no op of such
+    a target both takes ∞ to a number and has a slope there."""
     pairs = torch.stack(_broadcast(real, imag), -1)
     bits = _without_zeros(pairs).view(torch.complex128).squeeze(-1)
     units = torch.tensor([-1, -1j], dtype=torch.complex128, device=real.device)
@@ -131,7 +149,7 @@ def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
 @register(aten.complex)
 def complex_by_table(real: Tensor, imag: Tensor) -> Tensor:
     """What is not finite from a table of sixteen cases, plus re + i·im of the rest. Exact, but for the signs of zeros
-    in complex128; where a part is not finite it has no gradient."""
+    in complex128; where a part is not finite it has no gradient, as above."""
     dtype = _complex_dtype(real, imag)
     (first, real), (second, imag) = map(_kind_and_rest, _broadcast(real, imag))
     table = [complex(a, b) for a in _KINDS for b in _KINDS]

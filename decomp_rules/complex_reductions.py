@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_numbers import imaginary_part, parts
+from decomp_rules.complex_numbers import CHOICE, imaginary_part, parts, real_part
 from decomp_rules.floating import is_tensor, promoted_in_any_order
 from decomp_rules.operands import cast, constant
 from decomp_rules.reduction import Dims, degrees, reduced_dims, root
@@ -130,10 +130,22 @@ def rms_norm(
 # Questions
 
 
-@register(aten.isreal)
+@register(aten.isreal, needs=CHOICE)
 def isreal(x: Tensor) -> Tensor:
     """Im z = 0. Exact."""
     return imaginary_part(x) == 0 if x.is_complex() else torch.ones_like(x, dtype=torch.bool)
+
+
+@register(aten.isreal)
+def isreal_by_sine(x: Tensor) -> Tensor:
+    """`isreal` for targets that lose Im z where Re z is not finite: there the sine has an imaginary part of 0 where z
+    has, of ±∞ where z has, and else of NaN, and a number with an infinite imaginary part an infinite root."""
+    if not x.is_complex():
+        return torch.ones_like(x, dtype=torch.bool)
+    sine = torch.sin(x)
+    ends = (sine + constant(x, complex(0.0, end)) for end in (math.inf, -math.inf))
+    above, below = (real_part(torch.sqrt(end)) == math.inf for end in ends)
+    return torch.where(torch.isfinite(real_part(x)), imaginary_part(x) == 0, above & below)
 
 
 @register(aten.isfinite)
@@ -145,23 +157,29 @@ def isfinite(x: Tensor) -> Tensor:
     return torch.isfinite(re) & torch.isfinite(im)
 
 
-@register(aten.isinf)
+@register(aten.isinf, needs=CHOICE)
 def isinf(x: Tensor) -> Tensor:
     """Either part is. Exact."""
-    return _either(torch.isinf, x)
+    if not x.is_complex():
+        return decline("only complex numbers")
+    re, im = parts(x)
+    return torch.isinf(re) | torch.isinf(im)
+
+
+@register(aten.isinf)
+def isinf_by_root(x: Tensor) -> Tensor:
+    """Re z is, or Re √z, as it is where Im z is. Exact."""
+    if not x.is_complex():
+        return decline("only complex numbers")
+    return torch.isinf(real_part(x)) | torch.isinf(real_part(torch.sqrt(x)))
 
 
 @register(aten.isnan)
 def isnan(x: Tensor) -> Tensor:
-    """Either part is. Exact."""
-    return _either(torch.isnan, x)
-
-
-def _either(question: Any, x: Tensor) -> Any:
+    """Both a + b and a − b are, the real parts of z·(1 ∓ i): in no product is a 0. Exact."""
     if not x.is_complex():
         return decline("only complex numbers")
-    re, im = parts(x)
-    return question(re) | question(im)
+    return torch.isnan(real_part(x * (1 - 1j))) & torch.isnan(real_part(x * (1 + 1j)))
 
 
 @register(aten.nan_to_num)

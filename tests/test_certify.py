@@ -105,6 +105,14 @@ def test_what_pytorchs_kernel_for_numbers_apart_says_is_right_too():
     assert not faults("sgn", beside_infinities, dtypes=None)
 
 
+def test_what_is_infinite_counts_where_it_is_open_in_which_part():
+    def lost(x, other):
+        found = torch.mul(x, other)
+        return torch.where(found.abs().isinf(), float("nan"), found) if found.is_complex() else found
+
+    assert "nan instead of inf" in faults("mul", lost, dtypes=None)
+
+
 def test_complex_draws_are_compared_by_their_parts():
     def too_wide(size, dtype=None, device=None):
         found = torch.randn(size, dtype=dtype, device=device)

@@ -71,13 +71,6 @@ def test_fused_products_agree(dtype):
     agrees(RULES, aten.lerp.Tensor, x, a, torch.sigmoid(b))
 
 
-def test_lerp_takes_complex_weights():
-    x, end, weight = (torch.complex(sample(3, 4, seed=2 * i), sample(3, 4, seed=2 * i + 1)) for i in range(3))
-    for number in (0.2 + 0.3j, 0.6 - 2j, 0.3, 0.7):
-        agrees(RULES, aten.lerp.Scalar, x, end, number, tolerance=1e-6)
-    agrees(RULES, aten.lerp.Tensor, x, end, weight, tolerance=1e-6)
-
-
 def test_lerp_is_exact_at_both_ends():
     x, end = sample(8), 1e6 * sample(8, seed=1)
     assert torch.equal(arithmetic.lerp(x, end, 1.0), end) and torch.equal(arithmetic.lerp(x, end, 0.0), x)

@@ -8,11 +8,11 @@ import math
 from typing import Any
 
 import pytest
-from rule_agreement import Applied
+from rule_agreement import Applied, agrees
 import torch
 
 import decomp
-from decomp_rules import targets
+from decomp_rules import complex_functions, targets
 
 INF, NAN = float("inf"), float("nan")
 PLACES = [complex(a, b) for a in (0.0, 1.0, -2.5, INF, -INF, NAN, 1e38, 1e-40) for b in (0.0, -3.0, INF, NAN, 1e-40)]
@@ -184,6 +184,39 @@ def test_a_finite_number_over_an_infinite_one_is_nothing(target: str) -> None:
     assert lowered(torch.div, target, z, infinite)(z, infinite).tolist() == [0, 0]
     far = torch.tensor([complex(-INF, 0.0), complex(-200.0, 0.0)])
     assert lowered(torch.sigmoid, target, far)(far).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_questions_about_numbers_beside_infinities(target: str) -> None:
+    ends = (0.0, -0.0, 2.0, 3e38, INF, -INF, NAN)
+    z = torch.tensor([complex(a, b) for a in ends for b in ends])
+    for question in (torch.isnan, torch.isinf, torch.isreal, torch.isfinite):
+        assert torch.equal(lowered(question, target, z)(z), question(z)), question
+    far = torch.tensor([complex(NAN, -INF), complex(-INF, 3.0), complex(NAN, 3.0)])
+    same(lowered(torch.abs, target, far)(far), torch.abs(far))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_arithmetic_keeps_what_is_infinite(target: str) -> None:
+    z, w = torch.tensor([complex(-INF, 10.0), 1 + 1j, 3 - 2j]), torch.tensor([1 + 2j, complex(INF, -2.0), 1j])
+    weight = torch.tensor([0.5 + 0.9j, 0.1 - 0.2j, 2 - 1j])
+    for function in (torch.lerp, torch.addcmul, lambda z, w, weight: z - w, lambda z, w, weight: z / weight):
+        found, expected = lowered(function, target, z, w, weight)(z, w, weight), function(z, w, weight)
+        assert bool((found.abs().isinf() | ~expected.abs().isinf()).all())
+        torch.testing.assert_close(found[2], expected[2])
+
+
+def test_lerp_takes_real_and_complex_weights() -> None:
+    x, end, weight = (torch.view_as_complex(part) for part in torch.linspace(-3, 3, 48).sin().view(3, 2, 4, 2))
+    for number in (0.2 + 0.3j, 0.6 - 2j, 0.3, 0.7, -2.0):
+        agrees(complex_functions.RULES, torch.ops.aten.lerp.Scalar, x, end, number, tolerance=1e-6)
+    agrees(complex_functions.RULES, torch.ops.aten.lerp.Tensor, x, end, weight, tolerance=1e-6)
+
+
+def test_powers_of_infinite_numbers_on_luminal() -> None:
+    z, w = torch.tensor([complex(-INF, -3.0)] * 2), torch.tensor([-2 + 1j, 2 + 1j])
+    found = lowered(torch.pow, "luminal", z, w)(z, w).abs()
+    assert found.tolist() == [0, INF]
 
 
 def test_polar_coordinates() -> None:

@@ -281,7 +281,8 @@ class _Measurement:
 def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
     """Complex results, unknown where PyTorch contradicts itself on what is infinite, NaN, or a negative zero: its
     kernel for numbers side by side, that for others, and that for complex128."""
-    apart = flat(what.own([torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in inputs.tensors]))
+    gaps = [torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in inputs.tensors]
+    apart = what.form(inputs.tensors, flat(what.own(gaps)))
     others = [t for t in apart if t.shape == own.shape and t.dtype is own.dtype]
     if not own.is_complex():
         return exact

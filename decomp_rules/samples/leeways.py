@@ -11,6 +11,15 @@ import torch
 from torch import Tensor
 
 from decomp import Leeway, Sample
+from decomp_rules.samples.complex_leeways import (
+    from_either_end,
+    products,
+    quotients_and_powers,
+    resolved_powers,
+    signs,
+    unsigned_beside_nan,
+    without_sign_of_zero,
+)
 
 Results = Sequence[Tensor]
 
@@ -20,7 +29,7 @@ def leeway_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Leew
     if name in ("sort", "argsort") and kwargs.get("stable"):
         return None
     if name in ("median", "nanmedian") and len(args) < 2:
-        return Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
+        return Leeway(lambda call, found: [*map(without_sign_of_zero, found)])
     return LEEWAYS.get(name)
 
 
@@ -38,10 +47,10 @@ def _pointing(dim: Callable[[Sample], int], ordered: Callable[[Sample], bool] = 
         lost = index.dim() < x.dim()
         places = index.unsqueeze(d) if lost else index
         right = (places >= 0) & (places < x.shape[d])
-        there = _without_sign_of_zero(x.gather(d, torch.where(right, places, 0)))
+        there = without_sign_of_zero(x.gather(d, torch.where(right, places, 0)))
         right = right & _distinct(places, d)
         if len(found) > 1:
-            values = _without_sign_of_zero(found[0].unsqueeze(d) if lost else found[0])
+            values = without_sign_of_zero(found[0].unsqueeze(d) if lost else found[0])
             right, there = right & _equal(values.detach(), there.detach()), values
         return [there if ordered(call) else there.sort(d).values, right]
 
@@ -75,11 +84,6 @@ def _distinct(places: Tensor, dim: int) -> Tensor:
     line = places.movedim(dim, -1)
     same = (line.unsqueeze(-1) == line.unsqueeze(-2)).sum(-1)
     return (same == 1).movedim(-1, dim)
-
-
-def _without_sign_of_zero(x: Tensor) -> Tensor:
-    """Zeros of either sign are equal values."""
-    return x + 0.0 if x.is_floating_point() or x.is_complex() else x
 
 
 def _shared(x: Tensor, grad: Tensor, dim: int) -> Tensor:
@@ -216,7 +220,7 @@ def _of_finite_matrices(call: Sample, found: Results) -> Results:
     comparisons with NaN say."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
     over = [lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]) for t in found]
-    return [_without_sign_of_zero(torch.where(mask, torch.zeros_like(t), t)) for mask, t in zip(over, found)]
+    return [without_sign_of_zero(torch.where(mask, torch.zeros_like(t), t)) for mask, t in zip(over, found)]
 
 
 def _beside_lost_columns(call: Sample, found: Results) -> Results:
@@ -263,33 +267,6 @@ def _unless_failed(call: Sample, found: Results) -> Results:
     return [*map(kept, found[:-1]), info]
 
 
-def _products(call: Sample, found: Results) -> Results:
-    """Complex numbers that a product of complex numbers is part of, be it one by an alpha or an inverse: their
-    infinities are all one, in whatever part they are (C99, annex G), and the signs of their zeros are open, for in
-    PyTorch's vectorised and scalar kernels, and those of complex64 and complex128, they differ."""
-    return [_without_sign_of_zero(_with_one_infinity(z)) if z.is_complex() else z for z in found]
-
-
-def _powers(call: Sample, found: Results) -> Results:
-    """`_products`, and without the zeros of arguments that are no numbers: whether an infinite exponent counts for more
-    than a NaN beside it is left open."""
-    lost = torch.stack(torch.broadcast_tensors(*(t.detach().isnan() for t in call.tensors))).any(0)
-    none = complex(float("nan"), float("nan"))
-    known = [torch.where(lost & (z == 0), none, z) if z.is_complex() and z.shape == lost.shape else z for z in found]
-    return _products(call, known)
-
-
-def _resolved_powers(call: Sample, found: Results) -> Results:
-    """`_powers` in complex64, and 0 where w·ln z is so large that complex128 has not these digits of its turns: the
-    kernel is its own reference, and has lost as many as any e^(w·ln z)."""
-    if not found[0].is_complex():
-        return found
-    base, exponent = (torch.as_tensor(number).to(torch.complex128) for number in call.args[:2])
-    turns = (exponent * torch.log(base)).abs()
-    far = (turns > 2.0**24) & turns.isfinite()
-    return _powers(call, [torch.where(far, 0, z).to(torch.complex64) for z in found])
-
-
 def _beside_poles(call: Sample, grads: Results) -> Results:
     """Gradients of powers, by the base without their sign where it is 0 or −∞, and where it is negative and the
     exponent y so large that y − 1 is rounded: it is that of the side on which the pole is left, and of odd powers, of
@@ -300,25 +277,6 @@ def _beside_poles(call: Sample, grads: Results) -> Results:
     y = torch.as_tensor(exponent).detach().to(torch.complex128).real
     open_ = (base == 0) | (base == float("-inf")) | ((base < 0) & ((y - 1) - y != -1) & (y == y))
     return [torch.where(open_, grads[0].abs(), grads[0]), *grads[1:]]
-
-
-def _signs(call: Sample, found: Results) -> Results:
-    """Complex numbers whose zeros have a sign that differs between PyTorch's kernels, or is one of their products."""
-    return [_without_sign_of_zero(z) if z.is_complex() else z for z in found]
-
-
-def _unsigned_beside_nan(call: Sample, found: Results) -> Results:
-    """Complex functions of numbers with a NaN part: C99 leaves the signs of zeros and infinities open there."""
-    lost = call.tensors[0].detach().isnan()
-    return [torch.where(lost, _unsigned(z), z) if z.is_complex() else z for z in found]
-
-
-def _unsigned(z: Tensor) -> Tensor:
-    return torch.complex(*(torch.where(part.isinf() | (part == 0), part.abs(), part) for part in (z.real, z.imag)))
-
-
-def _with_one_infinity(z: Tensor) -> Tensor:
-    return torch.where(z.real.isinf() | z.imag.isinf(), complex(float("inf"), 0.0), z)
 
 
 def _without_lost_nan(call: Sample, found: Results) -> Results:
@@ -344,7 +302,7 @@ def _unless_overflowing(call: Sample, found: Results) -> Results:
     y, z = (t.detach() for t in call.tensors[1:3])
     product = y * _given(call, 3, "value", 1) * z
     over = y.isfinite() & z.isfinite() & ~product.isfinite()
-    return _products(call, [torch.where(over, 0, t) for t in found])
+    return products(call, [torch.where(over, 0, t) for t in found])
 
 
 def _far_from_overflow(call: Sample, found: Results) -> Results:
@@ -364,17 +322,6 @@ def _of_normal_factors(call: Sample, found: Results) -> Results:
     factors = call.tensors[0].detach()
     normal = (factors.abs() >= 16 * torch.finfo(factors.dtype).tiny).flatten(-2).any(-1)
     return [torch.where(normal[..., None, None], t, 0.0) for t in found]
-
-
-def _from_either_end(call: Sample, found: Results) -> Results:
-    """x + w · (y − x), but where y − (1 − w) · (y − x) is of another kind, a zero of the other sign among them, or the
-    step is subnormal and part of it vanishes."""
-    x, y = (t.detach() for t in call.tensors[:2])
-    weight = call.args[2].detach() if isinstance(call.args[2], Tensor) else call.args[2]
-    near, far = x + weight * (y - x), y - (1 - weight) * (y - x)
-    gap, (result,) = (y - x).abs(), found
-    known = _alike(near, far) & ((gap == 0) | (gap >= torch.finfo(result.dtype).tiny))
-    return _products(call, [torch.where(known, result, 0)])
 
 
 def _unless_lost(call: Sample, found: Results) -> Results:
@@ -400,14 +347,6 @@ def _unless_infinite(call: Sample, found: Results) -> Results:
     """One number for all that are not finite: whether an infinite gradient meets another, or a zero that is only
     padding, depends on which sums are taken first."""
     return [torch.where(t.isfinite(), t, float("inf")) for t in found]
-
-
-def _alike(x: Tensor, y: Tensor) -> Tensor:
-    """Where both are finite and no zeros, or the same."""
-    if x.is_complex():
-        return _alike(x.real, y.real) & _alike(x.imag, y.imag)
-    ordinary = x.isfinite() & y.isfinite() & (x != 0) & (y != 0)
-    return ordinary | (x.isnan() & y.isnan()) | (x == y) & (torch.signbit(x) == torch.signbit(y))
 
 
 # What a NaN is like
@@ -460,13 +399,13 @@ LEEWAYS: Mapping[str, Leeway] = {
     "linalg_eigvals": Leeway(_eigvals),
     "_linalg_eigvals": Leeway(_eigvals),
     **{
-        name: Leeway(lambda call, found: [*map(_without_sign_of_zero, found)])
+        name: Leeway(lambda call, found: [*map(without_sign_of_zero, found)])
         for name in "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax".split()
     },
     "addcmul": Leeway(_unless_overflowing),
-    "lerp": Leeway(_from_either_end),
+    "lerp": Leeway(from_either_end),
     "gelu_backward": Leeway(_unless_lost),
-    "addcdiv": Leeway(_products, _of_finite_inverses),
+    "addcdiv": Leeway(products, _of_finite_inverses),
     "nextafter": Leeway(lambda call, found: found, _of_finite_steps),
     **{
         name: Leeway(_unless_infinite)
@@ -490,15 +429,15 @@ LEEWAYS: Mapping[str, Leeway] = {
     },
     **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
     **{
-        name: Leeway(_products)
+        name: Leeway(products)
         for name in (
-            "add sub rsub mul div true_divide reciprocal rsqrt square sigmoid silu sinc "
-            "prod logaddexp logaddexp2 logcumsumexp"
+            "add sub rsub mul reciprocal rsqrt square sigmoid silu sinc prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
-    "pow": Leeway(_powers, _beside_poles),
-    "float_power": Leeway(_resolved_powers, _beside_poles),
-    **{name: Leeway(_unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
-    **{name: Leeway(_signs) for name in ("neg", "_neg_view_copy", "sgn")},
+    **{name: Leeway(quotients_and_powers) for name in ("div", "true_divide")},
+    "pow": Leeway(quotients_and_powers, _beside_poles),
+    "float_power": Leeway(resolved_powers, _beside_poles),
+    **{name: Leeway(unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
+    **{name: Leeway(signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""
