@@ -85,7 +85,7 @@ _ONE: dict[str, Function] = {
     "special_scaled_modified_bessel_k0": lambda m, x: m.besselk(0, x) * m.exp(x) if 0 < x < 700 else None,
     "special_scaled_modified_bessel_k1": lambda m, x: m.besselk(1, x) * m.exp(x) if 0 < x < 700 else None,
     "special_spherical_bessel_j0": lambda m, x: m.sinc(x),
-    "special_airy_ai": lambda m, x: m.airyai(x) if -1e40 < x < 1e3 else None,
+    "special_airy_ai": lambda m, x: _airy_wave(m, -x) if x <= -1e40 else m.airyai(x) if x < 1e3 else None,
     "special_ndtr": lambda m, x: m.erfc(-x / m.sqrt(m.mpf(2))) / 2,
     "special_log_ndtr": lambda m, x: m.log(m.erfc(-x / m.sqrt(m.mpf(2))) / 2) if abs(x) < 1000 else None,
     "special_ndtri": lambda m, x: m.sqrt(m.mpf(2)) * m.erfinv(2 * x - 1) if 0.001 < x < 0.999 else None,
@@ -102,6 +102,12 @@ _ONE: dict[str, Function] = {
     "deg2rad": lambda m, x: x * m.pi / 180,
     "rad2deg": lambda m, x: x * 180 / m.pi,
 }
+
+
+def _airy_wave(m: Any, z: Any) -> Any:
+    """Ai(−z) for z so large that the first term is all; 1,700 bits leave those of the wave."""
+    with m.workprec(1700):
+        return m.cos(2 * z * m.sqrt(z) / 3 - m.pi / 4) / m.sqrt(m.pi * m.sqrt(z))
 
 
 def _gelu_slope(m: Any, x: Any) -> Any:

@@ -129,6 +129,12 @@ def test_a_result_of_another_dtype_or_shape_is_a_fault():
     assert "where the op gives" in faults("sum", lambda x, dim=None, keepdim=False, dtype=None: x)
 
 
+def test_digits_that_floats_lack_too_are_no_matter_of_integers():
+    lacking = faults("log1p", lambda x: torch.log1p(x) * (1 + 2.0**-15))
+    assert "float32: " in lacking and "uint8: " not in lacking
+    assert "uint8: " in faults("log1p", lambda x: torch.log1p(x) * (1 if x.is_floating_point() else 1 + 2.0**-15))
+
+
 def test_a_wrong_gradient_at_a_kink_is_a_fault():
     assert certified("abs", torch.abs).ok
     found = faults("relu", lambda x: torch.where(x < 0, 0, x))
