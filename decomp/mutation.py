@@ -79,6 +79,8 @@ class _Walk:
         self.attributes: dict[Any, Tensor] = {}
         self.storages: dict[Any, fx.Node] = {}
         """The first `get_attr` of each storage that may be written."""
+        self.results: dict[tuple[fx.Node, Any], Tensor] = {}
+        """What a call of several new tensors gives, by call and place."""
         self.regions: dict[fx.Node, _Region] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
         self.at: fx.Node = next(iter(graph.nodes))
@@ -175,6 +177,9 @@ class _Walk:
             self._copy(node)
             return
         tensor = self.tensors[base]
+        if tensor.alias.root.source is base and node.target is operator.getitem and kind_of(base) == "many":
+            self._result(node, base)
+            return
         if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
             self.copies[node] = self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
@@ -194,6 +199,16 @@ class _Walk:
         if view.op == "as_strided" and tensor.alias.root.clock:
             refuse_unknown_layout(view, metadata(base), before)
         self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, many=kind_of(node) == "many"))
+
+    def _result(self, node: fx.Node, base: fx.Node) -> None:
+        """One of several new tensors: each is on memory of its own."""
+        place = (base, node.args[1])
+        if place in self.results:
+            self.copies[node] = self.emit.copy(node, self.value_of)
+            self.tensors[node] = self.results[place]
+        else:
+            self._copy(node)
+            self.results[place] = self.tensors[node]
 
     def _output(self, node: fx.Node, extra: list[Write]) -> None:
         new = self.emit.copy(node, self.value_of)

@@ -231,3 +231,41 @@ def test_a_shape_that_is_changed_in_place_is_known_before_and_after(method):
     x = torch.arange(6.0).reshape(2, 3)
     lowered = decomp.lower(torch.fx.symbolic_trace(Model()), to=targets.core_aten, args=(x,)).result
     assert all(map(torch.equal, lowered(x), Model()(x)))
+
+
+SEVERAL = {
+    "topk": lambda x: torch.topk(x, 2), "max": lambda x: x.max(-1), "sort": lambda x: torch.sort(x, -1),
+    "var_mean": lambda x: torch.var_mean(x, -1), "aminmax": lambda x: torch.aminmax(x),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_of_several_new_tensors_may_be_written(name):
+    def forward(x):
+        one, two = several = SEVERAL[name](x * 2)
+        one /= one.sum(-1, keepdim=True)
+        two.add_(1)
+        return one * 3, two, several[0] + 1, several[1]
+
+    check(forward, x23())
+
+
+@pytest.mark.parametrize("name", ["topk", "max", "sort"])
+def test_one_of_several_new_tensors_is_written_and_has_a_gradient(name):
+    def forward(x):
+        one, two = SEVERAL[name](x * 2)
+        one /= one.sum(-1, keepdim=True)
+        return one * 3, two
+
+    check(forward, weight())
+
+
+def test_one_of_several_new_tensors_is_written_in_a_graph_without_shapes():
+    def forward(x):
+        several = torch.topk(x, 2)
+        several[0].mul_(2)
+        return several[0] + 1, several[1]
+
+    gm = fx.symbolic_trace(forward)
+    x = torch.randn(3, 5)
+    same(functional(gm)(x), forward(x))
