@@ -3,11 +3,12 @@ operator, module class or overload is the ATen op of its name; `_spellings.py` h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 import functools
 import inspect
 import operator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from decomp import _spellings as spellings
 from decomp.errors import UnknownOp, spelled
 
 aten = torch.ops.aten
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,23 @@ def _has_packet(namespace: str, name: str) -> bool:
     return _packet(f"{namespace}.{name}") is not None
 
 
-@functools.lru_cache(maxsize=None)
+def once_known(function: F) -> F:
+    """A cache of what is found. What is not found, or empty, may be registered later by some library."""
+    found: dict[tuple[Any, ...], Any] = {}
+
+    @functools.wraps(function)
+    def remembered(*args: Any) -> Any:
+        if args in found:
+            return found[args]
+        value = function(*args)
+        if value:
+            found[args] = value
+        return value
+
+    return cast(F, remembered)
+
+
+@once_known
 def _packet(qualified: str) -> torch._ops.OpOverloadPacket | None:
     namespace, _, name = qualified.rpartition(".")
     if not namespace or "." in namespace or not name.isidentifier():

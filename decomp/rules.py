@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-import functools
 import inspect
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from decomp.calls import Call
 from decomp.errors import RuleError, located, spelled
 from decomp.limitation import Limitation, first
 from decomp.needs import Needs, needs_of
-from decomp.ops import Op, op as op_of
+from decomp.ops import Op, once_known, op as op_of
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
 from decomp.target import Target
 
@@ -284,7 +283,7 @@ def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
     return needed and all(p.name in taken for p in params if p.required)
 
 
-@functools.lru_cache(maxsize=None)
+@once_known
 def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
     return {p.name: p for name, params in overloads(op) if name == overload for p in params}
 

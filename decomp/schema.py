@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp import _spellings as spellings
-from decomp.ops import Op
+from decomp.ops import Op, once_known
 
 Kind = str
 """What a value can be told to be: "tensor", "host" (a size, a number known at run time) or "unknown"."""
@@ -60,7 +60,7 @@ class BindingError(TypeError):
     """The arguments of a call fit no overload of its op."""
 
 
-@functools.lru_cache(maxsize=None)
+@once_known
 def overloads(op: Op) -> tuple[tuple[str, tuple[Parameter, ...]], ...]:
     """Name and parameters of each functional overload of `op`; the in-place ones where there is no other."""
     packet = op.packet
@@ -84,7 +84,7 @@ def parameters(overload: torch._ops.OpOverload) -> tuple[Parameter, ...]:
     return tuple(_parameter(a) for a in overload._schema.arguments if not a.is_out)
 
 
-@functools.lru_cache(maxsize=None)
+@once_known
 def names(op: Op) -> tuple[str, ...]:
     """Names of the arguments of all overloads, in order of first appearance."""
     ordered: dict[str, None] = {}

@@ -20,9 +20,10 @@ FAMILIES = (
     " differences histograms copies index_reduction data_dependent number_theory representation hashing strided"
     " uniqueness arithmetic comparison selection numbering bits casts creation shape slicing diagonals indexing"
     " scattering sorting reduction softmax normalization batch_norms linear triangular lu cholesky orthogonal"
-    " eigen singular matrix_functions covariance indefinite attention fused_attention quantization loss"
-    " loss_backward ctc linear_cross_entropy embedding convolution convolution_kernels pooling fractional_pooling"
-    " adaptive_pooling padding resampling grid recurrent random spectral short_time window_functions"
+    " eigen singular grouped_products matrix_functions covariance indefinite attention fused_attention quantization"
+    " loss loss_backward ctc linear_cross_entropy embedding convolution convolution_kernels pooling"
+    " fractional_pooling adaptive_pooling padding resampling grid recurrent random spectral short_time"
+    " window_functions"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.ops import known_names, resolve
+from decomp.ops import Op, known_names, resolve
 
 aten = torch.ops.aten
 
@@ -119,3 +119,22 @@ def test_a_module_instance_is_no_spelling():
 def test_names_are_public_and_sorted():
     assert "relu" in known_names()
     assert list(known_names()) == sorted(known_names())
+
+
+def test_a_rule_may_be_there_before_the_library_that_has_its_op():
+    rules = decomp.Rules()
+    rules.register(Op("late.scaled"))(lambda x, factor=2.0: x * factor)
+    assert Op("late.scaled").packet is None
+
+    @torch.library.custom_op("late::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return x * factor
+
+    class Late(nn.Module):
+        def forward(self, x):
+            return scaled(x, factor=3.0)
+
+    scaled.register_fake(lambda x, factor=2.0: torch.empty_like(x))
+    x = torch.ones(2)
+    lowered = decomp.lower(Late(), to=decomp.Target("chip", ("mul",)), rules=rules, args=(x,)).result
+    assert torch.equal(lowered(x), 3 * x)

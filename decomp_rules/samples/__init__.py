@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 import functools
+import importlib
 from typing import Any
 
 import torch
@@ -43,14 +44,27 @@ FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
     "torch.nn.functional.interpolate": lambda: (Sample(F.interpolate, (f(2, 3, 5, 4), [7, 9])),),
     "torch.nn.functional.grid_sample": lambda: (Sample(F.grid_sample, (f(2, 3, 5, 6), f(2, 3, 4, 2).tanh())),),
     "torch.nn.functional.gaussian_nll_loss": lambda: (Sample(F.gaussian_nll_loss, (f(5, 4), f(5, 4), p(5, 4))),),
+    "transformers.grouped_mm_fallback": lambda: _of_transformers("grouped_mm_fallback"),
+    "transformers.grouped_mm_fallback_backward": lambda: _of_transformers("grouped_mm_fallback_backward", f(8, 5)),
 }
-"""Sample calls of functions that are no ATen op."""
+"""Sample calls of functions and ops that are not in ATen."""
+
+
+def _of_transformers(name: str, *gradient: torch.Tensor) -> tuple[Sample, ...]:
+    """A call of an op on groups of rows that transformers registers; none where that is not installed."""
+    try:
+        importlib.import_module("transformers.integrations.moe")
+    except ImportError:
+        return ()
+    op = getattr(torch.ops.transformers, name)
+    return (Sample(op.default, (f(8, 6), f(3, 6, 5), torch.tensor([2, 2, 7]), *gradient)),)
 
 
 def calls_of(op: Any) -> tuple[Sample, ...]:
     """Sample calls of an op: those of `CALLS`; else, for a pointwise op, one guessed from the schema an overload."""
-    if not isinstance(op, torch._ops.OpOverloadPacket):
-        return _seeded(FUNCTIONS[op]) if op in FUNCTIONS else ()
+    text = op._qualified_op_name.replace("::", ".") if isinstance(op, torch._ops.OpOverloadPacket) else op
+    if text in FUNCTIONS or not isinstance(op, torch._ops.OpOverloadPacket):
+        return _seeded(FUNCTIONS[text]) if text in FUNCTIONS else ()
     namespace, _, name = op._qualified_op_name.partition("::")
     given = CALLS.get(name) if namespace in ("aten", "torch_nn") else None
     exact = "shape" if name in shapes.SHAPE else "own" if name in pointwise.OWN | kernels.OWN else "float64"

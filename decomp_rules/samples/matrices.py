@@ -37,6 +37,12 @@ CALLS: Calls = {
         for name in ("matmul", "linalg_matmul")
     },
     "bmm": lambda: ((f(2, 3, 4), f(2, 4, 5)),),
+    "_grouped_mm": lambda: (
+        (f(8, 16), f(3, 16, 8), torch.tensor([2, 2, 8], dtype=torch.int32)),
+        (f(3, 4, 16), f(16, 8), torch.tensor([2, 2, 8], dtype=torch.int32)),
+        (f(8, 16), f(16, 8), torch.tensor([4, 4, 16], dtype=torch.int32)),
+        (f(3, 4, 16), f(3, 16, 8)),
+    ),
     "mv": lambda: ((f(3, 4), f(4)),),
     **{name: (lambda: ((f(30), f(30)),)) for name in ("dot", "vdot", "inner")},
     "linalg_vecdot": lambda: ((f(3, 8), f(3, 8)), (f(3, 8), f(3, 8), {"dim": 0})),
