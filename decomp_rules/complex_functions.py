@@ -50,6 +50,11 @@ def product(size: Tensor, wave: Tensor) -> Tensor:
     return torch.where((nothing == 0) & (found != found), nothing, found)
 
 
+def still_nothing(part: Tensor, found: Tensor) -> Tensor:
+    """`found`, but `part` where that is 0 and `found` no number."""
+    return torch.where((part == 0) & (found != found), part, found)
+
+
 def infinite(bound: Tensor, found: Tensor) -> Tensor:
     """`found`, but ∞ where it is no number and `bound` is infinite, as C99 has it."""
     return torch.where((torch.abs(bound) == math.inf) & (found != found), math.inf, found)
@@ -140,8 +145,7 @@ def _spiral(re: Tensor, turn: Tensor, size: Tensor, factor: Tensor) -> Parts:
     still = (re == -math.inf) & ((torch.abs(turn) == math.inf) | (turn != turn))
     turn = torch.where(still, torch.copysign(constant(turn, 0), turn), turn)
     wave = torch.sin(turn)
-    rise = torch.where(wave == 0, wave, size * wave * factor)
-    return infinite(re, size * torch.cos(turn) * factor), rise
+    return infinite(re, size * torch.cos(turn) * factor), still_nothing(wave, size * wave * factor)
 
 
 @register(aten.expm1)

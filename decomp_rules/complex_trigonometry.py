@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex_functions import Parts, by_parts, hyperbolic, infinite, modulus, product
+from decomp_rules.complex_functions import Parts, by_parts, hyperbolic, infinite, modulus, product, still_nothing
 from decomp_rules.complex_numbers import parts
 from decomp_rules.operands import constant
 
@@ -73,7 +73,7 @@ def _sinh(re: Tensor, im: Tensor) -> Parts:
 def _cosh(re: Tensor, im: Tensor) -> Parts:
     sinh, cosh, factor = hyperbolic(re)
     wave = torch.sin(im)
-    wave = torch.where((re == 0) & (wave != wave), re, wave)
+    wave = still_nothing(re, wave)
     return infinite(re, cosh * torch.cos(im) * factor), product(sinh, wave) * factor
 
 
@@ -102,7 +102,7 @@ def _tanh(re: Tensor, im: Tensor) -> Parts:
     inverse = torch.reciprocal(c * c + s * s)
     level = torch.where(far, torch.sign(re) + 0 * wave, s * torch.sqrt(1 + s * s) * inverse)
     decay = torch.where(far, 4 * torch.exp(-2 * size), inverse)
-    return torch.where(re == 0, re, level), torch.where(wave == 0, wave, wave * c * decay)
+    return still_nothing(re, level), still_nothing(wave, wave * c * decay)
 
 
 # Inverses
@@ -131,7 +131,7 @@ def acos(re: Tensor, im: Tensor) -> Parts:
     (pr, pi), (qr, qi) = _root(1 - a, -b), _root(1 + a, b)
     turn = torch.where(far, torch.atan2(torch.abs(im), re), 2 * torch.atan2(pr, qr))
     rise = torch.where(far, torch.copysign(_far_log(re, im), -im), torch.asinh(qr * pi - qi * pr))
-    return torch.where(re == 0, math.pi / 2, turn), rise
+    return torch.where((re == 0) & (turn != turn), math.pi / 2, turn), rise
 
 
 @register(aten.acosh)
@@ -142,7 +142,8 @@ def acosh(re: Tensor, im: Tensor) -> Parts:
     (pr, pi), (qr, qi) = _root(a - 1, b), _root(a + 1, b)
     rise = torch.where(far, _far_log(re, im), torch.asinh(pr * qr + pi * qi))
     turn = torch.where(far, torch.atan2(im, re), 2 * torch.atan2(pi, qr))
-    return rise, torch.where(re == 0, torch.copysign(constant(im, math.pi / 2), im), turn)
+    lost = (re == 0) & (turn != turn)
+    return rise, torch.where(lost, torch.copysign(constant(im, math.pi / 2), im), turn)
 
 
 @register(aten.atanh)
@@ -166,7 +167,7 @@ def _asin(re: Tensor, im: Tensor) -> Parts:
     (pr, pi), (qr, qi) = _root(1 - a, -b), _root(1 + a, b)
     turn = torch.where(far, torch.atan2(re, torch.abs(im)), torch.atan2(a, pr * qr - pi * qi))
     rise = torch.where(far, torch.copysign(_far_log(re, im), im), torch.asinh(pr * qi - pi * qr))
-    return torch.where(re == 0, re, turn), rise
+    return still_nothing(re, turn), rise
 
 
 def _near(re: Tensor, im: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,4 +201,6 @@ def _atanh(re: Tensor, im: Tensor) -> Parts:
     level = torch.where(far, torch.where(endless, 0.0, torch.abs(inverse)), near)
     unknown = (im != im) | ((re != re) & ~endless)
     turn = torch.where(far, torch.where(unknown, math.nan, half_pi), turn)
-    return torch.where(re == 0, re, torch.copysign(level, re)), turn
+    # Where a is 0 the slope is 1 / (1 + b²), which |a| has not.
+    start = still_nothing(re, re * torch.where(far, 0.0, torch.reciprocal(1 + b * b)))
+    return torch.where(re == 0, start, torch.copysign(level, re)), turn
