@@ -51,7 +51,8 @@ _SERIES = tuple(
 _HALF = Decimal("0.5")
 
 Polynomial = Sequence[Decimal]
-Rows = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+Table = Sequence[Sequence[float]]
+Rows = Callable[[Tensor, Table], Sequence[Tensor]]
 """From the numbers of rows and a table to its columns there: `gathered` or `summed`."""
 
 
@@ -60,8 +61,7 @@ def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, T
     to add to the logarithm of it for what its rounding took, without gradient."""
     apart, centre = torch.abs(distance), torch.where(distance < 0, 0.5, 0.0).to(m.dtype)
     still, size = m.detach(), apart.detach()
-    table = torch.tensor(_table(m.dtype), dtype=m.dtype, device=m.device)
-    place, place_rest, first, *lower, value = rows(torch.trunc(still * 2), table)
+    place, place_rest, first, *lower, value = rows(torch.trunc(still * 2), _table(m.dtype))
     x, at = apart - centre, place - centre
     slope, value = value, value * x + lower.pop()
     for coefficient in reversed(lower):
@@ -79,20 +79,19 @@ def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, T
     return product, torch.where(near, repair, 0.0)
 
 
-def gathered(row: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+def gathered(row: Tensor, table: Table) -> Sequence[Tensor]:
     """The columns of the rows with these numbers."""
-    columns: tuple[Tensor, ...] = torch.unbind(torch.nn.functional.embedding(row.to(torch.int64), table), -1)
+    values = torch.tensor(table, dtype=row.dtype, device=row.device)
+    columns: Sequence[Tensor] = torch.unbind(torch.nn.functional.embedding(row.to(torch.int64), values), -1)
     return columns
 
 
-def summed(row: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+def summed(row: Tensor, table: Table) -> Sequence[Tensor]:
     """The same for targets that cannot look up: each is a sum of which all terms but one are 0. The rows come first, so
     that what is summed lies side by side."""
-    length, width = table.shape
-    there = along(ramp(row, length, dtype=row.dtype), 0, row.dim() + 1) == row
-    values = table.mT.view([width, length] + [1] * row.dim())
-    columns: tuple[Tensor, ...] = torch.unbind(torch.sum(torch.where(there, values, 0.0), [1]), 0)
-    return columns
+    there = along(ramp(row, len(table), dtype=row.dtype), 0, row.dim() + 1) == row
+    columns = torch.unbind(torch.tensor(table, dtype=row.dtype, device=row.device), 1)
+    return [torch.sum(torch.where(there, along(column, 0, row.dim() + 1), 0.0), [0]) for column in columns]
 
 
 def _excess_among_places(m: Tensor) -> Tensor:
@@ -102,7 +101,7 @@ def _excess_among_places(m: Tensor) -> Tensor:
 
 
 @functools.cache
-def _table(dtype: torch.dtype) -> list[list[float]]:
+def _table(dtype: torch.dtype) -> Table:
     """For m from each half to the next, by how far it is from the whole number: where 1/|Γ(−m)| is 1, in two parts, and
     the polynomial which times the distance is 1/|Γ(−m)|, in powers of the distance on the right of the whole number,
     and less 1/2 on the left, where it falls with the distance."""
