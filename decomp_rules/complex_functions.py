@@ -378,7 +378,7 @@ def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
     infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))
     of_nothing = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
     found = torch.where(nothing, of_nothing, found)
-    return torch.where(exponent == 0, 1.0, found)
+    return torch.where((a == 0) & (b == 0) & (nothing | (growth != growth)), 1.0, found)
 
 
 @register(aten.float_power)

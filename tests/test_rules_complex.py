@@ -231,6 +231,15 @@ def test_gradients_on_both_axes(name: str) -> None:
     torch.testing.assert_close(found[finite], expected[finite], rtol=1e-5, atol=1e-6)
 
 
+def test_the_gradient_of_a_power_by_an_exponent_of_nothing() -> None:
+    z, w = torch.tensor([0.5 + 1j, 2.0, 0.0]), torch.zeros(3, dtype=torch.complex64)
+    found, expected = (
+        torch.autograd.functional.jacobian(lambda w: torch.view_as_real(run(z, w)).sum(0), w)
+        for run in (lowered(torch.pow, "luminal", z, w), torch.pow)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_polar_coordinates() -> None:
     size, angle = torch.tensor([2.0, 0.0, INF]), torch.tensor([math.pi / 3, 1.0, 0.5])
     for target in TARGETS:
