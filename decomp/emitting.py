@@ -74,6 +74,20 @@ class Emitter:
         return self.node(kind, target.removesuffix("_dtype") if isinstance(target, str) else target, args, kwargs or {},
                          at=at, label=label)
 
+    def placed(self, name: str, base: fx.Node, value: fx.Node, dim: Any, *place: Any, at: fx.Node) -> fx.Node:
+        """`base` with `value`, of its dtype, in the place that the view `name` (select, slice) shows."""
+        if not _is_complex(base):
+            return self.call(f"{name}_scatter", (base, value, dim, *place), at=at)
+        # The scatters have no derivative for complex numbers (torch 2.13); for their parts they have.
+        parts = [self.call("view_as_real", (self._resolved(x, at),), at=at) for x in (base, value)]
+        new = self.call(f"{name}_scatter", (*parts, dim - 1 if dim < 0 else dim, *place), at=at)
+        return self.call("view_as_complex", (new,), at=at)
+
+    def _resolved(self, tensor: fx.Node, at: fx.Node) -> fx.Node:
+        value = metadata(tensor)
+        conjugate = isinstance(value, torch.Tensor) and value.is_conj()
+        return self.call("resolve_conj", (tensor,), at=at) if conjugate else tensor
+
     def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node,
              label: str = "") -> fx.Node:
         """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
@@ -137,6 +151,11 @@ class Emitter:
             if not node.users and not _has_effect(node):
                 self.origin.pop(node, None)
                 self.graph.erase_node(node)
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def own_memory(value: Any) -> Any:

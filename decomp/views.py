@@ -175,7 +175,7 @@ def _again(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
 
 
 def _selected(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    return emit.call("select_scatter", (base, value, view.arguments["dim"], view.arguments["index"]), at=at)
+    return emit.placed("select", base, value, view.arguments["dim"], view.arguments["index"], at=at)
 
 
 def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -185,7 +185,7 @@ def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
     if view.op == "hsplit" and isinstance(metadata(base), torch.Tensor):
         dim = min(1, metadata(base).dim() - 1)
     if view.op == "unbind":
-        return emit.call("select_scatter", (base, value, dim, i), at=at)
+        return emit.placed("select", base, value, dim, i, at=at)
     sizes = view.arguments.get("split_sizes")
     if isinstance(sizes, (list, tuple)):
         start, end = _total(emit, sizes[:i], at), _total(emit, sizes[: i + 1], at)
@@ -193,7 +193,7 @@ def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
         start, end = i * view.arguments["split_size"], (i + 1) * view.arguments["split_size"]
     else:
         start, end = _place_of_piece(view, dim, i, at)
-    return emit.call("slice_scatter", (base, value, dim, start, end, 1), at=at)
+    return emit.placed("slice", base, value, dim, start, end, 1, at=at)
 
 
 def _total(emit: Emitter, sizes: Any, at: fx.Node) -> Any:
@@ -215,7 +215,7 @@ def _place_of_piece(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, int
 
 def _sliced(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     bounds = (view.arguments[n] for n in ("dim", "start", "end", "step"))
-    return emit.call("slice_scatter", (base, value, *bounds), at=at)
+    return emit.placed("slice", base, value, *bounds, at=at)
 
 
 def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -228,7 +228,7 @@ def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
         end = emit.node("call_function", operator.add, (start, length), {}, at=at)
     elif start >= 0 or start + length < 0:
         end = start + length
-    return emit.call("slice_scatter", (base, value, dim, start, end, 1), at=at)
+    return emit.placed("slice", base, value, dim, start, end, 1, at=at)
 
 
 def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -294,7 +294,7 @@ def put_index(
         if name == "unsqueeze":
             value = emit.call("squeeze", (value, *arguments), at=at)
         else:
-            value = emit.call(f"{name}_scatter", (below, value, *arguments), at=at)
+            value = emit.placed(name, below, value, *arguments, at=at)
     return value
 
 

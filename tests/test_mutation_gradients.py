@@ -80,6 +80,18 @@ def test_a_write_that_autograd_does_not_see(program):
     check(program, weight())
 
 
+def parts_of_complex_numbers(w):
+    z = torch.complex(w, w.flip(1)) * (1 + 2j)
+    z[0] = z[1].conj() * 2
+    z[:, 1:] += 1j
+    z[..., -1].mul_(z[..., 0].clone())
+    return torch.view_as_real(z), z.conj()[1].real
+
+
+def test_parts_of_complex_numbers_are_written():
+    check(parts_of_complex_numbers, weight())
+
+
 class Clipped(nn.Module):
     """A weight that is kept within bounds, as the critic of a Wasserstein GAN is."""
 
