@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._pytree import tree_map
@@ -305,7 +305,10 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
         return parts.submodules[name]
     if name in parts.constants:
         tensor = parts.constants[name]
-        return nn.Buffer(tensor, persistent=False) if not isinstance(tensor, nn.Parameter) else tensor
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+        with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
+            return nn.Buffer(tensor, persistent=False)
     value: Any = root
     for part in name.split("."):
         value = getattr(value, part)

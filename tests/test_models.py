@@ -178,3 +178,33 @@ def test_torch_compile_runs_and_trains_on_the_target(name: str, target: str) -> 
         if parameter.grad is not None:
             assert got.grad is not None
             assert_near(got.grad, parameter.grad, ulps=256, scale=scale)
+
+
+class FourierLayer(nn.Module):
+    """The spectral convolution of a Fourier neural operator, which writes into a part of the spectrum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(3, 3, 5, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(x)
+        kept = torch.zeros_like(spectrum)
+        kept[..., :5] = torch.einsum("bim,iom->bom", spectrum[..., :5], self.weight)
+        return torch.fft.irfft(kept, n=x.shape[-1])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_spectral_convolution_trains(target: str, compiled: bool) -> None:
+    torch.compiler.reset()
+    model, x = FourierLayer(), torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1))
+    reference, to = copy.deepcopy(model), getattr(targets, target)
+    lowered = torch.compile(model, backend=decomp.backend(to=to)) if compiled else decomp.lower(
+        exported(model, (x,)), to=to).result.module()
+    out, wanted = lowered(x), reference(x)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    (grad,) = torch.autograd.grad(out.square().sum(), list(lowered.parameters()))
+    (own,) = torch.autograd.grad(wanted.square().sum(), list(reference.parameters()))
+    torch.testing.assert_close(grad, own, rtol=1e-4, atol=1e-4)
