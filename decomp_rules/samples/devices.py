@@ -211,7 +211,9 @@ def _attended(
     q: Tensor, k: Tensor, v: Tensor, bias: Any = None, causal: bool = False, scale: Any = None
 ) -> tuple[Tensor, Tensor]:
     scores = _scores(q, k, bias, causal, scale)
-    return (scores.softmax(-1) @ _at_least_float32(v)).to(q.dtype), scores.logsumexp(-1)
+    none = (scores == -math.inf).all(-1, keepdim=True)
+    weights, lse = scores.softmax(-1).masked_fill(none, 0), scores.logsumexp(-1).masked_fill(none.squeeze(-1), 0)
+    return (weights @ _at_least_float32(v)).to(q.dtype), lse
 
 
 def _state(dtype: torch.dtype = torch.int64, *shape: int) -> Tensor:

@@ -306,7 +306,7 @@ def _unless_overflowing(call: Sample, found: Results) -> Results:
 
 
 def _far_from_overflow(call: Sample, found: Results) -> Results:
-    """Infinity for all solutions of finite systems that overflow, or nearly do: on the way there, terms may."""
+    """Infinity for all results of finite numbers that overflow, or nearly do: on the way there, terms may."""
     if not all(bool(t.isfinite().all()) for t in call.tensors):
         return found
     return [torch.where(_almost_infinite(t), float("inf"), t) for t in found]
@@ -388,7 +388,7 @@ LEEWAYS: Mapping[str, Leeway] = {
     "linalg_eigvalsh": Leeway(lambda call, found: found, _of_distinct_values),
     **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
     "linalg_pinv": Leeway(_of_finite_matrices, _of_full_rank),
-    **{name: Leeway(_far_from_overflow) for name in ("cholesky_solve", "_cholesky_solve_helper")},
+    **{name: Leeway(_far_from_overflow) for name in ("cholesky_solve", "_cholesky_solve_helper", "_grouped_mm")},
     "linalg_ldl_solve": Leeway(_of_normal_factors),
     **{name: Leeway(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
     **{
