@@ -25,11 +25,10 @@ def attention_by_softmax(
     """softmax(q kᵀ · scale + mask) v; a row whose scores are all −∞, masked or not, gives 0. Its error is the flash
     kernel's."""
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    scored, seen = opened(scored)
-    weights = torch.softmax(scored, -1)
+    weights = weights_of(*opened(scored))
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p, True)
-    return cast(zero_unless(seen, torch.matmul(weights, values)), query.dtype)
+    return cast(torch.matmul(weights, values), query.dtype)
 
 
 @register(aten.scaled_dot_product_attention)
@@ -62,8 +61,7 @@ def _scaled_dot_product_attention_math(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         return decline("only masks that are added")
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    scored, seen = opened(scored)
-    weights = zero_unless(seen, torch.softmax(scored, -1))
+    weights = weights_of(*opened(scored))
     return cast(torch.matmul(weights, values), query.dtype), cast(weights, query.dtype)
 
 
@@ -204,7 +202,7 @@ def attended(
     """softmax(q kᵀ · scale + mask) v in the dtype of the query, and log Σ exp of the scores, 0 for an empty row."""
     q, k, v = wide(query), wide(key), wide(value)
     scored, seen = opened(kernel_scores(q, k, scale, bias_of(attn_mask, is_causal, q, k), is_causal))
-    out = cast(zero_unless(seen, torch.matmul(torch.softmax(scored, -1), v)), query.dtype)
+    out = cast(torch.matmul(weights_of(scored, seen), v), query.dtype)
     total = torch.logsumexp(scored, [-1])
     return out, total if seen is None else zero_unless(seen.squeeze(-1), total)
 
@@ -232,6 +230,11 @@ def opened(scored: Tensor) -> tuple[Tensor, Tensor | None]:
         return scored, None
     seen = torch.amax(scored.detach(), [-1], True) != -math.inf
     return torch.where(seen, scored, 0), seen
+
+
+def weights_of(scored: Tensor, seen: Tensor | None) -> Tensor:
+    """The softmax of scores that were `opened`, 0 in rows that see nothing: a NaN among the values shows there too."""
+    return zero_unless(seen, torch.softmax(scored, -1))
 
 
 def zero_unless(seen: Tensor | None, rows: Tensor) -> Tensor:

@@ -63,6 +63,9 @@ def test_a_row_of_scores_that_are_all_minus_infinity_is_zero_and_has_no_gradient
     assert torch.allclose(out, own, rtol=1e-14, atol=1e-15) and not out[0, 0, 0].any()
     (grad,) = torch.autograd.grad(out.sum(), q)
     assert torch.isfinite(grad).all() and not grad[0, 0, 0].any()
+    v[0, 0, 1, 3] = math.inf  # 0 · ∞, as in PyTorch
+    own = F.scaled_dot_product_attention(q, k, v, **options)
+    assert torch.equal(torch.isnan(rule(q, k, v, **options)), torch.isnan(own)) and torch.isnan(own[0, 0, 0, 3])
 
 
 def test_a_row_masked_throughout_is_zero_and_has_no_gradient() -> None:
