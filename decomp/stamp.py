@@ -22,6 +22,7 @@ class TensorSpec:
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
+    """From the first element of what shares the storage."""
     dtype: torch.dtype
     device: torch.device
     base: int | None
@@ -70,7 +71,7 @@ class Stamp:
 def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""
     index: dict[fx.Node, int] = {}
-    storages: dict[int, int] = {}
+    storages: dict[int, tuple[int, Any]] = {}
     entries: list[Entry] = []
     suffixes: dict[str, int] = {}
     output: Any = None
@@ -80,7 +81,8 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
             continue
         i = index[node] = len(index)
         value = node.meta.get("val")
-        spec = _spec(value, i, storages)
+        # A constant stands for itself: one that several expansions share must not depend on another one's storage.
+        spec = _spec(value, i, storages if node.op != "get_attr" else {})
         if node.op != "placeholder":
             arguments = _compiled((node.args, node.kwargs), index)
             entries.append(Entry(node.op, node.target, arguments, _suffix(node, suffixes), node.meta["chain"], spec))
@@ -92,17 +94,17 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     return Stamp(graph, tuple(entries), _compiled(output, index), result, constants)
 
 
-def _spec(value: Any, index: int, storages: dict[int, int]) -> Any:
+def _spec(value: Any, index: int, storages: dict[int, tuple[int, Any]]) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_spec(item, -1, storages) for item in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
     storage = value.untyped_storage()._cdata
-    base = storages.get(storage)
-    if base is None and index >= 0:
-        storages[storage] = index
     offset = value.storage_offset()
-    return TensorSpec(tuple(value.shape), value.stride(), offset, value.dtype, value.device, base)
+    base, first = storages.get(storage, (None, offset))
+    if base is None and index >= 0:
+        storages[storage] = index, offset
+    return TensorSpec(tuple(value.shape), value.stride(), offset - first, value.dtype, value.device, base)
 
 
 _ILLEGAL = re.compile(r"\W")

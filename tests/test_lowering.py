@@ -255,3 +255,17 @@ def test_modules_without_a_matching_rule_stay_calls_of_modules() -> None:
     assert [node.target for node in result.graph.nodes if node.op == "call_module"] == ["0"]
     assert result.get_submodule("0") is model[0]
     torch.testing.assert_close(result(X), model(X))
+
+
+def test_constants_of_a_rule_may_be_parts_of_one_table() -> None:
+    rules = decomp.Rules()
+
+    @rules.register("sigmoid")
+    def straight(x: torch.Tensor) -> torch.Tensor:
+        slope, start = torch.unbind(torch.arange(8.0).reshape(4, 2), 1)
+        return x * slope + start
+
+    rules.register("silu")(lambda x: x * torch.sigmoid(x))
+    x = torch.ones(4)
+    lowered = decomp.lower(nn.SiLU(), to=decomp.Target("chip", ("mul", "add")), rules=rules, args=(x,)).result
+    assert torch.equal(lowered(x), torch.arange(8.0).reshape(4, 2).sum(1))
