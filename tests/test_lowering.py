@@ -259,12 +259,8 @@ def test_modules_without_a_matching_rule_stay_calls_of_modules() -> None:
 
 def test_constants_of_a_rule_may_be_parts_of_one_table() -> None:
     rules, table = decomp.Rules(), torch.arange(8.0).reshape(4, 2)
-
-    @rules.register("sigmoid")
-    def straight(x: torch.Tensor) -> torch.Tensor:
-        slope, start = torch.unbind(table, 1)
-        return x * slope + start
-
+    slope, start = torch.unbind(table, 1)
+    rules.register("sigmoid")(lambda x: x * slope + start)
     rules.register("silu")(lambda x: x * torch.sigmoid(x))
     x = torch.ones(4)
     lowered = decomp.lower(nn.SiLU(), to=decomp.Target("chip", ("mul", "add")), rules=rules, args=(x,)).result
