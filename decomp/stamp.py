@@ -22,7 +22,6 @@ class TensorSpec:
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
-    """From the first element of what shares the storage."""
     dtype: torch.dtype
     device: torch.device
     base: int | None
@@ -71,7 +70,7 @@ class Stamp:
 def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""
     index: dict[fx.Node, int] = {}
-    storages: dict[int, tuple[int, Any]] = {}
+    storages: dict[int, int] = {}
     entries: list[Entry] = []
     suffixes: dict[str, int] = {}
     output: Any = None
@@ -94,17 +93,17 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     return Stamp(graph, tuple(entries), _compiled(output, index), result, constants)
 
 
-def _spec(value: Any, index: int, storages: dict[int, tuple[int, Any]]) -> Any:
+def _spec(value: Any, index: int, storages: dict[int, int]) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_spec(item, -1, storages) for item in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
     storage = value.untyped_storage()._cdata
-    offset = value.storage_offset()
-    base, first = storages.get(storage, (None, offset))
+    base = storages.get(storage)
     if base is None and index >= 0:
-        storages[storage] = index, offset
-    return TensorSpec(tuple(value.shape), value.stride(), offset - first, value.dtype, value.device, base)
+        storages[storage] = index
+    offset = value.storage_offset()
+    return TensorSpec(tuple(value.shape), value.stride(), offset, value.dtype, value.device, base)
 
 
 _ILLEGAL = re.compile(r"\W")
