@@ -274,12 +274,14 @@ class Pipeline:
                 submodules[str(node.target)] = lowered[id(body)]
         writes = _writes(unit, piece.retraced)
         piece.writes = tuple(write.value for write in writes)
-        if unit.name or program.exported is None:
-            signed = []
-        else:
+        has_signature = program.exported is not None and not unit.name
+        signed: list[Write] = []
+        kept: list[Write] = []
+        for write in writes:
             # A signature has no word for a write that autograd is not to see: it stays in the graph.
-            signed = [write for write in writes if not (write.untracked and write.differentiable)]
-        _append(piece.retraced, [write for write in writes if write not in signed])
+            hidden = write.untracked and write.differentiable
+            (signed if has_signature and not hidden else kept).append(write)
+        _append(piece.retraced, kept)
         return Parts(
             piece.retraced.graph,
             piece.retraced.constants,
