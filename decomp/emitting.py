@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from decomp.aliases import spelling_of
 from decomp.appending import copied
 from decomp.calls import metadata, nodes_in
+from decomp.layouts import dense_order, same_layout
 
 aten = torch.ops.aten
 
@@ -38,6 +39,8 @@ class Emitter:
         self.origin: dict[fx.Node, fx.Node] = {}
         self.emitted: set[fx.Node] = set()
         """Nodes that are not copies."""
+        self.recorded: dict[fx.Node, Any] = {}
+        """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
         self.is_aten = is_aten(source)
         self.key, self.mode = _metadata_of(source)
         self._taken = {node.name for node in source.nodes}
@@ -47,6 +50,9 @@ class Emitter:
         """Copy `node`, with its name and metadata."""
         new = copied(self.graph, node, value_of)
         self.origin[new] = node
+        if self.mode is not None:
+            for given in node.all_input_nodes:
+                self._compare(value_of(given), metadata(given))
         return new
 
     def like(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
@@ -55,7 +61,19 @@ class Emitter:
         new.meta = dict(node.meta)
         if self.key is not None and self.key in new.meta:
             new.meta[self.key] = self.fresh(new.meta[self.key])
+            value = metadata(node)
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided and dense_order(value) is None:
+                # Memory of its own has no gaps: the value lies otherwise than the view that was written.
+                new.meta[self.key] = self.computed(op, target, args, kwargs)
+                self._compare(new, value)
         return self._made(new, node)
+
+    def _compare(self, new: fx.Node, recorded: Any) -> None:
+        """Note where a node lies otherwise than what was recorded for those that use it."""
+        value = metadata(new)
+        if isinstance(value, torch.Tensor) and isinstance(recorded, torch.Tensor) and value is not recorded:
+            if not same_layout(value, recorded):
+                self.recorded.setdefault(new, recorded)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node,
              label: str = "") -> fx.Node:

@@ -16,6 +16,7 @@ from decomp.binding import Bound
 from decomp.calls import kind_of, metadata
 from decomp.effects import Effects, EffectTable
 from decomp.errors import MetadataMissing, RuleError
+from decomp.layouts import dense_order, inverse, same_strides
 from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
@@ -257,9 +258,7 @@ def _said(value: Any) -> str:
 
 def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expected: torch.Tensor) -> fx.Node:
     """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
-    if value.layout is not torch.strided or expected.layout is not torch.strided:
-        return node
-    if any(map(is_data, expected.shape)) or _layout(value) == _layout(expected):
+    if same_strides(value, expected):
         return node
     order = dense_order(expected)
     if order is None:
@@ -273,45 +272,7 @@ def _laid_out(x: torch.Tensor, order: list[int]) -> torch.Tensor:
     """A copy of `x` whose dimensions lie in memory in `order`, the slowest first."""
     if order == sorted(order):
         return x.clone(memory_format=torch.contiguous_format)
-    inverse = [order.index(i) for i in range(len(order))]
-    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
-
-
-def _layout(value: torch.Tensor) -> tuple[Any, ...] | None:
-    """The strides that matter: those of dimensions longer than one."""
-    if any(isinstance(s, int) and s == 0 for s in value.shape):
-        return None
-    pairs = zip(value.shape, value.stride())
-    return tuple(_expr(stride) if not _is_one(size) else None for size, stride in pairs)
-
-
-def _is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
-
-
-def _expr(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
-
-
-def dense_order(value: torch.Tensor) -> list[int] | None:
-    """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
-    hints = [_hint(stride) for stride in value.stride()]
-    if None in hints:
-        return list(range(value.dim())) if value.is_contiguous() else None
-    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
-    ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
-    span: Any = 1
-    for d in reversed(ordered):
-        if _expr(value.stride(d)) != _expr(span):
-            return None
-        span = span * value.shape[d]
-    ones = [d for d in range(value.dim()) if d not in dims]
-    return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
-
-
-def _hint(size: Any) -> int | None:
-    """The size that a symbolic one had when the program was captured."""
-    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
+    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse(order))
 
 
 def _matters(effects: Effects) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class Functional:
     """Inputs and buffers to be written back, once each, in order of the first write."""
     submodules: dict[str, fx.GraphModule]
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
+    recorded: Mapping[fx.Node, Any] = field(default_factory=dict)
+    """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
 
 
 SAVES_NOTHING = frozenset(

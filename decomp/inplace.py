@@ -14,6 +14,7 @@ from decomp.aliases import hint, inplace_position, is_basic_index, refusal
 from decomp.calls import metadata, nodes_in
 from decomp.emitting import Emitter
 from decomp.functional import can_require_grad
+from decomp.layouts import inverse
 from decomp.views import put_index, split_at_ellipsis
 
 aten = torch.ops.aten
@@ -241,11 +242,7 @@ def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) 
         return emit.like(node, *_copy(emit, source, to))
     order = sorted(range(to.dim()), key=lambda dim: (hint(to.stride(dim)), hint(to.shape[dim])), reverse=True)
     turned = emit.call("permute", (source, order), at=node)
-    return _like(emit, node, "permute", (emit.node(*_copy(emit, turned, to), at=node), _inverse(order)), {})
-
-
-def _inverse(order: list[int]) -> list[int]:
-    return [order.index(dim) for dim in range(len(order))]
+    return _like(emit, node, "permute", (emit.node(*_copy(emit, turned, to), at=node), inverse(order)), {})
 
 
 def _expansion(emit: Emitter, source: fx.Node, like: fx.Node, node: fx.Node) -> tuple[str, Any, Any, Any]:

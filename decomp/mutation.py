@@ -100,7 +100,7 @@ class _Walk:
         self._sweep(writes)
         writes = tuple(self._without_copies(writes))
         self.emit.graph.lint()
-        return Functional(self.emit.graph, self.emit.origin, writes, self.submodules)
+        return Functional(self.emit.graph, self.emit.origin, writes, self.submodules, self.emit.recorded)
 
     # What nodes denote.
 

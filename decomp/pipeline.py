@@ -16,7 +16,7 @@ from torch import fx, nn
 from decomp import autocast, frontends
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
-from decomp.errors import Blocker, NotLowered
+from decomp.errors import Blocker, NotLowered, spelled
 from decomp.frontends import Parts, Program
 from decomp.inlining import inlined, traced_forward
 from decomp.input_checks import check_inputs
@@ -25,6 +25,7 @@ from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
+from decomp.relaying import Relaying
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Declined, Rules
 from decomp.target import Everything, Target
@@ -74,6 +75,17 @@ class _Unit:
     """The autocast under which the program runs this graph."""
     explicit: dict[str, fx.GraphModule] = field(default_factory=dict)
     """Bodies whose casts were written out, by attribute name."""
+
+    def take(self, way: Relaying) -> None:
+        """Go on with the graph that has true metadata."""
+        if way.emit is None:
+            return
+        before = self.functional or Functional(self.graph, {}, (), {})
+        origin = {new: before.origin.get(old, old) for new, old in way.emit.origin.items()}
+        writes = tuple(replace(write, value=way.current(write.value)) for write in before.writes)
+        self.functional = Functional(way.graph, origin, writes, before.submodules)
+        self.decisions = {way.current(node): decision for node, decision in self.decisions.items()}
+        self.graph = way.graph
 
 
 class Pipeline:
@@ -172,17 +184,23 @@ class Pipeline:
         unit = _Unit(name, graph, root, functional, {}, policy)
         self.units.append(unit)
         assert self.planner is not None
+        way = Relaying(graph, functional.recorded if functional is not None else None)
         depth = 0
-        for node in graph.nodes:
-            depth += autocast.marker(node)
-            if depth and node.op.startswith("call") and not autocast.marker(node):
-                unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
-            elif node.op == "get_attr":
-                self._plan_body(node, unit)
-            elif node.op == "call_module":
-                unit.decisions[node] = self._module(root, node)
-            elif node.op in ("call_function", "call_method"):
-                unit.decisions[node] = self.planner.decide(node)
+        for source in graph.nodes:
+            for node in way.entered(source) if source.op != "output" else way.left():
+                depth += autocast.marker(node)
+                if depth and node.op.startswith("call") and not autocast.marker(node):
+                    unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
+                elif node.op == "get_attr":
+                    self._plan_body(node, unit)
+                elif node.op == "call_module":
+                    unit.decisions[node] = self._module(root, node)
+                elif node in way.lost:
+                    unit.decisions[node] = Blocked(spelled(node.target), ((spelled(node.target), way.lost[node]),))
+                elif node.op in ("call_function", "call_method"):
+                    unit.decisions[node] = self.planner.decide(node)
+                    self.planner.relay(way, node, unit.decisions[node])
+        unit.take(way)
 
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
         if not mutates(graph, root):

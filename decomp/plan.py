@@ -4,7 +4,7 @@ Decisions are made once a signature; which of the alternatives is taken is decid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expa
 from decomp.needs import lacking
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
+from decomp.relaying import Relaying, results_elsewhere
 from decomp.retrace import flatten
 from decomp.rules import Declined, Rule, Rules
 from decomp.signature import Key, Signatures
@@ -41,6 +42,8 @@ class Derived:
     stamp: Stamp
     passed_over: Tried = ()
     """Alternatives that were asked before, with the reason of each."""
+    results: Any = None
+    """The metadata of what the expansion gives, where any of it lies in memory otherwise than what the call gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +246,13 @@ class Planner:
                 limitation = limitation or reached.limitation
                 telling = reached.reason if reached.meant else telling
             elif self.cost is None:
-                return Derived(rule, reached, tuple(tried))
+                return _derived(rule, reached, tuple(tried), node)
             else:
                 reaching.append((self._price(reached), rule, reached))
         if reaching:
             least, rule, stamp = min(reaching, key=lambda way: way[0])
             dearer = [(str(r), f"costs {price:g}, not {least:g}") for price, r, _ in reaching if r is not rule]
-            return Derived(rule, stamp, (*tried, *dearer))
+            return _derived(rule, stamp, (*tried, *dearer), node)
         blocked = Blocked(str(call.op), tuple(tried), why or None, limitation, telling)
         if self.rules.composites and not self.everywhere:
             return self._composite(node, key, slots, memory, blocked)
@@ -265,7 +268,7 @@ class Planner:
         expansion = self._expansion(rule, call, node, key, slots, memory)
         if isinstance(expansion, Declined):
             return Obstacle(expansion.reason, meant=expansion.meant)
-        return self._reached(expansion, key, call.op, index)
+        return self._reached(expansion, key, call.op, index, metadata(node))
 
     def _price(self, stamp: Stamp) -> float:
         """What the calls of a flat expansion cost."""
@@ -282,9 +285,9 @@ class Planner:
         if isinstance(expansion, Declined):
             return blocked if expansion is NO_COMPOSITE else blocked.after(COMPOSITE, expansion.reason)
         self.runs += 1
-        reached = self._reached(expansion, key, Op(blocked.op), _COMPOSITE)
+        reached = self._reached(expansion, key, Op(blocked.op), _COMPOSITE, metadata(node))
         if isinstance(reached, Stamp):
-            return Derived(expansion.rule, reached, blocked.tried)
+            return _derived(expansion.rule, reached, blocked.tried, node)
         return blocked.after(COMPOSITE, reached.reason, reached.limitation)
 
     def _mode(self, slots: list[fx.Node], memory: Memory) -> FakeTensorMode | None:
@@ -311,23 +314,34 @@ class Planner:
         """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""
         return "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
 
-    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int) -> Stamp | Obstacle:
+    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int, expected: Any) -> Stamp | Obstacle:
         """The expansion lowered in turn, flat; or why it does not reach the target."""
         if len(self._path) > 60:
             return Obstacle("leads into a recursion deeper than 60 rules")
         self._path.append((key, op, index))
         try:
-            decisions: dict[fx.Node, Derived] = {}
-            for node in expansion.graph.nodes:
-                decision = self._inner(node, op, index)
-                if isinstance(decision, Blocked):
-                    return _obstacle(decision, op)
-                if isinstance(decision, Derived):
-                    decisions[node] = decision
+            way = Relaying(expansion.graph)
+            decisions: dict[fx.Node, Decision] = {}
+            for source in expansion.graph.nodes:
+                for node in way.entered(source) if source.op != "output" else way.left(expected):
+                    if node in way.lost:
+                        return Obstacle(f"emits {node.target}, which {way.lost[node]}")
+                    decision = decisions[node] = self._inner(node, op, index)
+                    if isinstance(decision, Blocked):
+                        return _obstacle(decision, op)
+                    self.relay(way, node, decision)
+            derived = {way.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
             with without_guards(self.mode):
-                return flatten(expansion, decisions)
+                return flatten(replace(expansion, graph=way.graph), derived)
         finally:
             self._path.pop()
+
+    def relay(self, way: Relaying, node: fx.Node, decision: Decision) -> None:
+        """Where what stands for `node` lies in memory otherwise than its result, let what follows on its way know."""
+        if isinstance(decision, Derived) and decision.results is not None:
+            with without_guards(self.mode):
+                way.replaced(node, decision.results)
+            self.memory.signatures.forget(way.current(node))
 
     def _inner(self, node: fx.Node, op: Op, index: int) -> Decision:
         """What becomes of a call that a rule for `op` made."""
@@ -355,6 +369,10 @@ class Planner:
         self._floor = min(self._floor, depth)
         circle = " → ".join([*(str(op) for _, op, _ in self._path[depth:]), str(call.op)])
         return Blocked(str(call.op), ((str(call.op), f"leads back to itself: {circle}"),))
+
+
+def _derived(rule: Rule | Composite, stamp: Stamp, passed_over: Tried, node: fx.Node) -> Derived:
+    return Derived(rule, stamp, passed_over, results_elsewhere(stamp.graph, metadata(node)))
 
 
 def _obstacle(blocked: Blocked, op: Op) -> Obstacle:

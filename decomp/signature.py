@@ -26,6 +26,10 @@ class Signatures:
         """Let go of the nodes of a program that is done."""
         self._of_node = {}
 
+    def forget(self, node: fx.Node) -> None:
+        """Let go of a node whose metadata has changed."""
+        self._of_node.pop(node, None)
+
     def of(self, node: fx.Node) -> tuple[Key, list[fx.Node], bool]:
         """The signature of a call, the distinct nodes among its arguments in order, and whether it is symbolic."""
         slots: dict[fx.Node, int] = {}

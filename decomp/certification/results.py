@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from decomp.agreement import described
-from decomp.expansion import dense_order
+from decomp.layouts import dense_order
 from decomp.rules import Declined
 
 

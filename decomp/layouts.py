@@ -1,0 +1,87 @@
+"""Layouts: how tensors lie in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from decomp.signature import is_data
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have equal strides of all dimensions longer than one. What is not strided, is
+    empty, or has a size that data decide, lies like anything."""
+    if a.layout is not torch.strided or b.layout is not torch.strided or any(map(is_data, b.shape)):
+        return True
+    if _is_empty(a) or _is_empty(b):
+        return _is_empty(a) and _is_empty(b)
+    return _strides(a) == _strides(b)
+
+
+def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether kernels see no difference in how two tensors of one shape lie: equal strides, but for dimensions of one
+    element, and the same memory format, which depends on those too."""
+    if not same_strides(a, b):
+        return False
+    if a.layout is not torch.strided or a.dim() not in (4, 5) or a.stride() == b.stride():
+        return True
+    return _is_channels_last(a) == _is_channels_last(b)
+
+
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
+    hints = [_hint(stride) for stride in value.stride()]
+    if None in hints:
+        return list(range(value.dim())) if value.is_contiguous() else None
+    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
+    ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
+    span: Any = 1
+    for d in reversed(ordered):
+        if _expr(value.stride(d)) != _expr(span):
+            return None
+        span = span * value.shape[d]
+    ones = [d for d in range(value.dim()) if d not in dims]
+    return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
+
+
+def inverse(order: list[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+def _is_empty(value: torch.Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in value.shape)
+
+
+def _strides(value: torch.Tensor) -> list[Any]:
+    """The strides that matter: those of dimensions longer than one."""
+    return [None if _is_one(size) else _expr(stride) for size, stride in zip(value.shape, value.stride())]
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    """What kernels ask of images and volumes, strides of dimensions of one element included (`is_channels_last_strides`
+    in c10/core/MemoryFormat.h)."""
+    sizes, strides = [_hint(size) for size in value.shape], [_hint(stride) for stride in value.stride()]
+    if None in sizes or None in strides or strides[1] == 0:
+        return False
+    least = 0
+    for d in (1, *range(value.dim() - 1, 1, -1), 0):
+        size, stride = sizes[d] or 0, strides[d] or 0
+        if size == 0 or stride < least or d == 0 and least == strides[1]:
+            return False
+        least = stride * size
+    return True
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _hint(size: Any) -> int | None:
+    """The size that a symbolic one had when the program was captured."""
+    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
