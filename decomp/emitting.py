@@ -3,14 +3,14 @@ that no node of the source has, and with a record of what each node stands for."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-import contextlib
+from collections.abc import Callable, Iterable
 import copy
 import operator
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -18,6 +18,7 @@ from decomp.aliases import spelling_of
 from decomp.appending import copied
 from decomp.calls import metadata, nodes_in
 from decomp.layouts import dense_order, same_layout
+from decomp.recording import without_guards
 
 aten = torch.ops.aten
 
@@ -144,7 +145,7 @@ class Emitter:
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         function = getattr(args[0], target) if op == "call_method" else target
-        with self.mode, torch.no_grad(), _no_guards(self.mode):
+        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
             return function(*(args[1:] if op == "call_method" else args), **kwargs)
 
     def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
@@ -180,16 +181,8 @@ def own_memory(value: Any) -> Any:
     """A fake tensor like `value` on memory of its own; anything else as it is."""
     if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return value
-    with value.fake_mode, _no_guards(value.fake_mode):
+    with value.fake_mode, without_guards(value.fake_mode):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-
-
-@contextlib.contextmanager
-def _no_guards(mode: FakeTensorMode) -> Iterator[None]:
-    """The shape environment belongs to the source program, which is not to be changed."""
-    env = mode.shape_env
-    with env.suppress_guards() if env is not None else contextlib.nullcontext():
-        yield
 
 
 def is_aten(graph: fx.Graph) -> bool:

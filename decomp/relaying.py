@@ -57,24 +57,16 @@ class Relaying:
     def entered(self, node: fx.Node) -> list[fx.Node]:
         """The nodes to be decided upon for `node`, which comes next in the source: calls that copy its arguments, where
         it needs them in another layout, and at the end the node itself."""
-        emit = self.emit
-        if emit is None:
+        if self.emit is None:
             return [node]
         moved = [n for n in node.all_input_nodes if self.copies[n] in self._recorded]
         if not moved or not self._can_be_run(node):
             return [self._copied(node, self.copies)]
         stands = {n: self.copies[n] for n in node.all_input_nodes}
-        before: list[fx.Node] = []
         if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
-            orders = {n: dense_order(self._recorded[stands[n]]) for n in moved}
-            before += self._in_order(stands, {n: order for n, order in orders.items() if order is not None}, node)
-            new = self._copied(node, stands)
-            if None in orders.values() and not isinstance(node.target, torch._ops.HigherOrderOperator):
-                self.lost[new] = _LOST
-            return [*before, new]
-        try:
-            value = self._run(node, stands)
-        except Exception:
+            return self._as_recorded(node, moved, stands)
+        value, before = self._run(node, stands), []
+        if value is None:
             tensors = [n for n in moved if isinstance(metadata(n), torch.Tensor)]
             before = self._in_order(stands, {n: list(range(metadata(n).dim())) for n in tensors}, node)
             value = self._run(node, stands)
@@ -118,15 +110,28 @@ class Relaying:
             self._recorded[new] = self._given[node]
         return new
 
+    def _as_recorded(self, node: fx.Node, moved: list[fx.Node], stands: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+        """A call that goes by memory, or whose body was recorded for it, on copies that lie as recorded."""
+        orders = {n: dense_order(self._recorded[stands[n]]) for n in moved}
+        before = self._in_order(stands, {n: order for n, order in orders.items() if order is not None}, node)
+        new = self._copied(node, stands)
+        if None in orders.values() and not isinstance(node.target, torch._ops.HigherOrderOperator):
+            self.lost[new] = _LOST
+        return [*before, new]
+
     def _can_be_run(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method") or is_host(node):
             return False
         return not any(is_data(size) for value in _tensors(metadata(node)) for size in value.shape)
 
     def _run(self, node: fx.Node, stands: Mapping[fx.Node, fx.Node]) -> Any:
+        """What a call gives on the metadata of `stands`; None if it cannot be made on it."""
         assert self.emit is not None
         args, kwargs = fx.map_arg((node.args, node.kwargs), stands.__getitem__)
-        return self.emit.computed(node.op, node.target, args, kwargs)
+        try:
+            return self.emit.computed(node.op, node.target, args, kwargs)
+        except Exception:
+            return None
 
     def _renew(self, node: fx.Node, value: Any) -> None:
         """Give a node of the copy its true metadata, where it is another."""

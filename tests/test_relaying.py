@@ -1,5 +1,6 @@
 """Layouts that differ from the recorded ones: metadata stays true, and what was recorded for the old layout works."""
 
+from models import build
 import pytest
 import torch
 from torch import fx, nn
@@ -130,6 +131,15 @@ def test_slices_may_become_copies(function):
     Held(lowered.result.graph_module).run(x)
     after = [n.meta["val"].stride() for n in program.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     assert strides == after, "the program that came in is not touched"
+
+
+def test_what_follows_is_recorded_anew_at_any_size():
+    model, (x,) = build("unet")
+    images = torch.cat([x, x])
+    program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+    lowered = decomp.lower(program, to=targets.luminal).result.module()
+    for given in (images, torch.cat([images, x])):
+        torch.testing.assert_close(lowered(given), model(given), rtol=1e-4, atol=1e-5)
 
 
 def test_memory_with_gaps_that_is_gone_is_said():
