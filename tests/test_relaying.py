@@ -1,10 +1,12 @@
 """Layouts that differ from the recorded ones: metadata stays true, and what was recorded for the old layout works."""
 
 from models import build
+from opinfo_cases import cases
 import pytest
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 import decomp
 from decomp.layouts import dense_order, same_layout, same_strides
@@ -140,6 +142,28 @@ def test_what_follows_is_recorded_anew_at_any_size():
     lowered = decomp.lower(program, to=targets.luminal).result.module()
     for given in (images, torch.cat([images, x])):
         torch.testing.assert_close(lowered(given), model(given), rtol=1e-4, atol=1e-5)
+
+
+def transposed(tensor):
+    """The same numbers, the last two dimensions in the other order in memory."""
+    if tensor.dim() < 2 or tensor.layout is not torch.strided:
+        return tensor
+    return tensor.detach().transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+SAMPLED = [case for case in cases((torch.float32,)) if case.capture == "function" and not case.random][::29]
+
+
+@pytest.mark.parametrize("case", SAMPLED, ids=str)
+def test_metadata_of_operators_is_true_for_turned_inputs(case):
+    for program in list(case.programs(2)):
+        args, kwargs = program.arguments(tuple(map(transposed, program.inputs)))
+        try:
+            lowered = decomp.lower(program.module, to=targets.tinygrad, args=args, kwargs=kwargs).result
+        except decomp.NotLowered as error:
+            assert all(blocker.limitation for blocker in error.blockers)
+            continue
+        Held(lowered).run(*[leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
 
 
 def test_memory_with_gaps_that_is_gone_is_said():
