@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from decomp.aliases import spelling_of
 from decomp.appending import copied
 from decomp.calls import metadata, nodes_in
-from decomp.layouts import dense_order, same_layout
+from decomp.layouts import is_in_order, same_layout
 from decomp.recording import without_guards
 
 aten = torch.ops.aten
@@ -63,10 +63,12 @@ class Emitter:
         if self.key is not None and self.key in new.meta:
             new.meta[self.key] = self.fresh(new.meta[self.key])
             value = metadata(node)
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided and dense_order(value) is None:
-                # Memory of its own has no gaps: the value lies otherwise than the view that was written.
-                new.meta[self.key] = self.computed(op, target, args, kwargs)
-                self._compare(new, value)
+            if isinstance(value, torch.Tensor) and not is_in_order(value):
+                # On memory of its own, without gaps, a value may lie otherwise than in what was written.
+                found = self.computed(op, target, args, kwargs)
+                if isinstance(found, torch.Tensor) and found.dim() == value.dim():
+                    new.meta[self.key] = self.fresh(found)
+                    self._compare(new, value)
         return self._made(new, node)
 
     def _compare(self, new: fx.Node, recorded: Any) -> None:

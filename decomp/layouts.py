@@ -45,6 +45,13 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
 
 
+def is_in_order(value: torch.Tensor) -> bool:
+    """Whether the dimensions lie in memory in their own order without gaps, as far as that can be known."""
+    if value.layout is not torch.strided or any(map(is_data, value.shape)):
+        return True
+    return dense_order(value) == list(range(value.dim()))
+
+
 def inverse(order: list[int]) -> list[int]:
     """The permutation that undoes `order`."""
     return [order.index(dim) for dim in range(len(order))]
