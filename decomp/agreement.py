@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.signature import is_data, surely
-from decomp.sizes import same_size
+from decomp.sizes import is_data, same_size, surely
 
 
 def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None) -> bool:

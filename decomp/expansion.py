@@ -20,8 +20,7 @@ from decomp.layouts import dense_order, inverse, same_strides
 from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
 from decomp.rules import Declined, Rule
-from decomp.signature import is_data, surely
-from decomp.sizes import same_size
+from decomp.sizes import is_data, same_size, surely
 from decomp.torch_tables import Refused, traced
 
 COMPOSITE = "PyTorch's composite kernel"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from decomp.signature import is_data
+from decomp.sizes import is_data, size_hint
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -26,12 +26,12 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.layout is not torch.strided or a.dim() not in (4, 5) or a.stride() == b.stride():
         return True
-    return _is_channels_last(a) == _is_channels_last(b)
+    return is_channels_last(a) == is_channels_last(b)
 
 
 def dense_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
-    hints = [_hint(stride) for stride in value.stride()]
+    hints = [size_hint(stride) for stride in value.stride()]
     if None in hints:
         return list(range(value.dim())) if value.is_contiguous() else None
     dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
@@ -66,10 +66,10 @@ def _strides(value: torch.Tensor) -> list[Any]:
     return [None if _is_one(size) else _expr(stride) for size, stride in zip(value.shape, value.stride())]
 
 
-def _is_channels_last(value: torch.Tensor) -> bool:
+def is_channels_last(value: torch.Tensor) -> bool:
     """What kernels ask of images and volumes, strides of dimensions of one element included (`is_channels_last_strides`
     in c10/core/MemoryFormat.h)."""
-    sizes, strides = [_hint(size) for size in value.shape], [_hint(stride) for stride in value.stride()]
+    sizes, strides = [size_hint(size) for size in value.shape], [size_hint(stride) for stride in value.stride()]
     if None in sizes or None in strides or strides[1] == 0:
         return False
     least = 0
@@ -87,8 +87,3 @@ def _is_one(size: Any) -> bool:
 
 def _expr(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
-
-
-def _hint(size: Any) -> int | None:
-    """The size that a symbolic one had when the program was captured."""
-    return size.node.hint if isinstance(size, torch.SymInt) else int(size)

@@ -16,6 +16,7 @@ from decomp.calls import Call, bound_call, is_free, is_host, is_projection, meta
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
+from decomp.kernel_layouts import LAYOUTS, kernel_value
 from decomp.needs import lacking
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
@@ -105,6 +106,8 @@ class Memory:
     decisions: dict[Any, Decision] = field(default_factory=dict)
     expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
     sure: dict[Any, bool] = field(default_factory=dict)
+    laid_out: dict[Any, str] = field(default_factory=dict)
+    """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
 
 
@@ -337,11 +340,30 @@ class Planner:
             self._path.pop()
 
     def relay(self, way: Relaying, node: fx.Node, decision: Decision) -> None:
-        """Where what stands for `node` lies in memory otherwise than its result, let what follows on its way know."""
-        if isinstance(decision, Derived) and decision.results is not None:
+        """Where what stands for `node` lies in memory otherwise than was recorded, let what follows on its way know."""
+        if isinstance(decision, Derived):
+            results = decision.results
+        else:
+            name = self.memory.laid_out.get(node.target)
+            results = self._as_kernels_give(node) if name != "" else None
+        if results is not None:
             with without_guards(self.mode):
-                way.replaced(node, decision.results)
+                way.replaced(node, results)
             self.memory.signatures.forget(way.current(node))
+
+    def _as_kernels_give(self, node: fx.Node) -> Any:
+        """The true metadata of a call that stays, where what was recorded is known to be wrong; else None."""
+        name = self.memory.laid_out.get(node.target)
+        if name is None:
+            own = _op_of(node)
+            name = self.memory.laid_out[node.target] = own.short if own is not None and own.short in LAYOUTS else ""
+        recorded = metadata(node) if name else None
+        call = bound_call(node) if recorded is not None else None
+        if call is None:
+            return None
+        with without_guards(self.mode):
+            true = kernel_value(name, fx.map_arg(call.arguments, metadata), recorded)
+        return None if true is recorded else true
 
     def _inner(self, node: fx.Node, op: Op, index: int) -> Decision:
         """What becomes of a call that a rule for `op` made."""

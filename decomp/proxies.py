@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 from decomp.errors import MetadataMissing, RuleError
 from decomp.ops import of_method
 from decomp.recording import SYMBOLIC, Tape, recording
-from decomp.signature import is_symbolic, surely
+from decomp.signature import is_symbolic
+from decomp.sizes import surely
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 

@@ -17,6 +17,8 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from decomp.kernel_layouts import LAYOUTS, kernel_value
+
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -281,6 +283,9 @@ class _Recorder(ProxyTorchDispatchMode):
         args, kwargs = tree_map(self._fake, (args, kwargs))
         with without_guards(self.tape.mode):
             out = func(*args, **kwargs)
+            if func._overloadpacket.__name__ in LAYOUTS:
+                names = [argument.name for argument in func._schema.arguments]
+                out = kernel_value(func._overloadpacket.__name__, {**dict(zip(names, args)), **kwargs}, out)
         if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out

@@ -16,7 +16,7 @@ from decomp.calls import is_host, metadata
 from decomp.emitting import Emitter
 from decomp.layouts import dense_order, inverse, same_layout
 from decomp.recording import fake_like
-from decomp.signature import is_data
+from decomp.sizes import is_data
 
 _LOST = "looks at memory with gaps, which lies otherwise in the lowered program"
 

@@ -102,25 +102,6 @@ def _size(value: Any) -> Any:
     return value.node.expr if isinstance(value, SYMBOLIC) else value
 
 
-def surely(condition: Any) -> bool:
-    """Whether a comparison of sizes holds at every size. Nothing is guarded. (The import costs a quarter of a second,
-    and is needed by programs of dynamic size alone.)"""
-    if isinstance(condition, bool):
-        return condition
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(condition))
-
-
-def is_data(size: Any) -> bool:
-    """Whether a size is known only when the program runs, because it depends on data: it cannot be compared before."""
-    if not isinstance(size, torch.SymInt):
-        return False
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return bool(free_unbacked_symbols(size))
-
-
 def is_symbolic(value: Any) -> bool:
     """Whether metadata holds a size that is known only at run time."""
     if isinstance(value, torch.Tensor):

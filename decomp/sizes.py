@@ -1,5 +1,5 @@
-"""Symbolic sizes held against each other by what they come to: what divides by a size that it is a multiple of has many
-forms, of which PyTorch's rewriting reaches some. Nothing is guarded."""
+"""Sizes, which may be symbolic: what is known of one, and whether two are the same by what they come to. What divides
+by a size that it is a multiple of has many forms, of which PyTorch's rewriting reaches some. Nothing is guarded."""
 
 from __future__ import annotations
 
@@ -19,6 +19,30 @@ DRAWN = 400
 MULTIPLES = (1, 2, 3, 5, 6, 7, 11, 60)
 OFFSETS = (0, 0, 1, 2, 3, 5, 7)
 """A size that guards do not bind to a multiple of another is tried next to one, too: rounding down would not show."""
+
+
+def surely(condition: Any) -> bool:
+    """Whether a comparison of sizes holds at every size. Nothing is guarded. (The import costs a quarter of a second,
+    and is needed by programs of dynamic size alone.)"""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
+def is_data(size: Any) -> bool:
+    """Whether a size is known only when the program runs, because it depends on data: it cannot be compared before."""
+    if not isinstance(size, torch.SymInt):
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(size))
+
+
+def size_hint(size: Any) -> int | None:
+    """The size that a symbolic one had when the program was captured."""
+    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
 def same_size(a: Any, b: Any) -> bool:
