@@ -4,8 +4,9 @@ owns its attributes, its dialect, and the fake mode of its metadata."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ class Program:
     """Where the graph was prepared (modules inlined, metadata added): its nodes -> those of the graph that came in."""
     by_example: bool = False
     """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
+    refused: str | None = None
+    """Why torch.export did not capture it, where it was tried."""
 
 
 def capture(
@@ -101,22 +104,24 @@ def _captured(
     model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, dynamic_shapes: Any, inline: Any, infer: Infer | None
 ) -> Program:
     """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
-    which may leave them inside a function that has a rule, or else by export with their rules in their places. What
-    fails here too is told as export told it."""
+    which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
+    traced, by export with their rules in their places. What fails here too is told as export told it."""
     try:
         return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
     except CaptureError as error:
         refused = error
-    try:
+    traced: Program | None = None
+    with contextlib.suppress(CaptureError):
         if dynamic_shapes is None:
-            return _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
-    except CaptureError:
-        pass
-    try:
+            traced = _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
+            traced = replace(traced, refused=first_line(refused))
+    if traced is not None and all(node.op != "call_module" for node in traced.graph.nodes):
+        return traced
+    with contextlib.suppress(CaptureError):
         if infer is not None and lacks_data(refused.__cause__):
             return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
-    except CaptureError:
-        pass
+    if traced is not None:
+        return traced
     raise refused
 
 

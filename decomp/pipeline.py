@@ -240,7 +240,9 @@ class Pipeline:
         op = of_module_class(type(module))
         if self.target.surely_legal(op, None):
             return KEEP
-        reason = "its forward cannot be traced symbolically; pass args=, so that torch.export captures the model"
+        refused = self.program.refused if self.program is not None else None
+        remedy = "pass args=, so that torch.export captures the model" if refused is None else refused
+        reason = f"its forward cannot be traced symbolically; {remedy}"
         return Blocked(f"module {type(module).__name__}", ((type(module).__name__, reason),))
 
     def retrace(self) -> None:

@@ -32,6 +32,43 @@ def test_lengths_are_data_and_are_not_baked_in():
     torch.testing.assert_close(lowered(*others), nn.CTCLoss()(*others))
 
 
+class Recognizer(nn.Module):
+    """A recurrent layer, whose forward cannot be traced, before a loss that has no fake kernel."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.GRU(6, 6, batch_first=False)
+
+    def forward(self, x, targets, input_lengths, target_lengths):
+        return F.ctc_loss(self.layer(x)[0].log_softmax(-1), targets, input_lengths, target_lengths)
+
+
+@pytest.mark.parametrize("target", [targets.core_aten, targets.luminal], ids=lambda t: t.name)
+def test_a_layer_that_cannot_be_traced_before_such_a_loss(target):
+    model = Recognizer()
+    lowered = decomp.lower(model, to=target, args=CTC).result
+    torch.testing.assert_close(lowered(*CTC), model(*CTC))
+
+
+def test_a_layer_that_cannot_be_captured_at_all_is_told_with_what_export_says():
+    class Options:
+        scale = 2
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.GRU(4, 4)
+
+        def forward(self, x, options):
+            return self.layer(x * options.scale)[0]
+
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(Scaled(), to=targets.core_aten, args=(torch.ones(2, 4), Options()))
+    reason = caught.value.blockers[0].tried[0][1]
+    assert "torch.export could not capture Scaled" in reason and "pass args=" not in reason
+
+
 def test_what_no_rule_serves_is_told_as_export_tells_it():
     class Branches(nn.Module):
         def forward(self, x):
