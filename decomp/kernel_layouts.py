@@ -15,7 +15,8 @@ from decomp.sizes import is_data, size_hint
 
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""
-Layout = Callable[[Mapping[str, Any], torch.Tensor], Order]
+Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | None]
+"""From the arguments of a call by name and its first result; None where it is as fake tensors say."""
 
 
 def broadcast_order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Order:
@@ -50,12 +51,18 @@ def _by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
     return _order(out, [_strides_in(out, tensor.shape, tensor.stride()) for tensor in tensors])
 
 
-def _indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+def _rounded(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
+    return _by_element(arguments, out) if arguments.get("rounding_mode") else None
+
+
+def _indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
     """The dimensions of the indices stand where the indexed ones did, in front if those were not neighbours; in the
     tensor itself they have no stride."""
     tensor = arguments["self"]
     indices = [*arguments["indices"], *[None] * (tensor.dim() - len(arguments["indices"]))]
     places = [d for d, index in enumerate(indices) if index is not None]
+    if out.dim() != tensor.dim() - len(places) + max((indices[d].dim() for d in places), default=0):
+        return None  # with an index of no dimensions among others, fake tensors lose some of the result
     adjacent = places == list(range(places[0], places[-1] + 1))
     before = places[0] if adjacent else 0
     kept = [tensor.stride(d) for d in range(tensor.dim()) if indices[d] is None]
@@ -101,9 +108,10 @@ def _numbers(sizes: Sequence[Any]) -> list[int]:
 LAYOUTS: dict[str, Layout] = {
     **dict.fromkeys(
         "copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
-        "logaddexp2 native_dropout_backward div".split(),
+        "logaddexp2 native_dropout_backward".split(),
         _by_element,
     ),
+    "div": _rounded,
     **dict.fromkeys(("index", "_unsafe_index"), _indexed),
     **dict.fromkeys(
         "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
@@ -120,10 +128,12 @@ def kernel_value(name: str, arguments: Mapping[str, Any], out: Any) -> Any:
     first = out[0] if isinstance(out, (tuple, list)) else out
     if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
         return out
-    if first.dim() < 2 or name == "div" and not arguments.get("rounding_mode"):
+    if first.dim() < 2:
         return out
     with first.fake_mode:
         order = LAYOUTS[name](arguments, first)
+        if order is None:
+            return out
         true = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)
     if same_strides(true, first):
         return out

@@ -104,6 +104,15 @@ def test_what_is_picked_by_index_lies_as_the_kernel_lays_it():
     assert mended > 50 and wrong == 0
 
 
+def test_an_index_of_no_dimensions_is_left_to_fake_tensors():
+    x, places = torch.rand(4, 3, 4), torch.tensor([1, 0])
+    mode = FakeTensorMode()
+    given, indices = as_fakes(mode, (x, [places, places, torch.tensor(0)]))
+    with mode:
+        said = aten.index.Tensor(given, indices)
+    assert kernel_value("index", {"self": given, "indices": indices}, said) is said
+
+
 def stats(n):
     return torch.zeros(n), torch.ones(n)
 
