@@ -3,6 +3,7 @@ and all that leads there has a known size. Equal elements are found side by side
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -19,6 +20,7 @@ register = RULES.register
 
 # Seen on torch 2.13: `torch.unique_consecutive(x, dim=-1)` on fake tensors has all dimensions twice but the last.
 WRONG_RANK = "PyTorch itself takes the result of a negative dimension to have another rank"
+UNKNOWN_COUNT = "how many elements there are is not known"
 RULES.limit(aten.unique_consecutive, reason=WRONG_RANK, when=lambda call: (call.arguments.get("dim") or 0) < 0)
 
 
@@ -50,10 +52,12 @@ def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the elements in order, those that differ from the one before. Exactly the op; NaN all differ."""
+    if _is_empty(x):
+        return _nothing(x.reshape(-1), x.shape if return_inverse else (0,))
     values, order = torch.sort(x.reshape(-1))
     first = _first_of_equals(values)
     if first is None:
-        return decline("there are no elements")
+        return decline(UNKNOWN_COUNT)
     inverse, counts = _described(first, order, return_inverse, return_counts)
     return aten.index.Tensor(values, [first]), inverse.reshape(x.shape) if return_inverse else inverse, counts
 
@@ -73,10 +77,12 @@ def unique_consecutive(
         return decline(WRONG_RANK)
     if dim is not None:
         return unique_dim_consecutive(x, dim, return_inverse, return_counts)
+    if _is_empty(x):
+        return _nothing(x.reshape(-1), x.shape if return_inverse else (0,))
     values = x.reshape(-1)
     first = _first_of_equals(values)
     if first is None:
-        return decline("there are no elements")
+        return decline(UNKNOWN_COUNT)
     inverse, counts = _described(first, None, return_inverse, return_counts)
     return aten.index.Tensor(values, [first]), inverse.reshape(x.shape) if return_inverse else inverse, counts
 
@@ -86,10 +92,12 @@ def unique_dim_consecutive(
     x: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slices that differ from the one before. Exactly the op."""
+    if _is_empty(x):
+        return _nothing(x, (0,))
     slices = torch.movedim(x, dim, 0)
     first = _first_of_equals(slices)
     if first is None:
-        return decline("there are no elements")
+        return decline(UNKNOWN_COUNT)
     inverse, counts = _described(first, None, True, True)
     return torch.movedim(aten.index.Tensor(slices, [first]), 0, dim), inverse, counts
 
@@ -99,11 +107,11 @@ def unique_dim(
     x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the slices in lexicographic order, found by comparing all pairs, those that differ from the one before."""
+    if _is_empty(x):
+        return _nothing(x, (0,))
     slices = torch.movedim(x, wrap(dim, x.dim()), 0)
-    if 0 in [size for size in x.shape if isinstance(size, int)]:
-        return decline("there are no elements")
     if not isinstance(slices.shape[0], int):
-        return decline("how many slices there are is not known")
+        return decline(UNKNOWN_COUNT)
     order = _lexicographic(slices.reshape(slices.shape[0], -1))
     slices = torch.index_select(slices, 0, order)
     first = _first_of_equals(slices)
@@ -111,10 +119,20 @@ def unique_dim(
     return torch.movedim(aten.index.Tensor(slices, [first]), 0, dim), inverse, counts
 
 
+def _is_empty(x: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in x.shape)
+
+
+def _nothing(values: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The results for no elements, where those that tell the place of each are of the shape `places`."""
+    inverse, counts = (torch.full(shape, 0, dtype=torch.int64, device=values.device) for shape in (places, (0,)))
+    return values.clone(), inverse, counts
+
+
 def _first_of_equals(x: Tensor) -> Any:
-    """Whether a slice differs from the one before, as the first one does; None if there are none."""
+    """Whether a slice differs from the one before, as the first one does; None if nobody knows how many there are."""
     count = x.shape[0]
-    if not isinstance(count, int) or count == 0:
+    if not isinstance(count, int):
         return None
     differs = torch.ne(x.narrow(0, 1, count - 1), x.narrow(0, 0, count - 1))
     if x.dim() > 1:

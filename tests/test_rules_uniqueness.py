@@ -31,6 +31,18 @@ def test_unique_slices():
     agrees(RULES, aten.unique_consecutive.default, X[[0, 2, 1]], True, True, 0, gradient=False)
 
 
+@pytest.mark.parametrize("inverse", [True, False])
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0)])
+def test_no_elements(shape, inverse, counts):
+    x, dim = torch.empty(shape), shape.index(0)
+    agrees(RULES, aten._unique2.default, x, True, inverse, counts, gradient=False)
+    agrees(RULES, aten.unique_consecutive.default, x, inverse, counts, gradient=False)
+    agrees(RULES, aten.unique_consecutive.default, x, inverse, counts, dim, gradient=False)
+    agrees(RULES, aten.unique_dim.default, x, dim, True, inverse, counts, gradient=False)
+    agrees(RULES, aten.unique_dim_consecutive.default, x, dim, inverse, counts, gradient=False)
+
+
 def test_places_and_masks():
     for x in (X - 1, torch.tensor(0.0), torch.tensor(2.0), torch.empty(0, 2)):
         agrees(RULES, aten.argwhere.default, x)
