@@ -171,6 +171,7 @@ class Emitter:
         for node in candidates:
             if not node.users and not _has_effect(node):
                 self.origin.pop(node, None)
+                self.recorded.pop(node, None)
                 self.graph.erase_node(node)
 
 

@@ -72,11 +72,10 @@ def _indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
     return _order(out, [own, *[_strides_in(out, shape, _reshaped(indices[d], wide, shape)) for d in places]])
 
 
-def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> Sequence[int]:
+def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> list[int]:
     """The strides of an index that is expanded and then reshaped."""
     sizes, strides = _numbers(index.shape), _numbers(index.stride())
-    laid: torch.Tensor = torch.empty_strided(sizes, strides, device="meta").expand(wide).reshape(shape)
-    return laid.stride()  # type: ignore[no-any-return]
+    return _numbers(torch.empty_strided(sizes, strides, device="meta").expand(wide).reshape(shape).stride())
 
 
 def _by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:

@@ -186,20 +186,19 @@ class Pipeline:
         assert self.planner is not None
         way = Relaying(graph, functional.recorded if functional is not None else None)
         depth = 0
-        for source in graph.nodes:
-            for node in way.entered(source) if source.op != "output" else way.left():
-                depth += autocast.marker(node)
-                if depth and node.op.startswith("call") and not autocast.marker(node):
-                    unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
-                elif node.op == "get_attr":
-                    self._plan_body(node, unit)
-                elif node.op == "call_module":
-                    unit.decisions[node] = self._module(root, node)
-                elif node in way.lost:
-                    unit.decisions[node] = Blocked(spelled(node.target), ((spelled(node.target), way.lost[node]),))
-                elif node.op in ("call_function", "call_method"):
-                    unit.decisions[node] = self.planner.decide(node)
-                    self.planner.relay(way, node, unit.decisions[node])
+        for node in way.nodes():
+            depth += autocast.marker(node)
+            if depth and node.op.startswith("call") and not autocast.marker(node):
+                unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
+            elif node.op == "get_attr":
+                self._plan_body(node, unit)
+            elif node.op == "call_module":
+                unit.decisions[node] = self._module(root, node)
+            elif node in way.lost:
+                unit.decisions[node] = Blocked(spelled(node.target), ((spelled(node.target), way.lost[node]),))
+            elif node.op in ("call_function", "call_method"):
+                unit.decisions[node] = self.planner.decide(node)
+                self.planner.relay(way, node, unit.decisions[node])
         unit.take(way)
 
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:

@@ -323,16 +323,15 @@ class Planner:
             return Obstacle("leads into a recursion deeper than 60 rules")
         self._path.append((key, op, index))
         try:
-            way = Relaying(expansion.graph)
+            way = Relaying(expansion.graph, expected=expected)
             decisions: dict[fx.Node, Decision] = {}
-            for source in expansion.graph.nodes:
-                for node in way.entered(source) if source.op != "output" else way.left(expected):
-                    if node in way.lost:
-                        return Obstacle(f"emits {node.target}, which {way.lost[node]}")
-                    decision = decisions[node] = self._inner(node, op, index)
-                    if isinstance(decision, Blocked):
-                        return _obstacle(decision, op)
-                    self.relay(way, node, decision)
+            for node in way.nodes():
+                if node in way.lost:
+                    return Obstacle(f"emits {node.target}, which {way.lost[node]}")
+                decision = decisions[node] = self._inner(node, op, index)
+                if isinstance(decision, Blocked):
+                    return _obstacle(decision, op)
+                self.relay(way, node, decision)
             derived = {way.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
             with without_guards(self.mode):
                 return flatten(replace(expansion, graph=way.graph), derived)
@@ -341,11 +340,7 @@ class Planner:
 
     def relay(self, way: Relaying, node: fx.Node, decision: Decision) -> None:
         """Where what stands for `node` lies in memory otherwise than was recorded, let what follows on its way know."""
-        if isinstance(decision, Derived):
-            results = decision.results
-        else:
-            name = self.memory.laid_out.get(node.target)
-            results = self._as_kernels_give(node) if name != "" else None
+        results = decision.results if isinstance(decision, Derived) else self._as_kernels_give(node)
         if results is not None:
             with without_guards(self.mode):
                 way.replaced(node, results)
