@@ -68,15 +68,17 @@ def exp_by_bits(x: Tensor) -> Tensor:
     # From here on down both powers are 0, as are result and gradient; to get there by underflow would be slow.
     x = torch.maximum(x, constant(x, (1 - 2 * bias) * float(LN_2)))
     # A large number pushes the digits after the point out: 1 − n, less twice the bias, is left in the last bits. As the
-    # bits of positive floats are in their order, n is bounded there; from there on r grows, and 2ⁿ·eʳ is infinite.
+    # bits of positive floats are in their order, n is bounded there; from there on r grows, and 2ⁿ·eʳ is infinite. One
+    # further, 2ⁿ alone would be, and the gradient ∞ − ∞ where r is negative.
     shift = 1.5 * 2.0**digits - 2 * bias + 1
-    least = ((bias + digits) << digits) + (1 << digits - 1) - 3 * bias - 2
-    pushed = (x.detach() * -LOG2_E + shift).view(integer)
+    least = ((bias + digits) << digits) + (1 << digits - 1) - 3 * bias
+    pushed = (x * -LOG2_E + shift).view(integer)
     pushed = torch.maximum(pushed, constant(pushed, least))
     turned = pushed.view(x.dtype) - shift
-    # Half of the exponent is rounded down in the one power, and up in the other.
+    # Half of the exponent is rounded down in the one power, and up in the other. All but the last bits are cut off, for
+    # the product not to overflow: in compiled code a signed integer that does has no value.
     step, exponents = 1 << digits - 1, (2 * bias + 1) << digits
-    halves = pushed * -step
+    halves = torch.bitwise_and(pushed, 4 * bias + 3) * -step
     down, up = (torch.bitwise_and(half, exponents).view(x.dtype) for half in (halves, halves + step))
     r = (x + turned * high) + turned * low
     return polynomial(r, _EXP[x.dtype]) * down * up
