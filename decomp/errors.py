@@ -35,10 +35,11 @@ class CaptureError(DecompError):
 
 
 class InputMismatch(DecompError, ValueError):
-    """A lowered module was called with an input of another shape than it was lowered for, or with another number."""
+    """A lowered module was called with an input of another shape, dtype, device or kind than it was lowered for, or
+    with another number."""
 
     def __init__(self, name: str, expected: Any, found: Any, what: str = "shape") -> None:
-        remedy = "this shape, or with dynamic_shapes= where the size is to vary" if what == "shape" else "this value"
+        remedy = "this shape, or with dynamic_shapes= where the size is to vary" if what == "shape" else f"this {what}"
         super().__init__(
             f"input {name!r} has {what} {found}, the program was lowered for {expected}\n"
             f"  to do: lower it with inputs of {remedy}"

@@ -34,23 +34,34 @@ def export(
     dynamic_shapes: Any = None,
     infer: Infer | None = None,
 ) -> ExportedProgram:
-    """The exported program of a module. With `infer`, calls that PyTorch cannot run on fake tensors are replaced by
-    what `infer` makes of them. Raises `CaptureError`, `NotLowered`."""
-    by_rule = _ByRule(infer) if infer is not None else contextlib.nullcontext()
+    """The exported program of a module; where Python runs into what it cannot trace, by Dynamo (`strict=True`). With
+    `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. Raises
+    `CaptureError`, `NotLowered`."""
     try:
-        with warnings.catch_warnings(), _masks_for_what_they_are(model), by_rule:
-            # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
-            warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-            return torch.export.export(
-                model, tuple(args), dict(kwargs) if kwargs else None, dynamic_shapes=dynamic_shapes, strict=False
-            )
+        with _ByRule(infer) if infer is not None else contextlib.nullcontext():
+            return _export(model, args, kwargs, dynamic_shapes, strict=False)
     except NotLowered:
         raise
     except Exception as error:
-        raise CaptureError(
-            f"torch.export could not capture {type(model).__name__}: {first_line(error)}\n"
-            "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
-        ) from error
+        refused = error
+    reasons = first_line(refused)
+    if not lacks_data(refused):
+        try:
+            return _export(model, args, kwargs, dynamic_shapes, strict=True)
+        except Exception as error:
+            reasons += f"\n  with strict=True: {first_line(error)}"
+    raise CaptureError(
+        f"torch.export could not capture {type(model).__name__}: {reasons}\n"
+        "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
+    ) from refused
+
+
+def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
+    named = dict(kwargs) if kwargs else None
+    with warnings.catch_warnings(), _masks_for_what_they_are(model):
+        # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
+        warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
+        return torch.export.export(model, tuple(args), named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 
 def lacks_data(error: BaseException | None) -> bool:

@@ -24,7 +24,9 @@ from decomp.calls import metadata
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.exporting import Infer, export, lacks_data, refuse_lazy
 from decomp.inplace import method_name
+from decomp.input_checks import flat_inputs
 from decomp.rebuild_exported import rebuild_exported
+from decomp.source_state import source_unchanged
 
 
 @dataclass
@@ -61,21 +63,36 @@ def capture(
 ) -> Program:
     """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph, and
     `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
+    _refuse_odd_inputs(args, kwargs)
     if isinstance(model, ExportedProgram):
         return _exported(model, "exported")
-    if isinstance(model, fx.GraphModule):
-        return _graph(model, args, kwargs, inline, infer)
     if isinstance(model, nn.Module):
-        refuse_lazy(model)
-        if args is not None or kwargs:
-            return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, inline, infer)
-        return _traced(model, tracer_class, inline)
+        with source_unchanged(model):
+            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, inline, infer)
     if callable(model):
         raise CaptureError(
             f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram "
             "(torch.fx.symbolic_trace(function) makes one of a function)"
         )
     raise CaptureError(f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram")
+
+
+def _refuse_odd_inputs(args: Any, kwargs: Any) -> None:
+    if args is not None and not isinstance(args, (list, tuple)):
+        raise CaptureError(f"args= is a {type(args).__name__}\n  to do: pass a tuple of inputs, as args=(x,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise CaptureError(f"kwargs= is a {type(kwargs).__name__}\n  to do: pass a dict of inputs by name")
+
+
+def _of_module(
+    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, dynamic_shapes: Any, inline: Any, infer: Infer | None
+) -> Program:
+    if isinstance(model, fx.GraphModule):
+        return _graph(model, args, kwargs, inline, infer)
+    refuse_lazy(model)
+    if args is not None or kwargs:
+        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, inline, infer)
+    return _traced(model, tracer_class, inline)
 
 
 def _exported(program: ExportedProgram, kind: str) -> Program:
@@ -185,6 +202,9 @@ def _with_metadata(
         kind = NeedsData if lacks_data(error) else CaptureError
         raise kind(f"the program does not run on the example inputs: {first_line(error)}") from error
     before = program.origin
+    for node, value in zip(inputs, values):
+        if value is None:
+            _written_out(node)
     return Program(
         module.graph,
         program.root,
@@ -194,6 +214,12 @@ def _with_metadata(
         origin={new: before.get(old, old) for new, old in _between(module.graph, origin)},
         by_example=True,
     )
+
+
+def _written_out(absent: fx.Node) -> None:
+    """Put None in the place of an input that is None: a rule would take the node for a tensor without metadata."""
+    for user in list(absent.users):
+        user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
 
 
 def _between(graph: fx.Graph, origin: dict[str, fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
@@ -241,7 +267,10 @@ def _as_it_is_now(value: Any) -> Any:
 
 def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:
     if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
-        return list(graph._codegen.process_inputs(*args, **kwargs))
+        try:
+            return flat_inputs(graph._codegen, args, kwargs)
+        except Exception as error:
+            raise CaptureError(f"args= and kwargs= do not fit the program: {first_line(error)}") from error
     names = [str(node.target).lstrip("*") for node in graph.nodes if node.op == "placeholder"]
     values = list(args) + [kwargs[name] for name in names[len(args) :] if name in kwargs]
     if len(values) != count:
@@ -277,7 +306,7 @@ def rebuild(program: Program, parts: Parts) -> Any:
     if program.exported is None:
         return graph_module(program.root, parts)
     exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
-    return exported if program.kind == "exported" else unlifted(exported)
+    return exported if program.kind == "exported" else unlifted(exported, program.graph)
 
 
 def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:

@@ -281,9 +281,15 @@ class Pipeline:
             else:
                 result = frontends.rebuild(program, parts)
                 if program.by_example:
-                    check_inputs(result, unit.graph, {n for n, d in unit.decisions.items() if isinstance(d, Derived)})
+                    self._check_inputs(result, program, unit)
                 return result
         raise AssertionError("the program itself is the first unit")
+
+    def _check_inputs(self, result: fx.GraphModule, program: Program, unit: _Unit) -> None:
+        if mutates(program.graph, program.root):
+            check_inputs(result, program.graph, None)
+        else:
+            check_inputs(result, unit.graph, {n for n, d in unit.decisions.items() if isinstance(d, Derived)})
 
     def _parts(self, piece: Piece, unit: _Unit, program: Program, lowered: Mapping[int, nn.Module]) -> Parts:
         submodules: dict[str, nn.Module] = {}

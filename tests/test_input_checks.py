@@ -47,3 +47,95 @@ def test_lengths_that_a_loss_was_lowered_for():
     torch.testing.assert_close(loss(*args), nn.CTCLoss()(*args))
     with pytest.raises(decomp.DecompError, match=r"input .input_lengths. has value \(7, 10\), .* for \(10, 8\)"):
         loss(*args[:2], (7, 10), (4, 3))
+
+
+@pytest.mark.parametrize("op", ["ceil", "floor", "round", "sign", "isinf", "isnan", "sort"])
+def test_another_dtype_is_refused(op):
+    def program(x):
+        return getattr(torch, op)(x)
+
+    for module in (fx.symbolic_trace(program), Calls(program)):
+        low = decomp.lower(module, to=targets.tinygrad, args=(torch.tensor([1, 2]),)).result
+        with pytest.raises(decomp.DecompError) as refused:
+            low(torch.tensor([0.5, 1.5]))
+        assert str(refused.value) == (
+            "input 'x' has dtype torch.float32, the program was lowered for torch.int64\n"
+            "  to do: lower it with inputs of this dtype")
+
+
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def test_another_dtype_is_refused_in_trees_and_at_sizes_that_vary():
+    program = Calls(lambda x: {"y": torch.ceil(x["x"])})
+    low = decomp.lower(program, to=targets.tinygrad, args=({"x": torch.tensor([1, 2])},)).result
+    with pytest.raises(decomp.DecompError, match="dtype torch.float32"):
+        low({"x": torch.tensor([0.5, 1.5])})
+    sizes = {"x": {0: torch.export.Dim("n", min=2, max=9)}}
+    args = (torch.tensor([1, 2]),)
+    low = decomp.lower(Calls(torch.ceil), to=targets.tinygrad, args=args, dynamic_shapes=sizes).result
+    assert low(torch.tensor([1, 2, 3])).tolist() == [1, 2, 3]
+    with pytest.raises(decomp.DecompError, match="dtype torch.float32"):
+        low(torch.tensor([0.5, 1.5]))
+
+
+def test_another_kind_of_input_is_refused():
+    def linear(x, w, b=None):
+        return nn.functional.linear(x, w, b)
+
+    low = lowered(linear, torch.ones(2, 3), torch.ones(4, 3), None)
+    assert low(torch.ones(2, 3), torch.ones(4, 3)).shape == (2, 4)
+    with pytest.raises(decomp.DecompError, match="input 'b' has value a tensor, the program was lowered for None"):
+        low(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+    with pytest.raises(decomp.DecompError, match="input 'x' has value 2, the program was lowered for a tensor"):
+        low(2, torch.ones(4, 3))
+
+
+def test_a_default_is_checked_as_an_argument_is():
+    def softmax(x, dim=1):
+        return torch.softmax(x, dim)
+
+    low = lowered(softmax, torch.eye(3), 0)
+    assert low(torch.eye(3), 0).shape == (3, 3)
+    with pytest.raises(decomp.DecompError, match="'dim' has value 1, the program was lowered for 0"):
+        low(torch.eye(3))
+
+
+def test_tensors_in_a_list_are_checked():
+    low = lowered(lambda xs: torch.ceil(xs[0]), [torch.tensor([1, 2])])
+    assert low([torch.tensor([3, 4])]).tolist() == [3, 4]
+    with pytest.raises(decomp.DecompError, match=r"input 'xs\[0\]' has dtype"):
+        low([torch.tensor([0.5, 1.5])])
+
+
+def test_strides_are_checked_where_memory_is_read_by_them():
+    low = lowered(lambda x: torch.as_strided(x, (2,), (1,)), torch.eye(3))
+    with pytest.raises(decomp.DecompError, match=r"'x' has strides \(1, 3\), .* lowered for \(3, 1\)"):
+        low(torch.eye(3).T)
+    assert lowered(lambda x: torch.relu(x), torch.eye(3))(torch.eye(3).T).shape == (3, 3)
+
+
+def test_strides_are_checked_where_they_decide_what_is_written():
+    def program(x):
+        y = x.contiguous()
+        y.add_(1)
+        return y
+
+    low = lowered(program, torch.eye(3))
+    with pytest.raises(decomp.DecompError, match="has strides"):
+        low(torch.eye(3).T)
+
+
+def test_a_device_is_checked_where_the_program_names_one():
+    def program(x):
+        return torch.relu(x) + torch.ones(3, device=torch.device("cpu"))
+
+    with pytest.raises(decomp.DecompError, match="input 'x' has device meta, the program was lowered for cpu"):
+        lowered(program, torch.ones(3))(torch.ones(3, device="meta"))
+    assert lowered(lambda x: x.square(), torch.ones(3))(torch.ones(3, device="meta")).device.type == "meta"

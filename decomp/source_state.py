@@ -1,0 +1,113 @@
+"""The source of a capture stays as it was. Capturing runs a model's own Python, on proxies or on fake tensors: forwards
+that count, cache or freeze leave something behind in the modules, which is put back here, whether capture succeeds or
+fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import random
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+
+@contextlib.contextmanager
+def source_unchanged(model: nn.Module) -> Iterator[None]:
+    """While it lasts, the model may be run; afterwards its attributes, hooks, training flags, buffers, `requires_grad`,
+    `grad`, and the states of the random generators are those of before. Parameters are not copied: nothing that
+    captures a module writes into them."""
+    modules = [(module, _attributes(module)) for module in model.modules()]
+    tensors = [_TensorState(tensor) for tensor in {id(t): t for t in _tensors(model)}.values()]
+    state = random.getstate()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(state)
+        for module, attributes in modules:
+            _restore(vars(module), attributes)
+        for tensor in tensors:
+            tensor.restore()
+
+
+def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+
+
+def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Attributes by name: each with a copy of its contents where it is a plain container."""
+    return {name: (value, _contents(value)) for name, value in vars(module).items()}
+
+
+def _contents(value: Any) -> Any:
+    return value.copy() if isinstance(value, (list, dict, set)) else None
+
+
+def _restore(found: dict[str, Any], before: dict[str, tuple[Any, Any]]) -> None:
+    for name in found.keys() - before.keys():
+        del found[name]
+    for name, (value, contents) in before.items():
+        if contents is not None and not _is_same(value, contents):
+            _refill(value, contents)
+        if name not in found or found[name] is not value:
+            found[name] = value
+
+
+def _is_same(value: Any, contents: Any) -> bool:
+    """Whether a container holds the very objects that it held."""
+    if len(value) != len(contents):
+        return False
+    if isinstance(value, dict):
+        return all(a is b and value[a] is contents[b] for a, b in zip(value, contents))
+    return all(a is b for a, b in zip(value, contents)) if isinstance(value, list) else value == contents
+
+
+def _refill(value: Any, contents: Any) -> None:
+    value.clear()
+    if isinstance(value, list):
+        value.extend(contents)
+    else:
+        value.update(contents)
+
+
+class _TensorState:
+    """What a tensor of a module was: its flags, and its data if it is no parameter."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.grad = tensor.grad if tensor.is_leaf else None
+        self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
+        self.data: torch.Tensor | None = None
+        if not isinstance(tensor, nn.Parameter) and _has_data(tensor):
+            with torch.no_grad(), unset_fake_temporarily():
+                self.data = tensor.detach().clone()
+
+    def restore(self) -> None:
+        if self.requires_grad is not None:
+            if self.tensor.requires_grad != self.requires_grad:
+                self.tensor.requires_grad_(self.requires_grad)
+            if self.tensor.grad is not self.grad:
+                self.tensor.grad = self.grad
+        if self.data is not None:
+            with torch.no_grad(), unset_fake_temporarily():
+                if not _is_equal(self.tensor, self.data):
+                    self.tensor.copy_(self.data)
+
+
+def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    try:
+        return bool(torch.equal(tensor, data))
+    except (RuntimeError, NotImplementedError):  # some narrow dtypes cannot be compared (torch 2.13)
+        return False
+
+
+def _has_data(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds numbers that can be compared: neither fake, nor lazy, sparse or on no device."""
+    return type(tensor) in (torch.Tensor, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_meta

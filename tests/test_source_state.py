@@ -1,0 +1,109 @@
+"""Capturing a model, whether it succeeds or fails, leaves the model as it was."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import fx, nn
+
+import decomp
+from decomp_rules import targets
+
+X = torch.randn(2, 3, 8, 8)
+
+
+class Careless(nn.Module):
+    """A forward that leaves something behind in every way that Python knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.plain, self.seen, self.last = torch.zeros(2), [], None
+
+    def forward(self, x):
+        self.calls.add_(1)
+        self.calls.data.mul_(3)
+        self.plain.add_(1)
+        self.conv.weight.requires_grad_(False)
+        self.norm.eval()
+        self.seen.append(x)
+        self.last = self.extra = torch.rand(3) * random.random()
+        self.norm.register_forward_hook(lambda *_: None)
+        return self.norm(self.conv(x))
+
+
+class Failing(Careless):
+    def forward(self, x):
+        super().forward(x)
+        raise ValueError("no")
+
+
+class Average(nn.Sequential):
+    """Its batch norm reads a buffer as a number, which export refuses."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None))
+
+
+def snapshot(model):
+    modules = {
+        name: {k: copy.copy(value) if isinstance(value, (dict, list)) else value for k, value in vars(module).items()}
+        for name, module in model.named_modules()
+    }
+    tensors = {name: (t.detach().clone(), t.requires_grad, t.grad) for name, t in
+               [*model.named_parameters(), *model.named_buffers()]}
+    return modules, tensors, torch.get_rng_state().tolist(), random.getstate()
+
+
+def is_same(one, two):
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(is_same(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(is_same, one, two))
+    return one is two or one == two
+
+
+def attempts(model):
+    for program in (model, fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None)))):
+        for options in ({}, {"args": (X,)}, {"args": (X[0],)}, {"args": (X,), "dynamic_shapes": {}}):
+            yield program, options
+
+
+@pytest.mark.parametrize("kind", [Careless, Failing, Average])
+def test_the_source_is_as_it_was(kind):
+    for program, options in attempts(kind().train()):
+        for parameter in program.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        before = snapshot(program)
+        try:
+            decomp.lower(program, to=targets.core_aten, **options)
+        except decomp.DecompError:
+            pass
+        assert is_same(before, snapshot(program))
+
+
+def test_a_source_that_fails_says_so():
+    with pytest.raises(decomp.CaptureError, match="could not capture Failing: no\n  with strict=True: "):
+        decomp.lower(Failing(), to=targets.core_aten, args=(X,))
+
+
+def test_what_only_dynamo_captures_is_captured():
+    class Outside(nn.Module):
+        def forward(self, x):
+            return x + torch.from_numpy(np.square(x.numpy()))
+
+    lowered = decomp.lower(Outside(), to=targets.core_aten, args=(X,)).result
+    torch.testing.assert_close(lowered(X + 1), (X + 1) + (X + 1).square())
+
+
+@pytest.mark.parametrize("options", [{"args": X}, {"kwargs": [X]}])
+def test_inputs_of_another_kind_are_refused_with_what_to_do(options):
+    with pytest.raises(decomp.CaptureError, match="to do: pass a "):
+        decomp.lower(nn.ReLU(), to=targets.core_aten, **options)
