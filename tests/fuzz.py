@@ -1,0 +1,251 @@
+"""Random programs, captured in every form, lowered to every target, compared with PyTorch:
+
+    python -m tests.fuzz --minutes 60 [--seed 0] [--programs 10000] [--workers 2] [--only FORM] [--target NAME]
+    python -m tests.fuzz --replay SEED        print one program, what came of it, and the shortest with the same fault
+
+A program is its seed: the same number is the same program. A worker that hangs or dies is a fault of its program.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+import json
+import logging
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+
+from tests.fuzzing.checking import FORMS, TARGETS, Verdict, check
+from tests.fuzzing.programs import program
+from tests.fuzzing.reducing import reduced
+
+SECONDS, LARGEST = 60, 2_300_000
+"""A program may take so long; a process may hold so many KiB."""
+EVERY = 40
+"""One program in so many is compiled by Inductor."""
+
+
+class Hangs(BaseException):
+    """A program takes too long. Nobody is to catch it."""
+
+
+def verdicts(seed: int, forms: tuple[str, ...] | None = None, on: tuple[str, ...] = TARGETS) -> dict[str, Any]:
+    """One program, and what came of it: seed, features, seconds of the processor, verdicts."""
+    began = time.process_time()
+    made = program(seed)
+    found: list[Verdict] = []
+    try:
+        for form in forms or FORMS:
+            found += check(made, (form,), on if forms else _share(form, seed, on))
+    except Hangs:
+        found.append(Verdict("", "", "fault", f"takes more than {SECONDS} seconds"))
+    lines = [(v.form, v.target, v.status, v.text) for v in found]
+    return dict(seed=seed, features=sorted(made.features), seconds=time.process_time() - began, verdicts=lines)
+
+
+def _share(form: str, seed: int, on: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets of a form for a program: what compiles takes turns."""
+    if form == "compiled":
+        return (on[seed % len(on)],)
+    if form == "inductor":
+        return (on[seed // EVERY % len(on)],) if seed % EVERY == 0 else ()
+    return on
+
+
+def quiet() -> None:
+    """One thread, and no word from PyTorch's compilers."""
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+
+
+# A worker: programs in turn, a line of JSON each
+
+
+def work(first: int, step: int, forms: tuple[str, ...] | None, on: tuple[str, ...]) -> None:
+    quiet()
+    signal.signal(signal.SIGALRM, _alarm)
+    seed = first
+    while resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < LARGEST:
+        signal.alarm(SECONDS)
+        try:
+            result = verdicts(seed, forms, on)
+        finally:
+            signal.alarm(0)
+        print(json.dumps(result), flush=True)
+        seed += step
+
+
+def _alarm(*_: Any) -> None:
+    raise Hangs
+
+
+# The whole
+
+
+class Worker:
+    """A process, and the seed that it is at."""
+
+    def __init__(self, first: int, step: int, options: list[str], lines: queue.Queue[Any]) -> None:
+        self.seed, self.step, self.options, self.lines = first, step, options, lines
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--worker", f"{self.seed}:{self.step}"]
+        self.process = subprocess.Popen(command + self.options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+        self.since = time.monotonic()
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+
+    def _read(self, process) -> None:
+        for line in process.stdout:
+            if line.startswith("{"):
+                self.lines.put((self, json.loads(line)))
+        self.lines.put((self, process.wait()))
+
+    def take(self, result: dict[str, Any]) -> None:
+        self.seed, self.since = result["seed"] + self.step, time.monotonic()
+
+    def again(self, status: int) -> dict[str, Any] | None:
+        """Start anew after the end of the process; what its last program did, if it died of it."""
+        died = None
+        if status:
+            text = f"the process ended with status {status}"
+            died = dict(seed=self.seed, features=[], seconds=0.0, verdicts=[("", "", "fault", text)])
+            self.seed += self.step
+        self.start()
+        return died
+
+
+class Tally:
+    """What came of all programs."""
+
+    def __init__(self) -> None:
+        self.programs, self.seconds = 0, 0.0
+        self.features: Counter[str] = Counter()
+        self.by_form: dict[tuple[str, str], Counter[str]] = {}
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.faults: dict[str, list[tuple[int, Verdict]]] = {}
+
+    def add(self, result: dict[str, Any]) -> None:
+        self.programs += 1
+        self.seconds += result["seconds"]
+        self.features.update(result["features"])
+        for line in result["verdicts"]:
+            verdict = Verdict(*line)
+            self.by_form.setdefault((verdict.form, verdict.target), Counter())[verdict.status] += 1
+            if verdict.status in ("refused", "torch"):
+                self.reasons[verdict.status, verdict.text[:110]] += 1
+            if verdict.status == "fault":
+                kind = self.faults.setdefault(verdict.kind, [])
+                kind.append((result["seed"], verdict))
+                if len(kind) == 1:
+                    where = f"{result['seed']}: {verdict.form}, {verdict.target}"
+                    print(f"fault at {where}: {verdict.text[:400]}", flush=True)
+
+    def lines(self) -> list[str]:
+        """The summary."""
+        faulty = {seed for found in self.faults.values() for seed, _ in found}
+        out = [f"{self.programs} programs, {len(faulty)} with a fault, "
+               f"{self.seconds / max(1, self.programs):.2f} s of the processor each", ""]
+        statuses = ("right", "refused", "torch", "fault")
+        out += [f"{'form':22}{'target':12}" + "".join(f"{status:>9}" for status in statuses)]
+        for (form, target), counts in self.by_form.items():
+            out.append(f"{form:22}{target:12}" + "".join(f"{counts[status]:9}" for status in statuses))
+        out += ["", "features: " + ", ".join(f"{name} {count}" for name, count in self.features.most_common())]
+        for status, title in (("refused", "refused by decomp"), ("torch", "PyTorch does not capture it, or wrongly")):
+            out += ["", f"{title}:"]
+            found = [(count, text) for (kind, text), count in self.reasons.most_common() if kind == status]
+            out += [f"{count:7} {text}" for count, text in found[:60]]
+        out += ["", "faults:"] + [f"{len(found):7} {kind}; seeds {sorted({seed for seed, _ in found})[:8]}"
+                                  for kind, found in sorted(self.faults.items(), key=lambda item: -len(item[1]))]
+        return out
+
+
+def run(first: int, minutes: float, most: int, workers: int, options: list[str]) -> Tally:
+    """Check programs from seed `first` on, until the time or the number is up."""
+    lines: queue.Queue[Any] = queue.Queue()
+    crew = [Worker(first + i, workers, options, lines) for i in range(workers)]
+    tally, end, shown = Tally(), time.monotonic() + 60 * minutes, time.monotonic()
+    try:
+        while time.monotonic() < end and tally.programs < most:
+            try:
+                worker, result = lines.get(timeout=5)
+                _take(worker, result, tally)
+            except queue.Empty:
+                pass
+            for worker in crew:
+                if time.monotonic() - worker.since > 3 * SECONDS:
+                    worker.process.kill()
+                    worker.since = time.monotonic()
+            if time.monotonic() - shown > 60:
+                shown = time.monotonic()
+                print(f"{tally.programs} programs, {sum(map(len, tally.faults.values()))} faults", flush=True)
+    finally:
+        for worker in crew:
+            worker.process.kill()
+    return tally
+
+
+def _take(worker: Worker, result: Any, tally: Tally) -> None:
+    if isinstance(result, dict):
+        worker.take(result)
+        tally.add(result)
+        return
+    died = worker.again(result)
+    if died is not None:
+        tally.add(died)
+
+
+def replay(seed: int, forms: tuple[str, ...] | None, on: tuple[str, ...], shrink: bool) -> int:
+    """Print a program and its verdicts, and the shortest with each fault."""
+    quiet()
+    made = program(seed)
+    print(made.source)
+    found = [verdict for form in forms or FORMS for verdict in check(made, (form,), on)]
+    kinds = {}
+    for verdict in found:
+        print(f"{verdict.status:8}{verdict.form:22}{verdict.target:12}{verdict.text}")
+        if verdict.status == "fault":
+            kinds.setdefault(verdict.kind, verdict)
+    for verdict in kinds.values() if shrink else ():
+        print(f"\n{verdict.form}, {verdict.target}: {verdict.text}\n\n{reduced(made, verdict).source}")
+    return 1 if kinds else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--programs", type=int, default=10**9, help="at most so many")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", choices=FORMS, action="append", help="only this form; may be repeated")
+    parser.add_argument("--target", choices=TARGETS, action="append", help="only this target; may be repeated")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print a program, its verdicts, its shortest faults")
+    parser.add_argument("--whole", action="store_true", help="with --replay: do not look for the shortest program")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    forms, on = tuple(chosen.only or ()) or None, tuple(chosen.target or TARGETS)
+    if chosen.replay is not None:
+        return replay(chosen.replay, forms, on, not chosen.whole)
+    if chosen.worker:
+        work(*map(int, chosen.worker.split(":")), forms, on)
+        return 0
+    options = [word for form in forms or () for word in ("--only", form)]
+    options += [word for target in chosen.target or () for word in ("--target", target)]
+    tally = run(chosen.seed, chosen.minutes, chosen.programs, chosen.workers, options)
+    print("\n".join(tally.lines()))
+    return 1 if tally.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

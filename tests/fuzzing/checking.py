@@ -1,0 +1,295 @@
+"""One program in every form and on every target: captured, lowered, run on fresh inputs, compared with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import re
+from typing import Any
+import warnings
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+
+import decomp
+from decomp.errors import RuleError
+from decomp.proof import VerificationError
+from decomp_rules import targets
+from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
+from tests.fuzzing.prelude import Given
+from tests.fuzzing.programs import SIZES, Program
+
+TARGETS = ("core_aten", "tinygrad", "luminal")
+FORMS = ("exported", "module", "module without args", "exported graph", "graph", "graph with args", "decomposed",
+         "decomposed graph", "compiled", "inductor")
+INTERNAL = (RuleError, VerificationError)
+"""Refusals that a program has no part in: the library's own rules, or the proof, failed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one form on one target."""
+
+    form: str
+    target: str
+    status: str
+    """"right", "refused", "fault", or "torch": PyTorch itself cannot capture the program so."""
+    text: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What faults of one cause have in common."""
+        first = re.sub(r"\[seed.*|(?<=lost): .*|(?<=gained): .*| in \d+ of .*", "", (self.text.splitlines() or [""])[0])
+        return re.sub(r"\d+", "N", f"{self.form}: {first}")[:130]
+
+
+class Loaded:
+    """A program, its module and what PyTorch makes of it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        namespace = program.loaded()
+        self.module, self._inputs = namespace["Program"](), namespace["inputs"]
+        self.sizes = SIZES if program.dynamic else SIZES[:1]
+        self.wanted: dict[Any, Outcome] = {}
+
+    def given(self, seed: int, size: int, tracked: bool) -> tuple[Given, tuple[torch.Tensor, ...]]:
+        given = Given(seed, tracked)
+        return given, self._inputs(given, size)
+
+    def run(self, callable_: Callable[..., Any], state: Any, seed: int, size: int, tracked: bool) -> Outcome:
+        given, arguments = self.given(seed, size, tracked)
+        with restored(self.module, state):
+            torch.manual_seed(seed)
+            return outcome(callable_, state, given, arguments)
+
+    def eager(self, seed: int, size: int, tracked: bool) -> Outcome:
+        key = (seed, size, tracked)
+        if key not in self.wanted:
+            self.wanted[key] = self.run(self.module, self.module, seed, size, tracked)
+        return self.wanted[key]
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """What it is captured with. Inputs of most programs require gradients."""
+        return self.given(0, SIZES[0], self.tracked)[1]
+
+    @property
+    def tracked(self) -> bool:
+        return self.program.seed % 4 != 1
+
+    def dynamic_shapes(self) -> Any:
+        if not self.program.dynamic:
+            return None
+        pairs = zip(self.example(), self.given(0, SIZES[1], False)[1])
+        auto = torch.export.Dim.AUTO
+        return tuple({dim: auto for dim in range(a.dim()) if a.shape[dim] != b.shape[dim]} for a, b in pairs)
+
+
+def check(program: Program, forms: tuple[str, ...] = FORMS, on: tuple[str, ...] = TARGETS) -> Iterator[Verdict]:
+    """Verdicts of a program in `forms`, lowered to the targets `on`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = Loaded(program)
+        cases = [(seed, size, tracked) for size in loaded.sizes for seed, tracked in ((1, True), (2, False))]
+        cases = [case for case in cases if loaded.tracked or not case[2]]
+        cases = [case for case in cases if _runs(loaded, case)]
+        for form in forms:
+            for target in on if not form.startswith("decomposed") else ("rules",):
+                yield _verdict(loaded, form, target, cases)
+
+
+def _runs(loaded: Loaded, case) -> bool:
+    """Whether PyTorch itself runs the program, and its backward pass, on such inputs."""
+    try:
+        loaded.eager(*case)
+    except Exception:  # whatever it says
+        return False
+    return True
+
+
+def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
+    try:
+        found = _captured(loaded, form, target)
+    except TorchRefuses as error:
+        return Verdict(form, target, "torch", _reason(error))
+    except Exception as error:  # any that is not the project's own is a fault
+        return _refusal(loaded, form, target, error)
+    if isinstance(found, str):
+        return Verdict(form, target, "fault", found)
+    for case in cases if found.dynamic else [case for case in cases if case[1] == SIZES[0]]:
+        try:
+            text = difference(loaded.eager(*case), loaded.run(found.call, found.state, *case),
+                              lambda: loaded.run(loaded.module, loaded.module, *case),
+                              views=target in ("core_aten", "rules"))
+        except Exception as error:
+            own = _own(error)
+            if isinstance(own, decomp.DecompError) and form in COMPILED:
+                return _refusal(loaded, form, target, error)
+            text = f"raises when run: {type(error).__name__}: {str(error)[:1500]}"
+        if text:
+            if _torch_too(loaded, form, case):
+                return Verdict(form, target, "torch", "differs in PyTorch's own capture")
+            return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
+    return Verdict(form, target, "right")
+
+
+def _refusal(loaded: Loaded, form: str, target: str, error: Exception) -> Verdict:
+    own = _own(error)
+    if isinstance(own, decomp.DecompError) and not isinstance(own, INTERNAL):
+        return Verdict(form, target, "refused", _reason(own))
+    if form in COMPILED and _torch_too(loaded, form, None):
+        return Verdict(form, target, "torch", _reason(error))
+    return Verdict(form, target, "fault", f"raises {type(own).__name__}: {str(own)[:1500]}")
+
+
+def _own(error: BaseException) -> BaseException:
+    """The project's own error, where a compiler has wrapped it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, decomp.DecompError):
+            return seen
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    blockers = getattr(error, "blockers", ())
+    if blockers:
+        first = blockers[0]
+        why = first.limitation or first.condition or (first.tried[-1][1] if first.tried else "no rule")
+        return f"{type(error).__name__}: {first.op}: {why.splitlines()[0]}"
+    return f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}"
+
+
+# Forms
+
+
+class TorchRefuses(Exception):
+    """PyTorch's own capture fails."""
+
+
+@dataclass
+class Lowered:
+    """What can be run, and the module with its state."""
+
+    call: Callable[..., Any]
+    state: torch.nn.Module
+    dynamic: bool = False
+
+
+EXPORTED = ("exported", "module", "exported graph", "decomposed")
+COMPILED = ("compiled", "inductor")
+DECOMPOSING = decomp.Rules({
+    torch.nn.functional.relu: lambda x: torch.where(x > 0, x, 0),
+    torch.nn.functional.gelu: lambda x, approximate="none": torch.nn.functional.gelu(x, approximate=approximate) * 1,
+    torch.sigmoid: lambda x: 1 / (1 + torch.exp(-x)),
+    torch.clone: lambda x, memory_format=None: x,
+    torch.mul: lambda x, other: torch.mul(other, x) if isinstance(other, fx.Proxy) else torch.mul(x, other),
+})
+
+
+def _captured(loaded: Loaded, form: str, target: str) -> Lowered | str:
+    """The lowered program, or what is wrong with its source afterwards."""
+    if form in COMPILED:
+        return _compiled(loaded, form, target)
+    example = loaded.example()
+    options: dict[str, Any] = {}
+    if form in ("module", "graph with args"):
+        options = dict(args=example)
+    if form == "module":
+        options["dynamic_shapes"] = loaded.dynamic_shapes()
+        _exportable(loaded)
+    source = _source(loaded, form)
+    before, kept = _seen(source, loaded), [value.detach().clone() for value in example]
+    if form.startswith("decomposed"):
+        result = decomp.decompose(source, DECOMPOSING)
+    else:
+        result = decomp.lower(source, to=getattr(targets, target), **options).result
+    if not all(torch.equal(_bits(a), _bits(b.detach())) for a, b in zip(kept, example)):
+        return "the example inputs were changed"
+    after = _seen(source, loaded)
+    for what, value in before.items():
+        if value != after[what]:
+            return f"the source was changed: {what}"
+    dynamic = form in EXPORTED and _is_dynamic(loaded)
+    return _runnable(result, dynamic or form in ("module without args", "graph", "decomposed graph"))
+
+
+def _bits(value):
+    return torch.nan_to_num(value, nan=7.5) if value.is_floating_point() else value
+
+
+def _source(loaded: Loaded, form: str) -> Any:
+    if form in ("exported", "decomposed"):
+        return _exportable(loaded)
+    if form == "exported graph":
+        return _exportable(loaded).module()
+    if form in ("graph", "graph with args", "decomposed graph"):
+        try:
+            return fx.symbolic_trace(loaded.module)
+        except Exception as error:
+            raise TorchRefuses(_reason(error)) from error
+    return loaded.module
+
+
+def _exportable(loaded: Loaded) -> torch.export.ExportedProgram:
+    """The exported program, made once."""
+    if not hasattr(loaded, "exported"):
+        try:
+            with restored(loaded.module):
+                loaded.exported = torch.export.export(loaded.module, loaded.example(), strict=False,
+                                                      dynamic_shapes=loaded.dynamic_shapes())
+        except Exception as error:
+            loaded.exported = error
+    if isinstance(loaded.exported, Exception):
+        raise TorchRefuses(_reason(loaded.exported))
+    return loaded.exported
+
+
+def _is_dynamic(loaded: Loaded) -> bool:
+    """Whether export kept a size that was asked to be dynamic."""
+    return bool(loaded.program.dynamic and getattr(loaded.exported, "range_constraints", None))
+
+
+def _seen(source: Any, loaded: Loaded) -> dict[str, Any]:
+    """What lowering is not to change."""
+    state = {name: str(value.tolist()) for name, value in loaded.module.state_dict().items()}
+    seen = {"state": state, "training": loaded.module.training}
+    graph = getattr(source, "graph", None)
+    if graph is not None:
+        seen["graph"] = str(graph)
+        mode = detect_fake_mode([node.meta.get("val") for node in graph.nodes])
+        if mode is not None and mode.shape_env is not None:
+            seen["guards"] = [str(guard.expr) for guard in mode.shape_env.guards]
+    return seen
+
+
+def _runnable(result: Any, dynamic: bool) -> Lowered:
+    module = result.module() if isinstance(result, torch.export.ExportedProgram) else result
+    return Lowered(module, module, dynamic)
+
+
+def _compiled(loaded: Loaded, form: str, target: str) -> Lowered:
+    torch._dynamo.reset()
+    compiler = "inductor" if form == "inductor" else "eager"
+    backend = decomp.backend(to=getattr(targets, target), compiler=compiler)
+    dynamic = True if loaded.program.dynamic and loaded.program.seed % 2 else None
+    return Lowered(torch.compile(loaded.module, backend=backend, dynamic=dynamic), loaded.module, True)
+
+
+def _torch_too(loaded: Loaded, form: str, case) -> bool:
+    """Whether PyTorch's own capture of the program differs, or raises, as well."""
+    case = case or (1, SIZES[0], True)
+    try:
+        if form in COMPILED:
+            torch._dynamo.reset()
+            call, state = torch.compile(loaded.module, backend="aot_eager"), loaded.module
+        elif form in EXPORTED:
+            call = state = _exportable(loaded).module()
+        else:
+            call = state = fx.symbolic_trace(loaded.module)
+        found = loaded.run(call, state, *case)
+        return bool(difference(loaded.eager(*case), found, lambda: loaded.run(loaded.module, loaded.module, *case)))
+    except Exception:
+        return True

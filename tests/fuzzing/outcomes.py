@@ -1,0 +1,216 @@
+"""What running a program did, and whether two runs did the same. How far two may lie apart is measured where they
+differ: the program is run again with each of its operations perturbed in the last places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+import warnings
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2,
+             torch.complex64: 4e-5, torch.complex128: 1e-9}
+"""So far values may lie apart, relative to the largest of the tensor, before anybody asks how well they are known."""
+RUNS = 5
+SPREAD = 16.0
+"""A value may lie so many times the spread of perturbed runs away."""
+
+
+@dataclass
+class Outcome:
+    """Everything that can be seen of one run."""
+
+    structure: str
+    outputs: list[Any]
+    inputs: list[torch.Tensor]
+    """Inputs after the run."""
+    buffers: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor | None]
+    aliases: dict[int, tuple[int, Any]]
+    """Which output shares the memory of which input, from where and with which strides."""
+
+    def values(self) -> dict[str, Any]:
+        """All values by name."""
+        named = {f"output {i}": value for i, value in enumerate(self.outputs)}
+        named |= {f"input {i} afterwards": value for i, value in enumerate(self.inputs)}
+        named |= {f"buffer {name} afterwards": value for name, value in self.buffers.items()}
+        return named | {f"gradient of {name}": value for name, value in self.gradients.items()}
+
+
+@contextlib.contextmanager
+def restored(*modules: torch.nn.Module | None):
+    """Buffers and parameters of the modules are put back afterwards."""
+    state = [value for module in modules if module is not None for value in (*module.buffers(), *module.parameters())]
+    kept = [value.detach().clone() for value in state]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, old in zip(state, kept):
+                value.data = old.clone(memory_format=torch.preserve_format) if value.shape != old.shape else value.data
+                value.detach().copy_(old)
+                value.grad = None
+
+
+def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, arguments: tuple[Any, ...]) -> Outcome:
+    """Run it, and its backward pass if it has one. `state`: the module whose buffers and parameters it uses."""
+    out = run(*arguments)
+    flat, structure = tree_flatten(out)
+    before = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in flat]
+    afterwards = [value.detach().clone() for value in arguments]
+    buffers = {name: value.detach().clone() for name, value in state.named_buffers()}
+    tracked = [value.requires_grad if isinstance(value, torch.Tensor) else False for value in flat]
+    gradients = _gradients(flat, state, given, arguments) if given.tracked else {}
+    for value, known in zip(before, tracked):
+        if isinstance(value, torch.Tensor):
+            value.was_tracked = known
+    return Outcome(str(structure), before, afterwards, buffers, gradients, _aliases(flat, arguments))
+
+
+def _gradients(flat, state, given, arguments):
+    seen = [value for value in (*flat, *arguments) if isinstance(value, torch.Tensor) and value.requires_grad]
+    sources = {f"input {i}": leaf for i, leaf in enumerate(given.leaves)}
+    sources |= {name: value for name, value in state.named_parameters() if value.requires_grad}
+    if not seen or not sources:
+        return {name: None for name in sources}
+    loss = sum((value * _weights(value)).real.sum().double() if value.is_complex()
+               else (value * _weights(value)).sum(dtype=torch.float64) for value in seen)
+    found = torch.autograd.grad(loss, list(sources.values()), allow_unused=True, materialize_grads=True)
+    return {name: value.detach() for name, value in zip(sources, found)}
+
+
+def _weights(value):
+    steps = torch.arange(1, value.numel() + 1, dtype=torch.float64)
+    return (steps * 0.7).cos().reshape(value.shape).to(value.dtype)
+
+
+def _aliases(flat, arguments):
+    places = {}
+    for i, value in enumerate(arguments):
+        if value.numel():
+            places.setdefault(value.untyped_storage().data_ptr(), i)
+    return {i: (places[value.untyped_storage().data_ptr()], (value.storage_offset(), value.stride()))
+            for i, value in enumerate(flat) if isinstance(value, torch.Tensor) and value.numel()
+            and value.untyped_storage().data_ptr() in places}
+
+
+def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True) -> str:
+    """The first difference, in words; empty if there is none. `again`: runs the program as PyTorch runs it. `views`:
+    whether an output that is a view of part of an input has to be one; a target may have no such views."""
+    if wanted.structure != found.structure:
+        return f"structure of the outputs: {found.structure}, not {wanted.structure}"
+    gained = {i: place for i, place in found.aliases.items() if wanted.aliases.get(i) != place}
+    lost = {i: place for i, place in wanted.aliases.items() if i not in found.aliases and (views or _whole(wanted, i))}
+    if gained or lost:
+        return f"memory shared with inputs is {'gained' if gained else 'lost'}: {found.aliases}, not {wanted.aliases}"
+    theirs, known = found.values(), None
+    for name, value in wanted.values().items():
+        if name not in theirs:
+            continue
+        problem = _unlike(value, theirs[name], None)
+        if problem.startswith("values") and again is not None:
+            known = known or _perturbed(again)
+            problem = _unlike(value, theirs[name], [run.values().get(name) for run in known])
+        if problem:
+            return f"{name}: {problem}"
+    return ""
+
+
+def _whole(wanted: Outcome, index: int) -> bool:
+    """Whether an output is an input, and not a part of it or another view."""
+    place, (offset, strides) = wanted.aliases[index]
+    value = wanted.inputs[place]
+    return value.shape == wanted.outputs[index].shape and not offset and strides == value.stride()
+
+
+def _unlike(wanted: Any, found: Any, others: list[Any] | None) -> str:
+    if not isinstance(wanted, torch.Tensor) or not isinstance(found, torch.Tensor):
+        same = type(wanted) is type(found) and wanted == found
+        return "" if same else f"{found!r}, not {wanted!r}"
+    for what in ("dtype", "shape", "was_tracked"):
+        one, two = getattr(wanted, what, None), getattr(found, what, None)
+        if one != two:
+            return f"{what.replace('was_tracked', 'requires_grad')} {two}, not {one}"
+    wrong = _apart(wanted, found)
+    if others is not None and wrong.any():
+        wrong &= ~_uncertain(wanted, found, others)
+    if not wrong.any():
+        return ""
+    where = tuple(wrong.nonzero()[0].tolist())
+    return (f"values differ in {int(wrong.sum())} of {wrong.numel()} places; "
+            f"at {where}: {found[where].item()!r}, not {wanted[where].item()!r}")
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(value.resolve_conj()).double() if value.is_complex() else value.double()
+
+
+def _apart(wanted, found, spread=0.0):
+    """Where values differ by more than is usual for their dtype."""
+    a, b = _wide(wanted), _wide(found)
+    finite = a[a.isfinite()].abs()
+    limit = TOLERANCE.get(wanted.dtype, 0.0) * (float(finite.max()) if finite.numel() else 0.0) + spread
+    wrong = ~(((a - b).abs() <= limit) | (a == b) | (a.isnan() & b.isnan()))
+    return wrong.any(-1) if wanted.is_complex() else wrong
+
+
+def _uncertain(wanted, found, others):
+    """Where the perturbed runs do not know the value either."""
+    others = [value for value in others if isinstance(value, torch.Tensor) and value.shape == wanted.shape]
+    if len(others) < RUNS:
+        return torch.ones(wanted.shape, dtype=torch.bool)
+    wide = torch.stack([_wide(value) for value in (wanted, *others)])
+    spread = (wide - wide[0]).abs().amax(0)
+    kinds = torch.where(wide.isnan(), 3.0, torch.where(wide.isinf(), wide.sign(), 0.5))
+    unknown = (kinds != kinds[0]).any(0)
+    discrete = not (wanted.is_floating_point() or wanted.is_complex())
+    near = (wide[0] - _wide(found)).abs() <= SPREAD * spread
+    unknown |= (spread > 0) if discrete else near
+    return unknown.any(-1) if wanted.is_complex() else unknown
+
+
+def _perturbed(again: Callable[[], Outcome]) -> list[Outcome]:
+    runs = []
+    for seed in range(RUNS):
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Perturbing(seed):
+                runs.append(again())
+    return runs
+
+
+class Perturbing(TorchDispatchMode):
+    """Every fresh float result is off by a few units in the last place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        # Every other one only, so that what is equal by chance is equal in some runs.
+        if not function.is_view and function not in EXACT and float(torch.rand((), generator=self.random)) < 0.5:
+            with torch.no_grad():
+                tree_map_only(torch.Tensor, self._shake, result)
+        return result
+
+    def _shake(self, value):
+        if value.dtype in TOLERANCE and value.numel() and 0 not in value.stride():
+            width = value.real.dtype if value.is_complex() else value.dtype
+            noise = torch.rand(value.shape, generator=self.random, dtype=torch.float64) - 0.5
+            factor = 1 + 8 * torch.finfo(width).eps * noise
+            value.copy_((_as_double(value) * factor).to(value.dtype))
+
+
+def _as_double(value):
+    return value.to(torch.complex128) if value.is_complex() else value.double()
+
+
+aten = torch.ops.aten
+EXACT = {aten.detach.default, aten.clone.default, aten.copy_.default, aten.zeros_like.default, aten.fill_.Scalar,
+         aten.ones.default, aten.zeros.default, aten.full.default, aten.neg.default, aten.relu.default}

@@ -1,0 +1,113 @@
+"""The fuzzer: its programs are what their seeds say, what it is to see it sees, and what is not known it lets pass."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import decomp
+from tests import fuzz
+from tests.fuzzing import checking
+from tests.fuzzing.checking import Loaded, check
+from tests.fuzzing.outcomes import difference
+from tests.fuzzing.programs import Program, program
+from tests.fuzzing.reducing import reduced, smallest
+from tests.fuzzing.statements import FAMILIES
+
+X34, WEIGHT = "x0 = given.tensor(3, 4, dtype=torch.float32)", "self.w0 = nn.Parameter(torch.randn(3, 4))"
+BUFFER = 'self.register_buffer("b0", torch.ones(3, 4))'
+CASE = (1, 3, True)
+
+
+def made(*body, setup=(), returned=("v1",), inputs=(X34,)):
+    return Program(0, tuple(setup), inputs, body, returned)
+
+
+def compared(one, other):
+    """How a run of `other` differs from a run of `one`, in the words of the fuzzer."""
+    wanted, found = Loaded(one), Loaded(other)
+    return difference(wanted.eager(*CASE), found.eager(*CASE), lambda: wanted.run(wanted.module, wanted.module, *CASE))
+
+
+def test_a_seed_is_a_program():
+    assert program(7).source == program(7).source != program(8).source
+
+
+def test_programs_have_every_feature_and_run():
+    found = [program(seed) for seed in range(60)]
+    features = frozenset().union(*(one.features for one in found))
+    assert features >= {*FAMILIES, "buffer", "parameter", "shared state", "hook", "no_grad", "autocast", "dynamic size",
+                        "aliased inputs", "strided inputs", "special values", "writes to inputs", "output is input",
+                        "constant output", "empty", "float32", "bfloat16", "int64", "bool"}
+    for one in found:
+        Loaded(one).eager(2, 3, False)
+
+
+RIGHT = made("v1 = x0 * 2 + self.w0", "x0.add_(self.b0)", "self.b0.mul_(2)", "v2 = x0[0]", setup=(BUFFER, WEIGHT),
+             returned=("v1", "v2", "x0"))
+SABOTAGES = {
+    "another op": (0, "v1 = x0 * 3 + self.w0", "output 0: values"),
+    "another dtype": (0, "v1 = (x0 * 2 + self.w0).double()", "output 0: dtype"),
+    "another shape": (0, "v1 = (x0 * 2 + self.w0)[None]", "output 0: shape"),
+    "no gradient": (0, "v1 = (x0 * 2 + self.w0).detach()", "output 0: requires_grad"),
+    "half a gradient": (0, "v1 = x0.detach() * 2 + self.w0", "gradient of input 0: values"),
+    "dropped write to an input": (1, "x0 = x0 + self.b0", "memory shared with inputs is lost"),
+    "dropped write to a buffer": (2, "pass", "buffer b0 afterwards: values"),
+    "doubled write": (2, "self.b0.mul_(4)", "buffer b0 afterwards: values"),
+    "a copy in the place of a view": (3, "v2 = x0[0].clone()", "memory shared with inputs is lost"),
+    "another view": (3, "v2 = x0[1]", "memory shared with inputs is gained"),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_planted_fault_is_seen(name):
+    index, line, text = SABOTAGES[name]
+    body = (*RIGHT.body[:index], line, *RIGHT.body[index + 1:])
+    assert compared(RIGHT, RIGHT) == ""
+    assert compared(RIGHT, replace(RIGHT, body=body)).startswith(text)
+
+
+def test_another_structure_is_seen():
+    assert compared(RIGHT, replace(RIGHT, packing="[{}]")).startswith("structure of the outputs")
+
+
+@pytest.mark.parametrize("one, other", [
+    ("v1 = (x0 * 3).sin() * 1e3", "v1 = (x0 + x0 + x0).sin() * 1e3"),
+    ("v1 = (x0 + 1e4 - x0 - 1e4) * 1e3", "v1 = torch.zeros_like(x0) * x0"),
+    ("v1 = (x0 / 3 * 3 == x0).float() * x0", "v1 = 1.0 * x0"),
+])
+def test_what_rounding_decides_is_no_fault(one, other):
+    assert compared(made(one), made(other)) == ""
+
+
+def test_a_wrong_rule_is_a_fault_and_its_program_is_reduced(monkeypatch):
+    wrong = decomp.Rules({torch.relu: lambda x: torch.where(x > 0.5, x, 0)})
+    monkeypatch.setattr(checking, "DECOMPOSING", wrong)
+    source = made("v1 = x0.sin()", "v2 = v1.relu()", "v3 = v2 * 2", "v4 = x0 + 1", returned=("v3", "v4"))
+    (verdict,) = check(source, ("decomposed",))
+    assert verdict.status == "fault" and "output 0: values differ" in verdict.text
+    assert reduced(replace(source, body=("v1 = x0", *source.body[1:])), verdict).body == (
+        "v1 = x0", "v2 = v1.relu()", "v3 = v2 * 2")
+
+
+def test_the_shortest_program_keeps_what_the_fault_needs():
+    source = made("v1 = x0 + 1", "with torch.no_grad():\n    v2 = x0.relu()", returned=("v1", "v2"))
+    shortest = smallest(source, lambda one: "v2" in one.returned and "x0.relu" in one.source)
+    assert shortest.body == ("v2 = x0.relu()",) and shortest.returned == ("v2",)
+
+
+def test_an_error_that_is_not_the_projects_own_is_a_fault(monkeypatch):
+    def lower(*_, **__):
+        raise KeyError("x")
+
+    monkeypatch.setattr(checking.decomp, "lower", lower)
+    (verdict,) = check(made("v1 = x0 + 1"), ("exported",), ("core_aten",))
+    assert (verdict.status, verdict.text) == ("fault", "raises KeyError: 'x'")
+
+
+def test_the_summary_counts_programs_by_form_and_says_why_some_were_refused():
+    tally = fuzz.Tally()
+    tally.add(dict(seed=5, features=["view"], seconds=0.5, verdicts=[
+        ("exported", "tinygrad", "right", ""), ("graph", "tinygrad", "refused", "NotLowered: aten.gelu: pass args=")]))
+    text = "\n".join(tally.lines())
+    assert "1 programs, 0 with a fault, 0.50 s" in text and "NotLowered: aten.gelu: pass args=" in text
