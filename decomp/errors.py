@@ -26,6 +26,20 @@ class UnknownOp(DecompError, LookupError):
         super().__init__(f"unknown op {spelling!r}{hint}")
 
 
+class ReasonMissing(DecompError, TypeError):
+    """`decline` was called without saying why."""
+
+    problem = "declines without a reason"
+    remedy = 'say why in one clause: return decomp.decline("only float inputs")'
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"decline({reason!r}) gives no reason\n  to do: {self.remedy}")
+
+
+class CostError(DecompError, ValueError):
+    """`cost=` gave something for a call that is no cost."""
+
+
 class TargetError(DecompError, ValueError):
     """A target, or the file that describes it, is malformed."""
 
@@ -51,15 +65,21 @@ class MutationError(DecompError):
 
 
 class RuleError(DecompError):
-    """A rule did something that a rule may not do. `rule`, `node` say which and where."""
+    """A rule did something that a rule may not do. `rule`, `node`, `line` say which and where."""
 
-    def __init__(self, rule: object, problem: str, remedy: str = "", node: fx.Node | None = None) -> None:
-        self.rule, self.problem, self.remedy, self.node = rule, problem, remedy, node
-        super().__init__(_rule_message(rule, problem, remedy, node))
+    def __init__(
+        self, rule: object, problem: str, remedy: str = "", node: fx.Node | None = None, line: str | None = None
+    ) -> None:
+        self.rule, self.problem, self.remedy, self.node, self.line = rule, problem, remedy, node, line
+        super().__init__(_rule_message(rule, problem, remedy, node, line))
 
-    def at(self, node: fx.Node) -> RuleError:
-        """The same error, told about the node of the source program that was being lowered."""
-        return self if self.node is not None else type(self)(self.rule, self.problem, self.remedy, node)
+    def at(self, node: fx.Node | None = None, line: str | None = None) -> RuleError:
+        """The same error, told about the node of the source program that was being lowered, and the line of the rule
+        (`mine.py:15: u += 1`)."""
+        node, line = self.node or node, self.line or line
+        if (node, line) == (self.node, self.line):
+            return self
+        return type(self)(self.rule, self.problem, self.remedy, node, line)
 
 
 class MetadataMissing(RuleError):
@@ -70,8 +90,10 @@ class RuleCycle(RuleError):
     """Rules call each other in a circle."""
 
 
-def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None) -> str:
+def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None, line: str | None) -> str:
     lines = [f"rule {rule}: {problem}"]
+    if line is not None:
+        lines.append(f"  at {line}")
     if node is not None:
         lines += [f"  while lowering {describe(node)}", *_indented_source(node)]
     if remedy:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass, field
 import operator
+import re
 from typing import Any
 
 import torch
@@ -15,10 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decomp.binding import Bound
 from decomp.calls import kind_of, metadata
 from decomp.effects import Effects, EffectTable
-from decomp.errors import MetadataMissing, RuleError
+from decomp.errors import MetadataMissing, ReasonMissing, RuleError
 from decomp.layouts import dense_order, inverse, same_strides
 from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
-from decomp.recording import SYMBOLIC, Tape, UnknownSize, fake_like
+from decomp.recording import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
+from decomp.rule_lines import line_of
+from decomp.rule_restrictions import LEAKED, refusal_of_call
 from decomp.rules import Declined, Rule
 from decomp.sizes import is_data, same_size, surely
 from decomp.torch_tables import Refused, traced
@@ -132,18 +135,38 @@ def _record(
         return Declined(str(refused))
     except MetadataMissing as missing:
         return Declined(missing.problem + "; pass args=")
-    except RuleError:
-        raise
+    except RuleError as error:
+        raise error.at(line=line_of(function, error)) from error.__cause__
     except UnknownSize as unknown:
         return Declined(f"needs {unknown}")
     except NewGuard as guard:
         return Declined(f"adds a guard on sizes that are dynamic: {guard}")
     except Exception as error:
-        problem = f"failed with {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        raise RuleError(rule, problem, "run the rule on tensors of these shapes to see where") from error
+        raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
+    finally:
+        tracer.closed = True
     drop_dead(tape.graph)
     used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
     return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
+
+
+def _what_failed(error: Exception) -> tuple[str, str]:
+    """What is said of an exception that left a rule, and what to do about it."""
+    if isinstance(error, Leaked):
+        return LEAKED
+    if isinstance(error, ReasonMissing):
+        return error.problem, error.remedy
+    unbound = _UNBOUND.match(str(error)) if isinstance(error, TypeError) else None
+    if unbound is not None:
+        name = unbound[1]
+        said = refusal_of_call(name, {})
+        return said or (f"calls torch.Tensor.{name} unbound", f"call x.{name}(...)")
+    text = str(error).strip().splitlines()
+    return f"failed with {type(error).__name__}: {text[0] if text else ''}", _TRY
+
+
+_TRY = "run the rule on tensors of these shapes to see where"
+_UNBOUND = re.compile(r"descriptor '(\w+)' for 'torch._C.TensorBase'")
 
 
 def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:

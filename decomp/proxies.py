@@ -9,12 +9,23 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from decomp.errors import MetadataMissing, RuleError
-from decomp.ops import of_method
+from decomp.aliases import BATCH_NORMS
+from decomp.effects import Effect, EffectTable
+from decomp.errors import MetadataMissing, RuleError, spelled
+from decomp.ops import of_function
 from decomp.recording import SYMBOLIC, Tape, recording
+from decomp.rule_restrictions import (
+    AUGMENTED,
+    LEAKED,
+    SWITCHED,
+    augmented,
+    proxies_in,
+    refusal_of_call,
+    switches,
+    writes_seen,
+)
 from decomp.signature import is_symbolic
 from decomp.sizes import surely
 
@@ -32,6 +43,9 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         """Inputs that are sizes or other numbers, which a program without metadata does not know."""
         self.busy = False
         """Whether a call is running on fake tensors: what it calls in turn is not the rule's."""
+        self.closed = False
+        """Whether the run of the rule is over: a proxy that is still used has leaked into another one."""
+        self._switches = switches()
 
     @property
     def knows(self) -> bool:
@@ -51,7 +65,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         type_expr: Any = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
-        self._check(target, kwargs)
+        self.check(target, args, kwargs)
         if not self.knows:
             return self._as_written(kind, target, args, kwargs)
         if self.dialect == "torch":
@@ -68,20 +82,21 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         finally:
             self.busy = outer
 
-    def _check(self, target: Any, kwargs: dict[str, Any]) -> None:
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        if kwargs.get("out") is not None or kwargs.get("inplace") is True:
-            self.fail(f"writes into a tensor ({name})", "return a new tensor instead")
-        if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
-            self.fail(f"mutates a tensor ({name})", f"call {name[:-1]} and use what it returns")
-        if name.startswith("__i") and of_method(name).inplace:
-            self.fail(f"mutates a tensor ({name})", "write `x = x + y`, which makes a new tensor")
-        if name in ("item", "tolist", "numpy"):
-            self.fail(f"reads data ({name})", "a rule is recorded once for all data: compute with tensors")
+    def check(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a call that a rule may not make."""
+        if self.closed or any(proxy.tracer is not self for proxy in proxies_in((args, kwargs))):
+            self.fail(*LEAKED)
+        if not self.busy and switches() != self._switches:
+            self.fail(*SWITCHED)
+        refusal = refusal_of_call(target, kwargs)
+        if refusal is not None:
+            self.fail(*refusal)
 
     def _as_written(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        if Effect.MUTATION in EffectTable().of(node).kinds and not _updates_statistics(target):
+            self.refuse(target)
         if node.all_input_nodes and self.numbers.issuperset(node.all_input_nodes):
             self.numbers.add(node)
         return self.proxy(node)
@@ -89,7 +104,11 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         assert self.tape.mode is not None
         with self._running(), self.tape.mode:
-            out = _run(kind, target, *tree_map(self._faked, fakes_of((args, kwargs))))
+            faked = tree_map(self._faked, fakes_of((args, kwargs)))
+            written = writes_seen(faked)
+            out = _run(kind, target, *faked)
+        if written() and not _updates_statistics(target):
+            self.refuse(target)
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
             return out
         node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
@@ -100,13 +119,15 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def _faked(self, value: Any) -> Any:
         """A concrete tensor, captured from outside, as the constant that it becomes."""
-        concrete = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
-        return self.tape.constant(value) if concrete else value
+        known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
+        return value if known else self.tape.constant(value)
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):
             self.tape.constant(a)
             return self.tape.node_of(a)
+        if isinstance(a, fx.Node) and a.graph is not self.graph:
+            self.fail(*LEAKED)
         return super().create_arg(a)
 
     def wrap(self, value: Any) -> Any:
@@ -121,7 +142,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def refuse(self, func: Any) -> NoReturn:
         """A recorded op mutates its arguments."""
-        self.fail(f"mutates a tensor ({func})", "use the functional op and return what it gives")
+        name = func if isinstance(func, str) else spelled(func)
+        self.fail(f"mutates a tensor ({name})", "use the functional op and return what it gives")
 
     def fail(self, problem: str, remedy: str) -> NoReturn:
         raise RuleError(self.rule, problem, remedy)
@@ -231,6 +253,25 @@ class ValueProxy(fx.Proxy):
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.fail("writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")
 
+    def __delitem__(self, index: Any) -> None:
+        self.tracer.fail("deletes items of a tensor (del x[...])", "use slices, torch.cat or index_select")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("node", "tracer"):
+            self.tracer.fail(f"assigns to an attribute of a tensor (x.{name} = ...)", "compute a new tensor instead")
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.tracer.fail(f"deletes an attribute of a tensor (del x.{name})", "compute a new tensor instead")
+
+    @classmethod
+    def __torch_function__(cls, orig_method: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        used = list(proxies_in((args, kwargs or {})))
+        current = next((proxy.tracer for proxy in used if not getattr(proxy.tracer, "closed", False)), None)
+        if isinstance(current, RuleTracer):
+            current.check(orig_method, args, kwargs or {})
+        return super().__torch_function__(orig_method, types, args, kwargs)
+
     def __getattr__(self, name: str) -> Any:
         if not hasattr(torch.Tensor, name):
             self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
@@ -244,6 +285,18 @@ class ValueProxy(fx.Proxy):
         if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
             self.tracer.missing(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+
+def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
+    def refused(self: ValueProxy, other: Any) -> NoReturn:
+        self.tracer.fail(*augmented(sign))
+
+    return refused
+
+
+# Without them Python falls back to `__add__`, which rebinds one name and leaves its aliases as they were.
+for _name, _sign in AUGMENTED.items():
+    setattr(ValueProxy, _name, _in_place(_sign))
 
 
 def _surely_contiguous(value: torch.Tensor) -> bool:
@@ -278,13 +331,21 @@ class Written(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch._C._set_grad_enabled and not self.tracer.busy:
-            self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+        if not self.tracer.busy:
+            self._refuse(func, args, kwargs)
         if self.tracer.dialect == "aten" and self.tracer.knows:
             return func(*args, **kwargs)
         if self.tracer.busy or func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
             return func(*args, **kwargs)
         return self.tracer.create_proxy("call_function", func, args, kwargs)
+
+    def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
+        if func is torch._C._set_grad_enabled:
+            self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+        if func in _CONCRETE and any(proxies_in((args, kwargs))):
+            self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
+        if _has_tensor((args, kwargs)):
+            self.tracer.check(func, args, kwargs)
 
 
 _CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
@@ -301,9 +362,12 @@ def _is_factory(func: Any) -> bool:
 
 
 def _has_tensor(value: Any) -> bool:
-    found = []
-    tree_map(lambda leaf: found.append(leaf) if isinstance(leaf, (torch.Tensor, fx.Proxy)) else None, value)
-    return any(isinstance(leaf, fx.Proxy) for leaf in found) or bool(found)
+    return any(isinstance(leaf, (torch.Tensor, fx.Proxy)) for leaf in tree_leaves(value))
+
+
+def _updates_statistics(target: Any) -> bool:
+    """Whether a call updates running statistics: a rule may hand on those of the op that it serves."""
+    return not isinstance(target, str) and of_function(target).op.short in BATCH_NORMS
 
 
 def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -340,6 +404,7 @@ def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[
 
 def _as_nodes(tracer: RuleTracer, value: Any) -> Any:
     if isinstance(value, fx.Proxy):
+        tracer.check(None, (value,), {})
         return value.node
     if isinstance(value, (list, tuple)):
         return tuple(_as_nodes(tracer, item) for item in value)

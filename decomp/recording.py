@@ -118,7 +118,9 @@ class Tape:
     def arguments(self, value: Any) -> Any:
         """Arguments as a graph holds them: proxies, tensors and symbolic sizes become nodes."""
         if isinstance(value, fx.Proxy):
-            return value.node
+            return self.arguments(value.node)
+        if isinstance(value, fx.Node) and value.graph is not self.graph:
+            raise Leaked()
         if isinstance(value, (list, tuple)):
             items = [self.arguments(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
@@ -137,6 +139,8 @@ class Tape:
         found = self._constants.get(id(tensor))
         if found is not None:
             return found
+        if isinstance(tensor, FakeTensor):
+            raise Leaked()
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor
         # Behind the inputs, which are first: an expansion is bound by their places.
@@ -157,6 +161,8 @@ class Tape:
 
     def size(self, value: Any) -> Any:
         """The node (or number) that computes a symbolic size from the sizes of the inputs."""
+        if self.mode is None or value.node.shape_env is not self.mode.shape_env:
+            raise Leaked()
         expr = value.node.expr
         if expr.is_number:
             return value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.guard_bool("", 0)
@@ -237,6 +243,10 @@ class UnknownSize(LookupError):
     """A rule uses a dynamic size that cannot be computed from its inputs."""
 
 
+class Leaked(Exception):
+    """A fake tensor, a node or a size comes from another run of a rule."""
+
+
 def _is_endless(arg: Any) -> bool:
     """Whether it is a complex number that is not finite."""
     return type(arg) is complex and not cmath.isfinite(arg)
@@ -306,9 +316,8 @@ class _Recorder(ProxyTorchDispatchMode):
             self.tape.append(func, args, kwargs, out)
 
     def _fake(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self.tape.constant(value)
-        return value
+        known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
+        return value if known else self.tape.constant(value)
 
 
 @contextlib.contextmanager

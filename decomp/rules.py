@@ -12,7 +12,7 @@ import torch
 
 from decomp import _spellings as spellings
 from decomp.calls import Call
-from decomp.errors import RuleError, located, spelled
+from decomp.errors import ReasonMissing, RuleError, located, spelled
 from decomp.limitation import Limitation, first
 from decomp.needs import Needs, needs_of
 from decomp.ops import Op, once_known, op as op_of
@@ -32,7 +32,10 @@ class Declined:
 
 
 def decline(reason: str) -> Declined:
-    """`return decline("only float inputs")` inside a rule: the next alternative is asked, and the reason is kept."""
+    """`return decline("only float inputs")` inside a rule: the next alternative is asked, and the reason is kept.
+    Raises `ReasonMissing` if there is none."""
+    if not isinstance(reason, str) or not reason.strip():
+        raise ReasonMissing(reason)
     return Declined(reason)
 
 

@@ -1,0 +1,32 @@
+"""Which line of a rule an error comes from: the innermost frame of the rule's own code in the traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import inspect
+import linecache
+import traceback
+from types import CodeType
+from typing import Any
+
+
+def line_of(function: Callable[..., Any], error: BaseException) -> str | None:
+    """`mine.py:15: u += 1`, or None if the error does not come from Python code of `function`."""
+    code, found = _code(function), None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is code:
+            found = number
+    if code is None or found is None:
+        return None
+    text = linecache.getline(code.co_filename, found).strip()
+    return f"{code.co_filename.rsplit('/', 1)[-1]}:{found}" + (f": {text}" if text else "")
+
+
+def _code(function: Any) -> CodeType | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__code__") and not inspect.ismethod(function):
+        function = getattr(type(function), "__call__", function)
+    return getattr(function, "__code__", None)

@@ -1,0 +1,101 @@
+"""What a rule may not do, as a function of one call that it makes: write into a tensor, read data, mix in values of
+another run. Rules are recorded once and stamped many times, so each of these would silently mean something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+Refusal = tuple[str, str]
+"""What the rule did, and what to do instead."""
+
+LEAKED: Refusal = (
+    "uses a value of another run (a tensor that is cached in a rule?)",
+    "make it outside the rule as a concrete tensor, or anew in each run",
+)
+SWITCHED: Refusal = (
+    "switches inference mode or autocast",
+    "use .detach() on what has no gradient and .to(dtype) on what has another dtype",
+)
+_NEW = "return a new tensor instead"
+_READS = "a rule is recorded once for all data: compute with tensors"
+
+
+def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
+    """Why a rule may not call `target`, or None. Judged by names and schemas, so that it holds without metadata."""
+    name = _name(target)
+    if kwargs.get("out") is not None or kwargs.get("inplace") is True:
+        return f"writes into a tensor ({name})", _NEW
+    if kwargs.get("max_norm") is not None and name.startswith("embedding"):
+        return f"writes into a tensor ({name} with max_norm)", "scale the rows that are looked up instead"
+    if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
+        return f"mutates a tensor ({name})", f"call {name[:-1]} and use what it returns"
+    if name in ("__setitem__", "__delitem__", "setitem", "delitem"):
+        return "writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put"
+    if name == "__set__":
+        return "assigns to an attribute of a tensor", "compute a new tensor instead"
+    if name in AUGMENTED or name.strip("_") in _IN_PLACE_OPERATORS and name.startswith(("i", "__i")):
+        sign = AUGMENTED[name if name in AUGMENTED else f"__{name}__"]
+        return augmented(sign)
+    if _is_mutable(target):
+        return f"mutates a tensor ({name})", "use the functional op and return what it gives"
+    if name in ("item", "tolist", "numpy"):
+        return f"reads data ({name})", _READS
+    return None
+
+
+def augmented(sign: str) -> Refusal:
+    """The refusal of `x += y`, given `+`."""
+    return f"mutates a tensor (x {sign}= y)", f"write `x = x {sign} y`, which makes a new tensor"
+
+
+AUGMENTED = {
+    "__iadd__": "+", "__isub__": "-", "__imul__": "*", "__imatmul__": "@", "__itruediv__": "/", "__ifloordiv__": "//",
+    "__imod__": "%", "__ipow__": "**", "__ilshift__": "<<", "__irshift__": ">>", "__iand__": "&", "__ixor__": "^",
+    "__ior__": "|",
+}
+"""In-place operators, and how they are written."""
+_IN_PLACE_OPERATORS = frozenset(name.strip("_") for name in AUGMENTED)
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    packet = getattr(target, "_overloadpacket", target)
+    return getattr(packet, "__name__", "")
+
+
+def _is_mutable(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def writes_seen(args: Any) -> Callable[[], bool]:
+    """Whether any of the fake tensors in `args` has been written since, whatever function did it and however."""
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
+    versions = [tensor._version for tensor in tensors]
+    return lambda: versions != [tensor._version for tensor in tensors]
+
+
+def switches() -> tuple[bool, ...]:
+    """What a context manager may switch without a call that could be seen."""
+    devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    return torch.is_inference_mode_enabled(), "cpu" in devices, "cuda" in devices
+
+
+def proxies_in(value: Any) -> Iterator[fx.Proxy]:
+    """Every proxy in nested arguments."""
+    kind = type(value)
+    if issubclass(kind, fx.Proxy):
+        yield value
+    elif kind is slice:
+        yield from proxies_in((value.start, value.stop, value.step))
+    elif issubclass(kind, dict):
+        yield from proxies_in(list(value.values()))
+    elif issubclass(kind, (list, tuple)):
+        for item in value:
+            yield from proxies_in(item)
