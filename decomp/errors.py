@@ -4,17 +4,69 @@ the interface: it names what failed, where (rule, node, the user's own source li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 import difflib
+import functools
 import inspect
-from typing import Any
+import pickle
+import traceback
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import fx
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class DecompError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose. It can be pickled, as process pools do, and deep-copied:
+    what cannot travel among its attributes (nodes of graphs, local functions) travels as text."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        carried = {name: _carried(value) for name, value in self.__dict__.items()}
+        return _error_from, (type(self), tuple(map(_carried, self.args)), carried)
+
+    def __copy__(self) -> DecompError:
+        return _error_of(type(self), self.args, self.__dict__)
+
+
+class ArgumentError(DecompError, TypeError, ValueError):
+    """A public function was given an argument of another kind than it takes."""
+
+
+class NotPortable(DecompError, TypeError):
+    """This object cannot be pickled; the message says why, and what to pickle instead."""
+
+
+class InternalError(DecompError):
+    """Something that nobody foresaw went wrong inside. `stage` is the public function, `__cause__` what happened."""
+
+    def __init__(self, stage: str, error: BaseException) -> None:
+        self.stage = stage
+        lines = [f"{stage} failed: {type(error).__name__}: {first_line(error)}", *_indented(_place_of(error))]
+        super().__init__("\n".join([*lines, f"  to do: {_what_to_do(error)}"]))
+
+
+def boundary(stage: str) -> Callable[[F], F]:
+    """Decorates a public function, so that every exception that leaves it is a `DecompError`: what nobody foresaw
+    becomes an `InternalError`. What stops a program (interrupts, memory that is used up) passes as it is."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except (DecompError, MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
+                    raise ArgumentError(str(error)) from error  # Python itself could not make the call
+                raise InternalError(stage, error) from error
+
+        return cast(F, guarded)
+
+    return decorated
 
 
 class UnknownOp(DecompError, LookupError):
@@ -198,8 +250,7 @@ def source_line(node: fx.Node) -> str | None:
 
 
 def _indented_source(node: fx.Node) -> list[str]:
-    line = source_line(node)
-    return [f"  {line}"] if line else []
+    return _indented(source_line(node))
 
 
 def located(function: Any) -> str:
@@ -213,3 +264,74 @@ def located(function: Any) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says first, or its name if it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _place_of(error: BaseException) -> str | None:
+    """The innermost line outside torch that an error comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "/torch/" not in frame.filename] or frames
+    return f"at {outside[-1].filename.rsplit('/', 1)[-1]}:{outside[-1].lineno}, {outside[-1].name}" if outside else None
+
+
+def _what_to_do(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply for Python's stack: sys.setrecursionlimit(100_000), or make it flatter"
+    return (
+        "look at the exception above this one; if the fault is not in a function of yours, report it with the program. "
+        "Until then keep={op} leaves an op as it is, and partial=True lowers the rest"
+    )
+
+
+def _indented(line: str | None) -> list[str]:
+    return [f"  {line}"] if line else []
+
+
+def pickled(value: Any, what: str, remedy: str) -> bytes:
+    """`value` as bytes. Raises `NotPortable`, which says that `what` cannot be pickled and why, if it cannot be."""
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        raise NotPortable(f"{what} cannot be pickled: {first_line(error)}\n  to do: {remedy}") from error
+
+
+class _Carried:
+    """A value on its way to another process, where it may not be known: then its text stands for it."""
+
+    def __init__(self, data: bytes | None, text: str) -> None:
+        self.data, self.text = data, text
+
+    def value(self) -> Any:
+        try:
+            return self.text if self.data is None else pickle.loads(self.data)
+        except Exception:
+            return self.text
+
+
+def _carried(value: Any) -> _Carried:
+    if isinstance(value, fx.Node):
+        return _Carried(None, describe(value))
+    try:
+        data = pickle.dumps(value)
+        pickle.loads(data)
+        return _Carried(data, _text(value))
+    except Exception:
+        return _Carried(None, _text(value))
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _error_from(kind: type[DecompError], args: tuple[_Carried, ...], attributes: dict[str, _Carried]) -> DecompError:
+    return _error_of(kind, tuple(arg.value() for arg in args), {name: a.value() for name, a in attributes.items()})
+
+
+def _error_of(kind: type[DecompError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DecompError:
+    """An error whose message is made already."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error

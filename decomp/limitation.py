@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+import sys
+from typing import Any
 
 from decomp.calls import Call
+from decomp.errors import NotPortable, pickled
 from decomp.needs import Needs, lacking
 from decomp.ops import Op
 from decomp.target import Target
@@ -38,7 +41,38 @@ class Limitation:
     def __str__(self) -> str:
         return f"{self.op}: {self.reason}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = library_place(self)
+        if place is not None:
+            return from_library, place
+        pickled(self.when, f"limitation {self}", "define the function of when= at the top level of a module")
+        return Limitation, (self.op, self.reason, self.needs, self.when)
+
+    def __copy__(self) -> Limitation:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Limitation:
+        return self
+
 
 def first(limitations: Iterable[Limitation], call: Call, target: Target) -> str | None:
     """The reason of the first limitation that holds for `call`, if any does."""
     return next((limitation.reason for limitation in limitations if limitation.holds(call, target)), None)
+
+
+def library_place(entry: Any) -> tuple[Op, int, str] | None:
+    """Where the library has this very rule or limitation: its op, its place there, and what it is. Many of its rules
+    are made by other functions, and could not be pickled by name."""
+    library = getattr(sys.modules.get("decomp_rules"), "RULES", None)
+    known = library.entries_of(entry.op) if library is not None else ()
+    return next(((entry.op, i, str(entry)) for i, each in enumerate(known) if each is entry), None)
+
+
+def from_library(op: Op, place: int, text: str) -> Any:
+    """The rule or limitation of the library at that place. Raises `NotPortable` where another version has others."""
+    from decomp_rules import RULES
+
+    known = RULES.entries_of(op)
+    if place >= len(known) or str(known[place]) != text:
+        raise NotPortable(f"this library has no {text} for {op}; it was pickled with another version")
+    return known[place]

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 import functools
 import gc
 from typing import Any
 
 from torch import fx
 
-from decomp.errors import Blocker, NotLowered
+from decomp.errors import Blocker, NotLowered, NotPortable
 from decomp.ops import op as op_of
 from decomp.pipeline import Piece, Pipeline, correspondence
 from decomp.plan import Cost, Plan
@@ -63,6 +64,19 @@ class Lowering:
                 chain = piece.retraced.chains.get(new, ())
                 records.setdefault(new.name, record(piece.origin(source), chain))
         return records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Lowering cannot be pickled: its plan and its provenance hold nodes of your program\n"
+            "  to do: pickle lowering.report(); save lowering.result by torch.export.save where it is an "
+            "ExportedProgram, or pickle it where it is a GraphModule"
+        )
+
+    def __copy__(self) -> Lowering:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lowering:
+        return replace(self, result=copy.deepcopy(self.result, memo))
 
     def report(self) -> Report:
         """Ops before and after, rules used, expansions run and stamped, time by stage, what verification checked."""

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
-from decomp.errors import Blocker, MetadataMissing, RuleCycle, RuleError, source_line, spelled
+from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
 from decomp.kernel_layouts import LAYOUTS, kernel_value
 from decomp.needs import lacking
@@ -418,6 +418,17 @@ class Plan:
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Plan cannot be pickled: it holds nodes of your program\n  to do: pickle str(plan), or plan.blockers"
+        )
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self
 
     @property
     def legal(self) -> list[fx.Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+import functools
 import inspect
 from typing import Any, TypeVar
 
@@ -12,8 +13,8 @@ import torch
 
 from decomp import _spellings as spellings
 from decomp.calls import Call
-from decomp.errors import ReasonMissing, RuleError, located, spelled
-from decomp.limitation import Limitation, first
+from decomp.errors import ArgumentError, ReasonMissing, RuleError, located, pickled, spelled
+from decomp.limitation import Limitation, first, from_library, library_place
 from decomp.needs import Needs, needs_of
 from decomp.ops import Op, once_known, op as op_of
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
@@ -67,6 +68,20 @@ class Rule:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.location})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = library_place(self)
+        if place is not None:
+            return from_library, place
+        function, overload = _portable(self.function), _portable(self.overload)
+        pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
+        return _rule_from, (self.op, function, self.name, self.order, self.texts, self.needs, overload)
+
+    def __copy__(self) -> Rule:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Rule:
+        return self
 
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
         """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
@@ -128,13 +143,13 @@ class Rules:
         for targets that know all these ops, and one at least of a tuple among them, as `[("softmax", "_softmax")]`: a
         way that is good there, and poor where they would be derived in turn. Raises `UnknownOp`."""
         if not spellings_:
-            raise TypeError("register() needs an op: @rules.register(F.relu)")
+            raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
         needed = needs_of(needs)
 
         def registered(function: F) -> F:
             if not callable(function):
-                raise TypeError(f"a rule is a function over tensors, not {function!r}")
+                raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
             for spelling, op in found:
                 order = _python_order(spelling, op)
                 title = name or getattr(function, "__name__", None) or spelled(function)
@@ -173,6 +188,10 @@ class Rules:
         """All rules and all limitations."""
         return (*self, *self.limitations)
 
+    def entries_of(self, op: Op) -> tuple[Rule | Limitation, ...]:
+        """All rules and all limitations of one op."""
+        return (*self.of(op), *self._limitations.get(op, ()))
+
     def _limit(self, limitation: Limitation) -> None:
         self._limitations[limitation.op] = (*self._limitations.get(limitation.op, ()), limitation)
         self.memory.clear()
@@ -203,6 +222,15 @@ class Rules:
     def __repr__(self) -> str:
         return f"Rules({len(self)} rules for {len(self._rules)} ops)"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rules_from, (self.entries, self.composites)
+
+    def __copy__(self) -> Rules:
+        return _rules_from(self.entries, self.composites)
+
+    def __deepcopy__(self, memo: Any) -> Rules:
+        return _rules_from(self.entries, self.composites)
+
     @property
     def ops(self) -> frozenset[Op]:
         """The ops that have a rule."""
@@ -226,6 +254,30 @@ class Rules:
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
 
 
+def _rules_from(entries: Iterable[Rule | Limitation], composites: bool) -> Rules:
+    return Rules(entries, composites=composites)
+
+
+def _rule_from(op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any) -> Rule:
+    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload))
+
+
+@dataclass(frozen=True)
+class _Overload:
+    """An overload, or packet, by name: torch 2.13 cannot pickle them."""
+
+    name: str
+
+
+def _portable(function: Any) -> Any:
+    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    return _Overload(str(function)) if isinstance(function, kinds) else function
+
+
+def _from_portable(value: Any) -> Any:
+    return functools.reduce(getattr, value.name.split("."), torch.ops) if isinstance(value, _Overload) else value
+
+
 def _means(overload: torch._ops.OpOverload, bound: Bound) -> bool:
     return overload.overloadpacket is bound.op.packet and overload._overloadname == (bound.overload or "default")
 
@@ -236,7 +288,7 @@ def as_rules(rules: Any) -> Rules:
         return rules
     if isinstance(rules, Mapping):
         return Rules(rules)
-    raise TypeError(f"rules must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")
+    raise ArgumentError(f"rules= must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decomp.calls import Call, Predicate
-from decomp.errors import TargetError
+from decomp.errors import TargetError, pickled
 from decomp.ops import Op, Spelling, resolve
 
 Key = tuple[Op, str | None]
@@ -112,6 +112,19 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {len(self)} ops)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        conditions = (c for alternatives in self._entries.values() for conditions in alternatives for c in conditions)
+        remedy = "define its predicate at the top level of a module, or write the target as TOML"
+        for condition in dict.fromkeys(conditions):
+            pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
+        return type(self)._of, (self.name, self._entries, self.description)
+
+    def __copy__(self) -> Target:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Target:
+        return self
 
     def __or__(self, other: Any) -> Target:
         """Legal in either."""

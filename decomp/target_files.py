@@ -16,6 +16,7 @@ integer, bool) that tensor arguments and results may have. Conditions of one op 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 import functools
 from pathlib import Path
 import tomllib
@@ -152,12 +153,24 @@ def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[
         raise TargetError(f"[[when]] of {entry['op']}: the check {check!r} needs an 'argument'")
     if argument not in known:
         raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
-    types, said, build = _CHECKS[check]
+    types, said, _ = _CHECKS[check]
     if not isinstance(value, types):
         raise TargetError(f"[[when]] of {entry['op']}: {check!r} cannot be {value!r}")
-    test = build(value)
     said = "{argument} is left out" if (check, value) == ("given", False) else said
-    return (lambda call: test(_plain(call.argument(argument)))), said.format(argument=argument, value=value)
+    return _OfArgument(check, argument, value), said.format(argument=argument, value=value)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfArgument:
+    """Whether an argument of a call passes a check. It can be pickled, as a function made here could not."""
+
+    check: str
+    argument: str
+    value: Any
+
+    def __call__(self, call: Call) -> bool:
+        _, _, build = _CHECKS[self.check]
+        return build(self.value)(_plain(call.argument(self.argument)))
 
 
 def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
@@ -167,12 +180,20 @@ def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Pre
     if wrong:
         raise TargetError(f"[[when]] of {entry['op']}: unknown dtype {wrong[0]!r}; known are {', '.join(_DTYPES)}")
 
-    def holds(call: Call) -> bool:
-        found = call.tensors if check == "dtype" else _tensors(call.meta)
-        return bool(found) and all(any(_DTYPES[kind](t.dtype) for kind in kinds) for t in found)
-
     whose = "its tensors are" if check == "dtype" else "its result is"
-    return holds, f"{whose} {' or '.join(kinds)}"
+    return _OfDtypes(check == "result", tuple(kinds)), f"{whose} {' or '.join(kinds)}"
+
+
+@dataclass(frozen=True, eq=False)
+class _OfDtypes:
+    """Whether the tensor arguments of a call, or its results, have a dtype of these kinds."""
+
+    of_result: bool
+    kinds: tuple[str, ...]
+
+    def __call__(self, call: Call) -> bool:
+        found = _tensors(call.meta) if self.of_result else call.tensors
+        return bool(found) and all(any(_DTYPES[kind](t.dtype) for kind in self.kinds) for t in found)
 
 
 def _plain(value: Any) -> Any:
