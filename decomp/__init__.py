@@ -6,11 +6,14 @@ from decomp.calls import Call as Call, calls as calls
 from decomp.certification.certificate import Certificate as Certificate, Certificates as Certificates
 from decomp.certification.certify import certify as certify
 from decomp.errors import (
+    ArgumentError as ArgumentError,
     CaptureError as CaptureError,
     DecompError as DecompError,
     InputMismatch as InputMismatch,
+    InternalError as InternalError,
     MutationError as MutationError,
     NotLowered as NotLowered,
+    NotPortable as NotPortable,
     RuleCycle as RuleCycle,
     RuleError as RuleError,
     TargetError as TargetError,

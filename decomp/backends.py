@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import fx
 
+from decomp.errors import ArgumentError, boundary
 from decomp.lowering import lower
+from decomp.options import CHECKS
 from decomp.plan import Cost
 from decomp.rules import Rules
 from decomp.target import Target
@@ -17,6 +19,7 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 """What is given a lowered graph of overloads and its example inputs, and returns something to call."""
 
 
+@boundary("backend", CHECKS)
 def backend(
     to: Target,
     *,
@@ -68,7 +71,7 @@ def _compilers(compiler: str | Compiler) -> Callable[[fx.GraphModule, Sequence[A
         return _inductor
     if callable(compiler):
         return lambda module, inputs, is_backward: _boxed(compiler(module, inputs))
-    raise ValueError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
+    raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:

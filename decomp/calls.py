@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export import ExportedProgram
 
 from decomp import _spellings as spellings
 from decomp.binding import BindingError, Bound, bind_function, bind_method
-from decomp.errors import spelled
+from decomp.errors import CaptureError, boundary, spelled
 from decomp.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
 
 
@@ -238,13 +239,17 @@ def is_free(overload: torch._ops.OpOverload) -> bool:
     return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
 
 
+@boundary("calls")
 def calls(program: Any, spelling: Any = None) -> list[Call]:
     """Every call of the op that `spelling` names (of any op, without it) in `program` (a GraphModule, Graph or
     ExportedProgram), in order, sub-graphs of higher-order ops included. Modules that apply the op count as calls of it;
     their arguments are those of the module."""
     wanted = op_of(spelling) if spelling is not None else None
     found: list[Call] = []
-    for root, graph in graphs_of(program):
+    graphs = list(graphs_of(program)) if isinstance(program, (fx.Graph, nn.Module, ExportedProgram)) else []
+    if not graphs:
+        raise CaptureError(f"{type(program).__name__} has no graph; pass a GraphModule, a Graph or an ExportedProgram")
+    for root, graph in graphs:
         for node in graph.nodes:
             call = _found(root, node)
             if call is not None and (wanted is None or call.op == wanted):

@@ -4,7 +4,7 @@ the interface: it names what failed, where (rule, node, the user's own source li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import difflib
 import functools
@@ -48,14 +48,18 @@ class InternalError(DecompError):
         super().__init__("\n".join([*lines, f"  to do: {_what_to_do(error)}"]))
 
 
-def boundary(stage: str) -> Callable[[F], F]:
-    """Decorates a public function, so that every exception that leaves it is a `DecompError`: what nobody foresaw
-    becomes an `InternalError`. What stops a program (interrupts, memory that is used up) passes as it is."""
+def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {}) -> Callable[[F], F]:
+    """Decorates a public function. Its `options` are checked by name, and every exception that leaves it is a
+    `DecompError`: what nobody foresaw becomes an `InternalError`. What stops a program (interrupts, memory that is used
+    up) passes as it is."""
 
     def decorated(function: F) -> F:
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
+                for name, value in kwargs.items():
+                    if name in options:
+                        options[name](name, value)
                 return function(*args, **kwargs)
             except (DecompError, MemoryError, torch.OutOfMemoryError):
                 raise

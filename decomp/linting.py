@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from decomp import _spellings as spellings
-from decomp.errors import located, spelled
+from decomp.errors import boundary, located, spelled
 from decomp.ops import Op
 from decomp.rules import Rule, Rules, known_as
 from decomp.schema import MISSING, Parameter, names, overloads, parameters
@@ -32,6 +32,7 @@ class Finding:
         return f"{self.op}: {self.rule} {self.problem}"
 
 
+@boundary("lint")
 def lint(rules: Rules | Mapping[Any, Callable[..., Any]]) -> tuple[Finding, ...]:
     """What is wrong with the parameters of rules, or with those of a decomposition table of PyTorch's form (functions
     by overload): names that the op does not have, another order or other defaults than its own, arguments that a call

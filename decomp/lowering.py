@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import fx
 
-from decomp.errors import Blocker, NotLowered, NotPortable
+from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.ops import op as op_of
+from decomp.options import CHECKS
 from decomp.pipeline import Piece, Pipeline, correspondence
 from decomp.plan import Cost, Plan
 from decomp.provenance import Provenance, record
@@ -83,6 +84,7 @@ class Lowering:
         return report_of(self)
 
 
+@boundary("lower", CHECKS)
 def lower(
     model: Any,
     *,
@@ -123,6 +125,7 @@ def lower(
     )
 
 
+@boundary("decompose", CHECKS)
 def decompose(
     model: Any,
     rules: Rules | Mapping[Any, Any],
@@ -149,6 +152,7 @@ def decompose(
     ).result
 
 
+@boundary("plan", CHECKS)
 def plan(
     model: Any,
     *,
@@ -179,10 +183,8 @@ def library() -> Rules:
     return decomp_rules.RULES
 
 
-def _chosen(to: Any, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
+def _chosen(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
     """The rules and the target of a call, the library's rules being the default."""
-    if not isinstance(to, Target):
-        raise TypeError(f"to= must be a decomp.Target, not {type(to).__name__}; decomp_rules.targets has some")
     return as_rules(rules) if rules is not None else library(), _keeping(to, keep)
 
 

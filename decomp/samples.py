@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from decomp.binding import BindingError, bind_function
 from decomp.calls import kind_of
-from decomp.errors import spelled
+from decomp.errors import ArgumentError, spelled
 from decomp.ops import of_function, op as op_of
 from decomp.rules import Rule
 
@@ -65,11 +65,11 @@ class Sample:
         """A call of an op in any spelling: the first overload that these arguments fit. Raises `ValueError`."""
         packet = op_of(spelling).packet
         if packet is None:
-            raise ValueError(f"{spelling} is no registered operator; pass decomp.Sample(function, args)")
+            raise ArgumentError(f"{spelling} is no registered operator; pass decomp.Sample(function, args)")
         try:
             bound = bind_function(packet, args, kwargs or {}, kind_of)
         except BindingError as error:
-            raise ValueError(f"{error}: {', '.join(map(_brief, args))}") from error
+            raise ArgumentError(f"{error}: {', '.join(map(_brief, args))}") from error
         return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
@@ -123,7 +123,7 @@ def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
     else:
         found = _from_library(rule)
     if not found:
-        raise ValueError(
+        raise ArgumentError(
             f"there are no sample calls of {rule.op}; pass samples=[(torch.randn(3, 4), 1), …], the arguments of a "
             "call each, or decomp.Sample(overload, args, kwargs)"
         )

@@ -170,7 +170,11 @@ def _holds(condition: Condition, call: Call) -> bool:
 
 
 def _listed(ops: Any) -> tuple[Any, ...]:
-    return (ops,) if isinstance(ops, (str, Op)) or callable(ops) else tuple(ops)
+    if isinstance(ops, (str, Op)) or callable(ops):
+        return (ops,)
+    if not isinstance(ops, Iterable):
+        raise TargetError(f"the ops of a target must be a list of ops, not {type(ops).__name__}")
+    return tuple(ops)
 
 
 def _key(spelling: Any) -> Key:

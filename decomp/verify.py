@@ -10,8 +10,9 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.calls import graphs_of
-from decomp.errors import CaptureError
+from decomp.errors import CaptureError, boundary
 from decomp.invariants import ALONE, BETWEEN_PROGRAMS, INVARIANTS, WHOLE_GRAPH, Work, output_of
+from decomp.options import CHECKS
 from decomp.proof import (
     CodegenChanged,
     Correspondence,
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 
+@boundary("verify", CHECKS)
 def verify(source: Any, lowered: Any, *, full: bool = False) -> Proof:
     """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked. A `Lowering` carries its
     provenance and is checked whole; of two plain programs (GraphModule, Graph, ExportedProgram) what needs none: order,

@@ -15,7 +15,9 @@ from decomp.certification.certificate import Certificate, Certificates
 from decomp.certification.isolation import measured_apart, unmeasured
 from decomp.certification.jobs import Job, job
 from decomp.certification.measuring import measured
+from decomp.errors import ArgumentError, boundary
 from decomp.ops import op as op_of
+from decomp.options import OF_CERTIFY
 from decomp.rules import Rule, Rules
 from decomp.samples import samples_of
 from decomp.target import Target
@@ -27,6 +29,7 @@ Progress = Callable[[int, int, str], None]
 """Told how many rules are done, of how many, and which was the last."""
 
 
+@boundary("certify", OF_CERTIFY)
 def certify(
     rule_or_rules: Any,
     *,
@@ -48,7 +51,7 @@ def certify(
     that crashes, gets a certificate with an `error`. `progress`: a function, True for a bar, False for silence; by
     default a bar for many rules on a terminal. Raises `ValueError` for one rule that has no samples.
     """
-    rules = [rule_or_rules] if isinstance(rule_or_rules, Rule) else list(rule_or_rules)
+    rules = _listed(rule_or_rules)
     targets = [to] if isinstance(to, Target) else list(to or ())
     given = rule_or_rules if isinstance(rule_or_rules, Rules) else None
     jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed)) for rule in rules]
@@ -60,6 +63,17 @@ def certify(
         done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, tell, len(jobs))
     found = Certificates({one.rule: done[one.rule] for _, one in jobs})
     return found[jobs[0][1].rule] if isinstance(rule_or_rules, Rule) else found
+
+
+def _listed(rule_or_rules: Any) -> list[Rule]:
+    """The rules that are meant. Raises `ArgumentError`."""
+    if isinstance(rule_or_rules, Rule):
+        return [rule_or_rules]
+    rules = list(rule_or_rules) if isinstance(rule_or_rules, Iterable) else [rule_or_rules]
+    wrong = [type(rule).__name__ for rule in rules if not isinstance(rule, Rule)]
+    if wrong:
+        raise ArgumentError(f'certify takes a rule or several, as rules["relu"], not {wrong[0]}')
+    return rules
 
 
 def _samples(samples: Any, rule: Rule) -> Any:
