@@ -3,17 +3,17 @@ never touched, and a failure leaves nothing half done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 import copy
 from dataclasses import dataclass, field, replace
 import functools
-import gc
 from typing import Any
 
 from torch import fx
 
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
+from decomp.exclusive import collector_paused, exclusively
+from decomp.frontends import Program
 from decomp.ops import op as op_of
 from decomp.options import CHECKS
 from decomp.pipeline import Piece, Pipeline, correspondence
@@ -168,9 +168,10 @@ def plan(
     """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
     chosen, target = _chosen(to, rules, keep)
     work = Pipeline(chosen, target, cost)
-    with _collector_paused():
+    with exclusively(chosen, model, captures=args is not None), collector_paused():
         program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
-        return work.planned(program)
+        with without_guards(program.mode):
+            return work.planned(program)
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -199,18 +200,6 @@ def _keeping(target: Target, keep: Iterable[Any]) -> Target:
     return _kept(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Half the cost of building 10⁵ nodes is the collector walking what was just built."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _lowered(
     model: Any,
     rules: Rules,
@@ -226,20 +215,29 @@ def _lowered(
 ) -> Lowering:
     work = Pipeline(rules, target, cost)
     clock = work.clock
-    with _collector_paused():
+    with exclusively(rules, model, captures=args is not None) as sizes, collector_paused():
         with clock.stage("capture"):
             program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
-        with clock.stage("plan"):
-            the_plan = work.planned(program)
-        if the_plan.blocked and not partial:
-            raise NotLowered(target.name, the_plan.blockers)
-        with clock.stage("retrace"), without_guards(program.mode):
-            work.retrace()
-        proof = None
-        if verify:
-            with clock.stage("verify"):
-                proof = work.verified(full=verify == "full")
-        with clock.stage("rebuild"):
-            result = work.rebuilt(program)
+        with without_guards(program.mode):
+            lowered = _through(work, program, partial, verify)
+        sizes.keep(lowered.result)
+    return lowered
+
+
+def _through(work: Pipeline, program: Program, partial: bool, verify: bool | str) -> Lowering:
+    """The stages behind the capture."""
+    clock, target = work.clock, work.target
+    with clock.stage("plan"):
+        the_plan = work.planned(program)
+    if the_plan.blocked and not partial:
+        raise NotLowered(target.name, the_plan.blockers)
+    with clock.stage("retrace"):
+        work.retrace()
+    proof = None
+    if verify:
+        with clock.stage("verify"):
+            proof = work.verified(full=verify == "full")
+    with clock.stage("rebuild"):
+        result = work.rebuilt(program)
     pieces = tuple(piece for piece, _ in work.done)
     return Lowering(result, target, the_plan, pieces, proof, clock.times, work.runs)

@@ -110,6 +110,22 @@ class Memory:
     """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
 
+    def mark(self) -> tuple[int, ...]:
+        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
+        return (*map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
+
+    def rewind(self, mark: tuple[int, ...]) -> None:
+        """Forget what was found out since, by a lowering that failed."""
+        *lengths, signatures, entered = mark
+        for found, length in zip(self._grown(), lengths):
+            while len(found) > length:
+                found.popitem()
+        self.signatures.rewind(signatures)
+        del self.mode.enter_stack[entered:]
+
+    def _grown(self) -> tuple[dict[Any, Any], ...]:
+        return self.decisions, self.expansions, self.sure, self.laid_out
+
 
 class Planner:
     """Decides node by node. One planner serves one program and its sub-programs."""

@@ -22,6 +22,17 @@ class Signatures:
         self.symbolic: set[int] = set()
         """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
 
+    def mark(self) -> int:
+        """How many kinds of metadata have been met."""
+        return len(self._interned)
+
+    def rewind(self, mark: int) -> None:
+        """Forget those that were met since."""
+        self.forget_nodes()
+        self.symbolic = {number for number in self.symbolic if number < mark}
+        while len(self._interned) > mark:
+            self._interned.popitem()
+
     def forget_nodes(self) -> None:
         """Let go of the nodes of a program that is done."""
         self._of_node = {}
@@ -46,9 +57,9 @@ class Signatures:
         if found is None:
             spec = described(metadata(node))
             found = self._interned.setdefault(spec, len(self._interned))
-            self._of_node[node] = found
             if found not in self.symbolic and is_symbolic(metadata(node)):
                 self.symbolic.add(found)
+            self._of_node[node] = found
         return int(found)
 
     def _pattern(self, value: Any, slots: dict[fx.Node, int]) -> Any:
