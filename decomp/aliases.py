@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.calls import bound_call, kind_of, metadata, nodes_in
+from decomp.calls import call_if_bound, kind_of, metadata, nodes_in
 from decomp.errors import MutationError, describe, source_line
 from decomp.ops import Spelling, of_function, of_method
+from decomp.sizes import SYMBOLIC
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
@@ -150,7 +151,7 @@ def _is_batch_norm(function: Any) -> bool:
 
 def statistics(node: fx.Node) -> tuple[fx.Node, ...]:
     """The running statistics that a normalization in training updates."""
-    call = bound_call(node)
+    call = call_if_bound(node)
     arguments = call.arguments if call is not None else {}
     training = arguments.get("training", arguments.get("use_input_stats", True))
     if training is False:
@@ -251,7 +252,7 @@ def _is_basic(item: Any) -> bool | None:
 
 
 def _dropout_is_identity(node: fx.Node) -> bool | None:
-    call = bound_call(node)
+    call = call_if_bound(node)
     p, train = (call.arguments.get(name) for name in ("p", "train")) if call is not None else (None, None)
     return True if train is False or p == 0 else False if train is True and isinstance(p, (int, float)) else None
 
@@ -302,9 +303,13 @@ def _meta_like(value: Any) -> Any:
 
 def hint(value: Any) -> Any:
     """A number for a symbolic one: what the example inputs had, or a prime where nothing is known."""
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value.node.hint if value.node.has_hint() else 11
-    return value
+    if not isinstance(value, SYMBOLIC):
+        return value
+    if value.node.has_hint():
+        return value.node.hint
+    expr, env = value.node.expr, value.node.shape_env
+    known = getattr(env, "backed_var_to_val", {})
+    return value.node.pytype(expr.xreplace({symbol: known.get(symbol, 11) for symbol in expr.free_symbols}))
 
 
 def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.GraphModule]]:

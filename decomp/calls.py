@@ -35,6 +35,8 @@ class Call:
     """By the schema's names, defaults filled in; tensors are nodes."""
     given: frozenset[str] = frozenset()
     inplace: bool = False
+    reads_data: bool = False
+    """Whether a tensor stands where the op takes a number, as in `x.view(n, 2)`: its value is read at run time."""
     place: fx.Node | None = field(default=None, repr=False)
     looked_around: bool = field(default=False, repr=False)
     """Whether somebody asked where this call stands, and not only what it computes."""
@@ -214,18 +216,34 @@ def projected(node: fx.Node, results: tuple[Any, ...]) -> Any:
 def bound_call(node: fx.Node) -> Call | None:
     """The call that `node` makes, or None if it makes none (inputs, outputs, sizes, modules, projections). Raises
     `BindingError` if its arguments fit no overload."""
-    bound = _bound(node)
-    if bound is None:
+    if node.op not in ("call_method", "call_function"):
         return None
-    return Call(bound.op, bound.overload, bound.arguments, bound.given, bound.inplace, node)
+    reads_data = False
+    try:
+        bound = _bound(kind_of, node)
+    except BindingError:
+        bound, reads_data = _bound(_kind_or_number, node), True
+    return Call(bound.op, bound.overload, bound.arguments, bound.given, bound.inplace, reads_data, node)
 
 
-def _bound(node: fx.Node) -> Bound | None:
+def call_if_bound(node: fx.Node) -> Call | None:
+    """Like `bound_call`; None too where the arguments fit no overload."""
+    try:
+        return bound_call(node)
+    except BindingError:
+        return None
+
+
+def _bound(kind: Callable[[Any], str], node: fx.Node) -> Bound:
     if node.op == "call_method":
-        return bind_method(str(node.target), node.args, node.kwargs, kind_of)
-    if node.op == "call_function":
-        return bind_function(node.target, node.args, node.kwargs, kind_of)
-    return None
+        return bind_method(str(node.target), node.args, node.kwargs, kind)
+    return bind_function(node.target, node.args, node.kwargs, kind)
+
+
+def _kind_or_number(value: Any) -> str:
+    """Like `kind_of`, but a tensor without dimensions may be a number: PyTorch reads it where an op takes no tensor."""
+    found = metadata(value) if isinstance(value, fx.Node) else None
+    return "unknown" if isinstance(found, torch.Tensor) and found.dim() == 0 else kind_of(value)
 
 
 def is_host(node: fx.Node) -> bool:

@@ -96,6 +96,10 @@ class CostError(DecompError, ValueError):
     """`cost=` gave something for a call that is no cost."""
 
 
+class BindingError(DecompError, TypeError):
+    """The arguments of a call fit no overload of its op."""
+
+
 class TargetError(DecompError, ValueError):
     """A target, or the file that describes it, is malformed."""
 

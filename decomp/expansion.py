@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
+from decomp._spellings import NUMBER_AS_TENSOR
 from decomp.binding import Bound
 from decomp.calls import kind_of, metadata
 from decomp.effects import Effects, EffectTable
-from decomp.errors import MetadataMissing, ReasonMissing, RuleError
+from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
 from decomp.layouts import dense_order, inverse, same_strides
 from decomp.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.recording import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
@@ -26,6 +27,7 @@ from decomp.rules import Declined, Rule
 from decomp.sizes import is_data, same_size, surely
 from decomp.torch_tables import Refused, traced
 
+_NUMBERS = (int, float, complex, *SYMBOLIC)
 COMPOSITE = "PyTorch's composite kernel"
 NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 
@@ -63,7 +65,24 @@ def expand(
     if isinstance(accepted, Declined):
         return accepted
     args, kwargs = accepted
-    return _record(rule, rule.function, args, kwargs, node, slots, mode, dialect)
+    function = _of_tensor(rule.function, node) if _is_of_numbers(bound) else rule.function
+    return _record(rule, function, args, kwargs, node, slots, mode, dialect)
+
+
+def _is_of_numbers(bound: Bound) -> bool:
+    """Whether an op on tensors is given numbers alone, as in `torch.div(7, 2)`, which gives a tensor all the same."""
+    operands = [bound.arguments.get(name) for name in ("self", "other")]
+    return bound.op.short in NUMBER_AS_TENSOR and all(map(_is_number, operands))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(metadata(value) if isinstance(value, fx.Node) else value, _NUMBERS)
+
+
+def _of_tensor(function: Callable[..., Any], node: fx.Node) -> Callable[..., Any]:
+    """A rule that is given its first operand as the tensor that PyTorch makes of a number."""
+    device = getattr(metadata(node), "device", None)
+    return lambda number, *args, **kwargs: function(torch.full((), number, device=device), *args, **kwargs)
 
 
 def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None) -> Expansion | Declined:
@@ -139,6 +158,8 @@ def _record(
         raise error.at(line=line_of(function, error)) from error.__cause__
     except UnknownSize as unknown:
         return Declined(f"needs {unknown}")
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
     except NewGuard as guard:
         return Declined(f"adds a guard on sizes that are dynamic: {guard}")
     except Exception as error:

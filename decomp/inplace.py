@@ -14,7 +14,7 @@ from decomp.aliases import hint, inplace_position, is_basic_index, refusal
 from decomp.calls import metadata, nodes_in
 from decomp.emitting import Emitter
 from decomp.functional import can_require_grad
-from decomp.layouts import inverse
+from decomp.layouts import inverse, is_surely_contiguous
 from decomp.views import put_index, split_at_ellipsis
 
 aten = torch.ops.aten
@@ -238,7 +238,7 @@ def copied(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Nod
 
 def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
     """A copy of `source` in the dtype of `to`, with dimensions in the order of its strides: views of it are to work."""
-    if to.is_contiguous():
+    if is_surely_contiguous(to):
         return emit.like(node, *_copy(emit, source, to))
     order = sorted(range(to.dim()), key=lambda dim: (hint(to.stride(dim)), hint(to.shape[dim])), reverse=True)
     turned = emit.call("permute", (source, order), at=node)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from decomp.sizes import is_data, size_hint
+from decomp.sizes import is_data, size_hint, surely
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -24,7 +25,7 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     element, and the same memory format, which depends on those too."""
     if not same_strides(a, b):
         return False
-    if a.layout is not torch.strided or a.dim() not in (4, 5) or a.stride() == b.stride():
+    if a.layout is not torch.strided or a.dim() not in (4, 5) or _exprs(a.stride()) == _exprs(b.stride()):
         return True
     return is_channels_last(a) == is_channels_last(b)
 
@@ -33,7 +34,7 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
     hints = [size_hint(stride) for stride in value.stride()]
     if None in hints:
-        return list(range(value.dim())) if value.is_contiguous() else None
+        return list(range(value.dim())) if is_surely_contiguous(value) else None
     dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
     ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
     span: Any = 1
@@ -43,6 +44,21 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
         span = span * value.shape[d]
     ones = [d for d in range(value.dim()) if d not in dims]
     return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
+
+
+def is_surely_contiguous(value: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous at every size: where sizes are dynamic, asking PyTorch would add a guard, or fail
+    where data decide them."""
+    if all(type(size) is int for size in (*value.shape, *value.stride())):
+        return bool(value.is_contiguous())
+    expected: Any = 1
+    for size, stride in reversed(list(zip(value.shape, value.stride()))):
+        if surely(size == 1):
+            continue
+        if not surely(stride == expected):
+            return False
+        expected = expected * size
+    return True
 
 
 def is_in_order(value: torch.Tensor) -> bool:
@@ -83,6 +99,10 @@ def is_channels_last(value: torch.Tensor) -> bool:
 
 def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
+
+
+def _exprs(values: Iterable[Any]) -> list[Any]:
+    return [_expr(value) for value in values]
 
 
 def _expr(value: Any) -> Any:

@@ -261,11 +261,13 @@ def _of_packet(namespace: str, name: str, overload: str | None) -> Spelling:
 def _overload_by_types(namespace: str, alias: str, overload: str | None) -> str | None:
     """What an overload of an alias is called in the op itself: `swapaxes.default` is `transpose.int`."""
     own, other = _packet(f"{namespace}.{spellings.ALIASES[alias]}"), _packet(f"{namespace}.{alias}")
-    if overload is None or own is None or other is None or overload in own.overloads():
+    if overload is None or own is None or other is None:
         return overload
-    types = _types(getattr(other, overload))
-    return next((name for name in own.overloads() if _types(getattr(own, name)) == types), overload)
+    types = types_of(getattr(other, overload))
+    named_alike_first = sorted(own.overloads(), key=lambda name: name != overload)
+    return next((name for name in named_alike_first if types_of(getattr(own, name)) == types), overload)
 
 
-def _types(overload: torch._ops.OpOverload) -> list[str]:
+def types_of(overload: torch._ops.OpOverload) -> list[str]:
+    """The types of an overload's arguments, in order."""
     return [str(argument.real_type) for argument in overload._schema.arguments]

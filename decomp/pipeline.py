@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from decomp import autocast, frontends
+from decomp.binding import BindingError
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, NotLowered, spelled
@@ -26,8 +27,10 @@ from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name
 from decomp.relaying import Relaying
+from decomp.respelling import respell
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Declined, Rules
+from decomp.sizes import fresh_sizes_dropped
 from decomp.target import Everything, Target
 from decomp.verify import Correspondence, Proof, check
 
@@ -170,7 +173,8 @@ class Pipeline:
         self.program = program
         self.planner = Planner(self.rules, self.target, program.dialect, program.mode, self.cost)
         before = self.planner.runs
-        self._plan_graph("", program.graph, program.root)
+        with fresh_sizes_dropped(program.mode):
+            self._plan_graph("", program.graph, program.root)
         self.runs = self.planner.runs - before
         self.planner.memory.signatures.forget_nodes()
         entries = [
@@ -246,10 +250,11 @@ class Pipeline:
 
     def retrace(self) -> None:
         program = self.program
-        assert program is not None
+        assert program is not None and self.planner is not None
         for unit in reversed(self.units):
             derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
             retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit))
+            respell(retraced.graph, self.planner.memory.aliases)
             for node in retraced.graph.nodes:
                 if unit.explicit and autocast.is_region(node):
                     autocast.switched_off(node)
@@ -432,6 +437,9 @@ def _sure(target: Target, node: fx.Node) -> bool:
 def _why_illegal(target: Target, node: fx.Node) -> str | None:
     if is_host(node) or is_projection(node):
         return None
-    call = bound_call(node)
+    try:
+        call = bound_call(node)
+    except BindingError as error:
+        return str(error)
     why = target.why_illegal(call) if call is not None else None
     return None if why is None else f"{call.op if call else node.target} is not legal" + (f": {why}" if why else "")

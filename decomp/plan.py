@@ -12,7 +12,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.binding import BindingError
-from decomp.calls import Call, bound_call, is_free, is_host, is_projection, metadata
+from decomp.calls import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
@@ -21,6 +21,7 @@ from decomp.needs import lacking
 from decomp.ops import Op, of_function
 from decomp.recording import without_guards
 from decomp.relaying import Relaying, results_elsewhere
+from decomp.respelling import canonical
 from decomp.retrace import flatten
 from decomp.rules import Declined, Rule, Rules
 from decomp.signature import Key, Signatures
@@ -108,6 +109,8 @@ class Memory:
     sure: dict[Any, bool] = field(default_factory=dict)
     laid_out: dict[Any, str] = field(default_factory=dict)
     """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
+    aliases: set[torch._ops.OpOverload] = field(default_factory=set)
+    """Overloads that were met and whose op has another name."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
 
     def mark(self) -> tuple[int, ...]:
@@ -171,6 +174,8 @@ class Planner:
         spelling = of_function(target)
         if self.everywhere:
             return not self.rules.of(spelling.op)
+        if canonical(target) is not target:
+            self.memory.aliases.add(target)
         return self.target.surely_legal(spelling.op, spelling.overload)
 
     def _surely_kept_function(self, function: Any) -> bool:
@@ -281,6 +286,8 @@ class Planner:
         self, rule: Rule, index: int, node: fx.Node, call: Call, key: Key, slots: list[fx.Node], memory: Memory
     ) -> Stamp | Obstacle:
         """What one alternative comes to."""
+        if call.reads_data:
+            return Obstacle("takes a number, and is given a tensor, whose value only the running program has")
         lacks = lacking(rule.needs, self.target)
         if lacks is not None:
             return Obstacle(f"is for targets that know {lacks}", meant=False)
@@ -293,7 +300,7 @@ class Planner:
         """What the calls of a flat expansion cost."""
         assert self.cost is not None
         calls = (node for node in stamp.graph.nodes if node.op.startswith("call"))
-        bound = (bound_call(node) for node in calls if not is_host(node) and not is_projection(node))
+        bound = (call_if_bound(node) for node in calls if not is_host(node) and not is_projection(node))
         return sum(self.cost(call) for call in bound if call is not None)
 
     def _composite(
@@ -369,7 +376,7 @@ class Planner:
             own = _op_of(node)
             name = self.memory.laid_out[node.target] = own.short if own is not None and own.short in LAYOUTS else ""
         recorded = metadata(node) if name else None
-        call = bound_call(node) if recorded is not None else None
+        call = call_if_bound(node) if recorded is not None else None
         if call is None:
             return None
         with without_guards(self.mode):
@@ -391,17 +398,17 @@ class Planner:
 
     def _again(self, node: fx.Node, key: Key, slots: list[fx.Node], symbolic: bool, depth: int, index: int) -> Decision:
         """A call that is being lowered already: a rule may wrap its own op, which the next alternatives then serve."""
-        call = bound_call(node)
-        assert call is not None
-        why = self.target.why_illegal(call)
+        call = call_if_bound(node)
+        why = self.target.why_illegal(call) if call is not None else ""
         if why is None:
             return KEEP
-        if depth == len(self._path) - 1 and index < _COMPOSITE:
+        if call is not None and depth == len(self._path) - 1 and index < _COMPOSITE:
             memory = self.symbolic if symbolic else self.memory
             return self._choose(node, call, key, slots, memory, why, index + 1)
         self._floor = min(self._floor, depth)
-        circle = " → ".join([*(str(op) for _, op, _ in self._path[depth:]), str(call.op)])
-        return Blocked(str(call.op), ((str(call.op), f"leads back to itself: {circle}"),))
+        name = str(call.op) if call is not None else spelled(node.target)
+        circle = " → ".join([*(str(op) for _, op, _ in self._path[depth:]), name])
+        return Blocked(name, ((name, f"leads back to itself: {circle}"),))
 
 
 def _derived(rule: Rule | Composite, stamp: Stamp, passed_over: Tried, node: fx.Node) -> Derived:
@@ -418,10 +425,7 @@ def _obstacle(blocked: Blocked, op: Op) -> Obstacle:
 
 
 def _op_of(node: fx.Node) -> Op | None:
-    try:
-        call = bound_call(node)
-    except BindingError:
-        return None
+    call = call_if_bound(node)
     return call.op if call is not None else None
 
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from decomp.aliases import BATCH_NORMS
 from decomp.effects import Effect, EffectTable
 from decomp.errors import MetadataMissing, RuleError, spelled
+from decomp.layouts import is_surely_contiguous
 from decomp.ops import of_function
 from decomp.recording import SYMBOLIC, Tape, recording
 from decomp.rule_restrictions import (
@@ -27,7 +28,6 @@ from decomp.rule_restrictions import (
     writes_seen,
 )
 from decomp.signature import is_symbolic
-from decomp.sizes import surely
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -223,7 +223,7 @@ class ValueProxy(fx.Proxy):
     def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         value = self._value("is_contiguous()")
         if memory_format is torch.contiguous_format and is_symbolic(value):
-            return _surely_contiguous(value)
+            return is_surely_contiguous(value)
         return bool(value.is_contiguous(memory_format=memory_format))
 
     def is_signed(self) -> bool:
@@ -297,18 +297,6 @@ def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
 # Without them Python falls back to `__add__`, which rebinds one name and leaves its aliases as they were.
 for _name, _sign in AUGMENTED.items():
     setattr(ValueProxy, _name, _in_place(_sign))
-
-
-def _surely_contiguous(value: torch.Tensor) -> bool:
-    """Whether a tensor of dynamic size is contiguous at every size: asking PyTorch would add a guard."""
-    expected: Any = 1
-    for size, stride in reversed(list(zip(value.shape, value.stride()))):
-        if surely(size == 1):
-            continue
-        if not surely(stride == expected):
-            return False
-        expected = expected * size
-    return True
 
 
 class _Method:

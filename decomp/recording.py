@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.kernel_layouts import LAYOUTS, kernel_value
-
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+from decomp.sizes import SYMBOLIC as SYMBOLIC
 
 
 class Tape:

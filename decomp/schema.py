@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp import _spellings as spellings
+from decomp.errors import BindingError as BindingError
 from decomp.ops import Op, once_known
 
 Kind = str
@@ -54,10 +55,6 @@ class Bound:
     inplace: bool = False
     given: frozenset[str] = frozenset()
     """Names of the arguments that the call wrote, the others being defaults."""
-
-
-class BindingError(TypeError):
-    """The arguments of a call fit no overload of its op."""
 
 
 @once_known

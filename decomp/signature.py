@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from decomp.calls import metadata
-from decomp.recording import SYMBOLIC
+from decomp.sizes import SYMBOLIC, strides_of
 
 Key = tuple[Any, ...]
 
@@ -116,11 +116,7 @@ def _size(value: Any) -> Any:
 def is_symbolic(value: Any) -> bool:
     """Whether metadata holds a size that is known only at run time."""
     if isinstance(value, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *_strides(value)))
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides_of(value)))
     if isinstance(value, (list, tuple)):
         return any(map(is_symbolic, value))
     return isinstance(value, SYMBOLIC)
-
-
-def _strides(value: torch.Tensor) -> tuple[Any, ...]:
-    return value.stride() if value.layout is torch.strided else ()

@@ -4,11 +4,13 @@ by a size that it is a multiple of has many forms, of which PyTorch's rewriting 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+import contextlib
 import itertools
 import random
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 TRIED = 24
 """So many assignments of sizes are compared."""
@@ -19,6 +21,50 @@ DRAWN = 400
 MULTIPLES = (1, 2, 3, 5, 6, 7, 11, 60)
 OFFSETS = (0, 0, 1, 2, 3, 5, 7)
 """A size that guards do not bind to a multiple of another is tried next to one, too: rounding down would not show."""
+
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Undecided(Exception):
+    """A question about sizes or values has no answer that holds whenever the program runs."""
+
+
+@contextlib.contextmanager
+def decided_at_every_size(env: Any) -> Iterator[None]:
+    """Within, what asks a symbolic size of `env` something that not all its values answer alike raises `Undecided`, as
+    what reads the data of a fake tensor does. Nothing is guarded."""
+    try:
+        with env.error_on_new_guards() if env is not None else contextlib.nullcontext():
+            yield
+    except Exception as error:
+        if not _is_open(error):
+            raise
+        raise Undecided(str(error).strip().partition("\n")[0]) from error
+
+
+@contextlib.contextmanager
+def fresh_sizes_dropped(mode: FakeTensorMode | None) -> Iterator[None]:
+    """Within, sizes that data decide, of values computed on the side, are not noted in the environment of the program:
+    `torch.compile` looks for each of them among the program's own values."""
+    env = mode.shape_env if mode is not None else None
+    with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
+        yield
+
+
+def _is_open(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, is one of those by which torch 2.13 says so; the first is private."""
+    while error is not None:
+        names = ("_ShapeEnvGuardError", "GuardOnDataDependentSymNode", "DataDependentOutputException")
+        if type(error).__name__ in names:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def strides_of(value: torch.Tensor) -> tuple[Any, ...]:
+    """The strides of a tensor; none where its layout has no strides."""
+    return value.stride() if value.layout is torch.strided else ()
 
 
 def surely(condition: Any) -> bool:
@@ -54,7 +100,7 @@ def same_size(a: Any, b: Any) -> bool:
     env = symbolic.node.shape_env
     exprs = [size.node.expr if isinstance(size, torch.SymInt) else size for size in (a, b)]
     symbols = sorted(set().union(*(getattr(expr, "free_symbols", ()) for expr in exprs)), key=str)
-    hints = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    hints = getattr(env, "backed_var_to_val", {})
     if not symbols or any(symbol not in hints for symbol in symbols):
         return False
     tried = list(itertools.islice(_allowed(env, symbols, hints), TRIED))

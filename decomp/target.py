@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decomp.calls import Call, Predicate
+import torch
+
+from decomp.calls import Call, Predicate, metadata
 from decomp.errors import TargetError, pickled
 from decomp.ops import Op, Spelling, resolve
+from decomp.sizes import SYMBOLIC, Undecided, decided_at_every_size, strides_of
 
 Key = tuple[Op, str | None]
 """An op, and the overload if only that one is meant."""
@@ -76,10 +79,10 @@ class Target:
             return ""
         broken = ""
         for conditions in alternatives:
-            failed = next((c for c in conditions if not _holds(c, call)), None)
+            failed = next((reason for c in conditions if (reason := _broken(c, call)) is not None), None)
             if failed is None:
                 return None
-            broken = failed.reason
+            broken = failed
         return broken
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
@@ -162,11 +165,33 @@ class Everything(Target):
         return True
 
 
-def _holds(condition: Condition, call: Call) -> bool:
+def _broken(condition: Condition, call: Call) -> str | None:
+    """None if the condition holds; otherwise its reason. What cannot be decided for every size does not hold."""
     try:
-        return bool(condition.holds(call))
+        with decided_at_every_size(_shape_env(call)):
+            return None if condition.holds(call) else condition.reason
+    except Undecided:
+        return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
     except (AttributeError, TypeError, LookupError) as error:
+        if _has_unknown(call):
+            return f"{condition.reason}, which is open: the program has no metadata for an argument; pass args="
         raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
+
+
+def _shape_env(call: Call) -> Any:
+    """The environment of the symbolic sizes among the arguments and results of a call, or None if there are none."""
+    for node in (*call.inputs, *((call.place,) if call.place is not None else ())):
+        value = metadata(node)
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            sizes = (*item.shape, *strides_of(item)) if isinstance(item, torch.Tensor) else (item,)
+            symbolic = next((size for size in sizes if isinstance(size, SYMBOLIC)), None)
+            if symbolic is not None:
+                return symbolic.node.shape_env
+    return None
+
+
+def _has_unknown(call: Call) -> bool:
+    return any(metadata(node) is None for node in call.inputs)
 
 
 def _listed(ops: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from decomp.aliases import refusal
-from decomp.calls import bound_call, metadata
+from decomp.calls import call_if_bound, metadata
 from decomp.emitting import Emitter
 
 aten = torch.ops.aten
@@ -54,8 +54,10 @@ def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx
         return View(node, str(node.args[1]), {}, base, value, certain)
     if node.op == "call_module":
         return View(node, "call_module", {}, base, value, certain)
-    call = bound_call(node)
-    assert call is not None
+    call = call_if_bound(node)
+    if call is None:
+        raise refusal(node, "its arguments fit no overload of its op, so nobody can tell which view it takes",
+                      "write the call as the documentation of the op has it")
     arguments = fx.node.map_arg(call.arguments, value_of)
     op = "view_dtype" if call.op.short == "view" and "dtype" in call.arguments else call.op.short
     return View(node, op, dict(arguments), base, value, certain)

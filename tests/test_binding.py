@@ -10,11 +10,13 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+import decomp
 from decomp._spellings import IGNORED
 from decomp.binding import BindingError, bind_function, bind_method
 from decomp.calls import kind_of
 from decomp.ops import Op, of_function
 from decomp.schema import overloads
+from decomp_rules import targets
 
 x = torch.rand(3, 4) + 0.5
 y = torch.rand(3, 4) + 0.5
@@ -193,3 +195,15 @@ def test_overloads_of_scripts_are_left_out():
     assert "str" not in dict(overloads(Op("aten.add")))
     assert {"Tensor", "Scalar"} <= dict(overloads(Op("aten.add"))).keys()
     assert "default" in dict(overloads(Op("aten.linspace")))
+
+
+def test_what_cannot_be_bound_is_an_error_of_the_project_and_of_python():
+    assert issubclass(BindingError, decomp.DecompError) and issubclass(BindingError, TypeError)
+
+
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div, torch.floor_divide])
+@pytest.mark.parametrize("target", ["tinygrad", "luminal"])
+def test_an_op_of_two_numbers_gives_the_tensor_that_it_always_gave(function, target):
+    traced = fx.symbolic_trace(lambda x: x * function(x.size(0) + 4, 2))
+    low = decomp.lower(traced, to=getattr(targets, target), args=(x,))
+    torch.testing.assert_close(low.result(x), x * function(7, 2))

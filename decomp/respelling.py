@@ -1,0 +1,42 @@
+"""One overload for each thing that is computed: ATen has several names for some ops (`__and__` and `bitwise_and`,
+`multiply` and `mul`), a backend dispatches on one. The name that stays is that of the op in `ops.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import functools
+
+import torch
+from torch import fx
+
+from decomp.ops import of_function, types_of
+from decomp.schema import parameters
+
+
+@functools.lru_cache(maxsize=None)
+def canonical(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The overload that computes the same under the op's own name; `overload` itself where that is its name, or where
+    the op has no overload that takes the same arguments."""
+    spelling = of_function(overload)
+    packet = spelling.op.packet
+    if packet is None or packet is overload._overloadpacket or overload._schema.is_mutable:
+        return overload
+    own = getattr(packet, spelling.overload or "", overload)
+    return own if types_of(own) == types_of(overload) else overload
+
+
+def respell(graph: fx.Graph, aliases: Iterable[torch._ops.OpOverload]) -> None:
+    """Give every call of `aliases` in `graph` its canonical overload."""
+    for alias in aliases:
+        for node in graph.find_nodes(op="call_function", target=alias, sort=False):
+            _respell(node, alias, canonical(alias))
+
+
+def _respell(node: fx.Node, alias: torch._ops.OpOverload, own: torch._ops.OpOverload) -> None:
+    """Change the target, names of keywords, and write out what the two take for granted differently."""
+    pairs = list(zip(parameters(alias), parameters(own)))
+    kwargs = {theirs.name: node.kwargs[ours.name] for ours, theirs in pairs if ours.name in node.kwargs}
+    for ours, theirs in pairs[len(node.args) :]:
+        if theirs.name not in kwargs and ours.default != theirs.default:
+            kwargs[theirs.name] = ours.default
+    node.target, node.kwargs = own, kwargs
