@@ -4,7 +4,7 @@ Decisions are made once a signature; which of the alternatives is taken is decid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +19,13 @@ from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expa
 from decomp.kernel_layouts import LAYOUTS, kernel_value
 from decomp.needs import lacking
 from decomp.ops import Op, of_function
+from decomp.planning_memory import Memory
 from decomp.recording import without_guards
 from decomp.relaying import Relaying, results_elsewhere
 from decomp.respelling import canonical
 from decomp.retrace import flatten
 from decomp.rules import Declined, Rule, Rules
-from decomp.signature import Key, Signatures
+from decomp.signature import Key
 from decomp.stamp import Stamp
 from decomp.target import Everything, Target
 
@@ -97,37 +98,6 @@ Cost = Callable[[Call], float]
 _COMPOSITE = 1 << 20
 """The place of PyTorch's composite kernel among the alternatives: after all rules."""
 KEEP = Keep()
-
-
-@dataclass
-class Memory:
-    """What one pair of rules and target has found out; it outlives the program unless sizes are symbolic."""
-
-    signatures: Signatures = field(default_factory=Signatures)
-    decisions: dict[Any, Decision] = field(default_factory=dict)
-    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
-    sure: dict[Any, bool] = field(default_factory=dict)
-    laid_out: dict[Any, str] = field(default_factory=dict)
-    """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
-    aliases: set[torch._ops.OpOverload] = field(default_factory=set)
-    """Overloads that were met and whose op has another name."""
-    mode: FakeTensorMode = field(default_factory=FakeTensorMode)
-
-    def mark(self) -> tuple[int, ...]:
-        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
-        return (*map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
-
-    def rewind(self, mark: tuple[int, ...]) -> None:
-        """Forget what was found out since, by a lowering that failed."""
-        *lengths, signatures, entered = mark
-        for found, length in zip(self._grown(), lengths):
-            while len(found) > length:
-                found.popitem()
-        self.signatures.rewind(signatures)
-        del self.mode.enter_stack[entered:]
-
-    def _grown(self) -> tuple[dict[Any, Any], ...]:
-        return self.decisions, self.expansions, self.sure, self.laid_out
 
 
 class Planner:
