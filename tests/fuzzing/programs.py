@@ -273,7 +273,7 @@ class _Writer:
         used = [self._value(name) for name in dict.fromkeys(re.findall(r"self\.[bw]\d|\b[vx]\d+x?i?\b", text))
                 if name in self.variables]
         places = [value.untyped_storage().data_ptr() for value in used]
-        return len(set(places)) < len(places)
+        return len(set(places)) < len(places) or any(_overlaps_itself(value) for value in used)
 
     def _filled(self, template: str, family: str) -> str | None:
         if family == "module":
@@ -365,6 +365,13 @@ def _assigned(text: str) -> list[str]:
     last = text.splitlines()[-1].strip()
     left, equals, _ = last.partition(" = ")
     return re.findall(r"^v\w+|(?<=, )v\w+", left) if equals and "(" not in left and "[" not in left else []
+
+
+def _overlaps_itself(value: torch.Tensor) -> bool:
+    place = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(value.shape, value.stride()):
+        place = place.unsqueeze(-1) + torch.arange(size) * stride
+    return len(place.unique()) < value.numel()
 
 
 @torch.no_grad()

@@ -84,7 +84,7 @@ OTHERS = [
     "{new} = torch.gather({x}, -1, {i}.abs() % {size})", "{new} = {x}.index_select({d}, torch.tensor([1, 0]))",
     "{new} = {x}[{i}.abs() % {x}.shape[0]]", "{new} = {x}[torch.tensor([0, 1, 1])]",
     "{new} = {x}[:, torch.tensor([1])]",
-    "{new} = {x}.scatter({d}, torch.zeros_like({x}, dtype=torch.int64), {y})", "{new} = {x}.masked_fill({b}, {k})",
+    "{new} = {x}.scatter(-1, torch.zeros_like({x}, dtype=torch.int64)[..., :1], {y})", "{new} = {x}.masked_fill({b}, {k})",
     "{new} = {x}.take(torch.tensor([0, 1]))", "{new} = torch.meshgrid({x}, {y}, indexing='ij')[0]",
     "{new} = F.mse_loss({f}, {y})", "{new} = F.cross_entropy({f}, torch.zeros({f}.shape[0], dtype=torch.int64))",
     "{new} = F.conv1d({f}[None], {f}[:, None])", "{new} = {x}.cummax({d})[0]", "{new} = torch.tril_indices(3, 3)",
