@@ -21,6 +21,7 @@ from decomp.schema import (
     Parameter,
     fill,
     fits,
+    is_shape,
     overloads,
     parameters,
 )
@@ -134,7 +135,7 @@ def _attempts(params: Sequence[Parameter], args: list[Any]) -> list[list[Any]]:
     for i, parameter in enumerate(params):
         if parameter.type in ("int[]", "SymInt[]", "Tensor[]") and len(args) > i:
             rest = args[i:]
-            if not isinstance(rest[0], (list, tuple)):
+            if not isinstance(rest[0], (list, tuple)) and not is_shape(rest[0]):
                 tries.append([*args[:i], list(rest)])
             break
     return tries

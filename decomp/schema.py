@@ -176,8 +176,23 @@ def _fits_list(parameter: Parameter, value: Any, kind: Callable[[Any], Kind]) ->
         return all(v is None or _fits_one(element, v, kind) for v in value)
     if isinstance(value, torch.Tensor) or isinstance(value, (fx.Node, fx.Proxy)) and kind(value) == "many":
         return element == "Tensor" and not isinstance(value, torch.Tensor)
+    if is_shape(value):
+        return element in ("int", "SymInt")
     # A lone number stands for a list where the schema says how long: `int[2]`.
     return parameter.length is not None and _fits_one(element, value, kind)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value of the graph is a tuple of sizes as a whole, as `x.shape` is."""
+    node = getattr(value, "node", value) if isinstance(value, fx.Proxy) else value
+    if not isinstance(node, fx.Node):
+        return False
+    found = node.meta.get("val", node.meta.get("example_value"))
+    if found is not None:
+        return isinstance(found, (tuple, list)) and not any(isinstance(item, torch.Tensor) for item in found)
+    if node.target is getattr:
+        return node.args[1] == "shape"
+    return node.op == "call_method" and node.target == "size" and len(node.args) + len(node.kwargs) == 1
 
 
 def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:

@@ -63,11 +63,10 @@ def _start(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -
     """The number of the first element that is read, counted from the input's own; None if some are not the input's."""
     own = x.storage_offset()
     offset = own if offset is None else offset
-    if type(own) is int and own == 0:
-        return offset
     reach = [own, offset, x.numel(), *size, *stride]
     if not all(type(length) is int for length in reach):
-        return None
+        # What a dynamic size reaches cannot be told; a tensor at the start of its memory mostly is all of it.
+        return offset if type(own) is int and own == 0 else None
     last = offset - own + sum((length - 1) * step for length, step in zip(size, stride))
     return offset - own if offset >= own and (last < x.numel() or 0 in size) else None
 

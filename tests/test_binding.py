@@ -207,3 +207,15 @@ def test_an_op_of_two_numbers_gives_the_tensor_that_it_always_gave(function, tar
     traced = fx.symbolic_trace(lambda x: x * function(x.size(0) + 4, 2))
     low = decomp.lower(traced, to=getattr(targets, target), args=(x,))
     torch.testing.assert_close(low.result(x), x * function(7, 2))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, y: x.new_zeros(y.shape) + y, lambda x, y: torch.broadcast_to(x, y.shape), lambda x, y: x.expand(y.size()),
+    lambda x, y: y.new_full(y.shape, 3.0), lambda x, y: torch.full(y.shape, 2.0) + x, lambda x, y: y.view(y.shape) * 2,
+    lambda x, y: x.expand_as(y).reshape(y.shape[1:] + y.shape[:1]),
+])
+def test_a_shape_as_a_whole_is_a_list_of_sizes(function):
+    args = torch.arange(4.0), torch.arange(12.0).reshape(3, 4)
+    for target in (targets.core_aten, targets.tinygrad):
+        lowered = decomp.lower(fx.symbolic_trace(function), to=target, args=args).result
+        torch.testing.assert_close(lowered(*args), function(*args))

@@ -30,7 +30,7 @@ def test_memory_in_another_order_than_the_dimensions():
 def test_a_part_of_memory_is_read_as_far_as_it_goes():
     part = X[1:]
     assert torch.equal(strided.as_strided(part, [2, 2], [3, 1], 8), part.as_strided([2, 2], [3, 1], 8))
-    for x, start in ((part, 5), (part, 29), (X[:, 1:], 1)):
+    for x, start in ((part, 5), (part, 29), (X[:, 1:], 1), (X[:2], 11), (X[:0], 0)):
         assert strided.as_strided(x, [2], [1], start).reason == "it reaches memory that its input does not hold"
 
 

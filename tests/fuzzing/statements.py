@@ -41,7 +41,7 @@ WRITES = [
     "{x}.transpose({d}, {e})[0].add_({y})", "{f}.clamp_max_({c})", "{x}.triu_()", "{x}.unsqueeze_(0)", "{x}.t_()",
     "{i}.bitwise_and_(3)", "{b}.logical_not_()", "{x}.select({d}, 0).copy_({y})", "{x}.squeeze_()", "{x}.eq_({y})",
     "{x}.put_(torch.tensor([0, 2]), {y}.reshape(-1)[:2])", "{x}.fill_diagonal_({k})", "{f}.sqrt_()", "{f}.floor_()",
-    "{x}.cumsum_({d})", "{x}.index_reduce_({d}, torch.tensor([0]), {y}, 'amax')", "{x}.resize_as_({y})",
+    "{x}.cumsum_({d})", "{x}.index_reduce_({d}, torch.tensor([0]), {y}, 'amax')", "{x}.resize_as_({x})",
     "torch._foreach_add_([{x}, {y}], 1)", "{x}.set_({y})", "{x}.data.add_(1)", "{x}.__setitem__(0, {k})",
 ]
 POINTWISE = [
