@@ -191,7 +191,7 @@ def is_shape(value: Any) -> bool:
     if found is not None:
         return isinstance(found, (tuple, list)) and not any(isinstance(item, torch.Tensor) for item in found)
     if node.target is getattr:
-        return node.args[1] == "shape"
+        return bool(node.args[1] == "shape")
     return node.op == "call_method" and node.target == "size" and len(node.args) + len(node.kwargs) == 1
 
 
