@@ -4,7 +4,7 @@ nodes that have nothing to do with mutation are copied as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 import operator
 from typing import Any
@@ -57,9 +57,10 @@ def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
     return False
 
 
-def functionalize(graph: fx.Graph, root: nn.Module | None) -> Functional:
-    """A functional copy of `graph`. Raises `MutationError` for what cannot be followed."""
-    functional = _Walk(graph, root).functional()
+def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> Functional:
+    """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
+    state to its inputs. Raises `MutationError` for what cannot be followed."""
+    functional = _Walk(graph, root, state=state).functional()
     keep_saved_values(functional, root)
     return functional
 
@@ -67,11 +68,12 @@ def functionalize(graph: fx.Graph, root: nn.Module | None) -> Functional:
 class _Walk:
     """One pass over a graph, from inputs to outputs."""
 
-    def __init__(self, graph: fx.Graph, root: nn.Module | None, grad_enabled: bool = True) -> None:
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, grad_enabled: bool = True,
+                 state: Mapping[str, Any] | None = None) -> None:
         self.source, self.root = graph, root
         self.emit = Emitter(graph)
         self.memory = Memory(self.emit, grad_enabled)
-        self.sharing = Sharing(graph, root)
+        self.sharing = Sharing(graph, root, state)
         self.copies: dict[fx.Node, fx.Node] = {}
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""

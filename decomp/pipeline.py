@@ -25,7 +25,7 @@ from decomp.mutation import Functional, Write, append_writes, functionalize, mut
 from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class
 from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
-from decomp.rebuild_exported import lifted_name
+from decomp.rebuild_exported import lifted_name, lifted_state
 from decomp.relaying import Relaying
 from decomp.respelling import respell
 from decomp.retrace import Retraced, retrace
@@ -183,7 +183,7 @@ class Pipeline:
         return Plan(self.target.name, tuple(entries))
 
     def _plan_graph(self, name: str, graph: fx.Graph, root: nn.Module, policy: autocast.Policy | None = None) -> None:
-        functional = functionalize(graph, root) if self._must_be_functional(graph, root) else None
+        functional = functionalize(graph, root, self._state(name)) if self._must_be_functional(graph, root) else None
         graph = functional.graph if functional is not None else graph
         unit = _Unit(name, graph, root, functional, {}, policy)
         self.units.append(unit)
@@ -204,6 +204,11 @@ class Pipeline:
                 unit.decisions[node] = self.planner.decide(node)
                 self.planner.relay(way, node, unit.decisions[node])
         unit.take(way)
+
+    def _state(self, name: str) -> dict[str, Any]:
+        """The tensors behind the inputs of the program itself, where it lifts them."""
+        exported = self.program.exported if self.program is not None else None
+        return {} if name or exported is None else lifted_state(exported)
 
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
         if not mutates(graph, root):

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from decomp.frontends import Parts
 
 
+def lifted_state(program: ExportedProgram) -> dict[str, Any]:
+    """The tensors behind the inputs that are parameters, buffers and constants, by the names of their placeholders."""
+    specs = (spec for spec in program.graph_signature.input_specs if spec.target is not None)
+    return {spec.arg.name: program.state_dict.get(spec.target, program.constants.get(spec.target)) for spec in specs}
+
+
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph

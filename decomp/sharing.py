@@ -3,7 +3,7 @@ other node is copied as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from decomp.calls import nodes_in
 class Sharing:
     """Sets of nodes that may share memory, by union-find."""
 
-    def __init__(self, graph: fx.Graph, root: nn.Module | None) -> None:
-        self.root = root
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> None:
+        """`state`: the tensors behind placeholders, by name, where the program lifts its state to its inputs."""
+        self.root, self.state = root, state or {}
         self.graph = graph
         self._above: dict[fx.Node, fx.Node] = {}
         self._seen: dict[Any, fx.Node] = {}
@@ -35,18 +36,24 @@ class Sharing:
         return self._find(one) is self._find(two)
 
     def attribute_key(self, node: fx.Node) -> Any:
-        """What two `get_attr` nodes of one tensor have in common."""
-        if node.op != "get_attr":
+        """What two nodes of one tensor of the program's state have in common."""
+        if node.op != "get_attr" and node.name not in self.state:
             return None
-        value = attribute(self.root, str(node.target)) if self.root is not None else None
+        value = self._tensor(node)
         return id(value) if isinstance(value, torch.Tensor) else str(node.target)
 
     def storage_key(self, node: fx.Node) -> Any:
-        """What two `get_attr` nodes have in common whose tensors look at one storage."""
-        value = attribute(self.root, str(node.target)) if self.root is not None and node.op == "get_attr" else None
+        """What two nodes have in common whose tensors of the program's state look at one storage."""
+        value = self._tensor(node)
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
             return None
         return id(value.untyped_storage())  # kept alive, and the same object, as long as the storage is
+
+    def _tensor(self, node: fx.Node) -> Any:
+        """The tensor of the program's state that a node stands for."""
+        if node.op == "placeholder":
+            return self.state.get(node.name)
+        return attribute(self.root, str(node.target)) if self.root is not None and node.op == "get_attr" else None
 
     def _add(self, node: fx.Node) -> list[fx.Node]:
         """Join `node` with what it may share memory with; what it writes."""

@@ -7,8 +7,10 @@ from test_mutation import exported, functional, module_of, run, same, x23
 import torch
 from torch import fx, nn
 
+import decomp
 from decomp.errors import MutationError
 from decomp.mutation import functionalize
+from decomp_rules import targets
 
 
 def refused(module, *args):
@@ -142,3 +144,21 @@ def test_refusal_of_a_view_that_a_region_hides():
         "  at node 'add' (call_function aten.add.Tensor)",
         "  to do: clone() the view in the region, or take it outside",
     ]
+
+
+class Overlapping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("whole", torch.ones(3, 4))
+        self.register_buffer("row", self.whole[0], persistent=False)
+
+    def forward(self, x):
+        self.row.mul_(2)
+        return self.whole + x
+
+
+def test_refusal_of_a_write_to_state_that_two_names_share_where_export_lifts_it():
+    args = (torch.ones(4),)
+    for model, given in ((torch.export.export(Overlapping(), args, strict=False), None), (Overlapping(), args)):
+        with pytest.raises(MutationError, match="shares memory with 'b_whole', another buffer or parameter"):
+            decomp.lower(model, to=targets.core_aten, args=given)
