@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from decomp import inlining
 from decomp.aliases import METADATA_WRITES
@@ -281,6 +281,24 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
     return values
 
 
+def all_inputs(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """What the graph of a program takes for a call with these arguments, state included; None where they do not fit."""
+    if program.exported is None:
+        count = sum(node.op == "placeholder" for node in program.graph.nodes)
+        try:
+            return _flat_inputs(program.graph, args, kwargs, count)
+        except (CaptureError, TypeError, ValueError, RuntimeError):
+            return None
+    flat, spec = tree_flatten((args, kwargs))
+    exported = program.exported
+    if exported.call_spec.in_spec is not None and spec != exported.call_spec.in_spec:
+        return None
+    state: dict[str, Any] = {**exported.constants, **exported.state_dict}
+    given = iter(flat)
+    specs = exported.graph_signature.input_specs
+    return [next(given) if spec.kind.name == "USER_INPUT" else state.get(str(spec.target)) for spec in specs]
+
+
 def _lint(graph: fx.Graph) -> None:
     try:
         graph.lint()
@@ -301,12 +319,13 @@ class Parts:
     """For exported programs: the input (of this graph) that is written back, and its new value."""
 
 
-def rebuild(program: Program, parts: Parts) -> Any:
-    """The same kind of thing as came in, around the lowered graph."""
+def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None]:
+    """The same kind of thing as came in, around the lowered graph; and the exported program that it is, or was made
+    of."""
     if program.exported is None:
-        return graph_module(program.root, parts)
+        return graph_module(program.root, parts), None
     exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
-    return exported if program.kind == "exported" else unlifted(exported, program.graph)
+    return (exported if program.kind == "exported" else unlifted(exported, program.graph)), exported
 
 
 def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:

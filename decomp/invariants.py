@@ -12,6 +12,7 @@ from torch import fx
 
 from decomp.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.calls import nodes_in
+from decomp.dependence import differing, draws
 from decomp.effects import Effect, Effects, EffectTable
 from decomp.ops import of_function
 from decomp.proof import (
@@ -22,6 +23,7 @@ from decomp.proof import (
     EffectsChanged,
     IllegalCall,
     InventedDependency,
+    LostDependency,
     MalformedExpansion,
     MetadataChanged,
     NameClash,
@@ -30,8 +32,10 @@ from decomp.proof import (
     PlaceholdersChanged,
     ValueLost,
     WithoutOrigin,
+    WritesChanged,
 )
 from decomp.reachability import as_networkx, networkx, reached_among
+from decomp.replay import as_recorded
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
 SIZE_OPS = frozenset({"aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset"})
@@ -139,11 +143,50 @@ def _same_outputs(work: Work) -> str:
 def _without_writes(work: Work) -> Any:
     """The outputs of the lowered graph without the leading ones that an exported program writes back."""
     before, after = output_of(work.source).args[0], output_of(work.lowered).args[0]
-    writes = work.correspondence.writes
+    writes, signed = work.correspondence.writes, work.correspondence.signed
+    if signed is not None:
+        return after[len(signed) :] if isinstance(after, (tuple, list)) and signed else after
     if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
         return after
     leading = len(after) - len(before)
     return after[leading:] if leading > 0 and all(value in writes for value in after[:leading]) else after
+
+
+def _writes_kept(work: Work) -> str:
+    """Every new value of an input or buffer goes where it is meant to, once and in order."""
+    signed, copied = work.correspondence.signed or (), work.correspondence.copied or ()
+    if work.correspondence.signed is not None:
+        leading = output_of(work.lowered).args[0][: len(signed)] if signed else ()
+        _require_written(work, tuple(leading), signed)
+    if work.correspondence.copied is not None:
+        found = tuple(_written(node) for node in work.place if _copies_back(work, node))
+        if found != copied:
+            raise WritesChanged(
+                "the trailing writes to inputs and buffers changed", expected=shown(copied), found=shown(found)
+            )
+    written = len(signed) + len(copied)
+    return f"{written} inputs and buffers written back, each with its own new value" if written else ""
+
+
+def _require_written(work: Work, found: tuple[Any, ...], expected: tuple[fx.Node, ...]) -> None:
+    if found != expected:
+        raise WritesChanged(
+            "the values that are written back changed", output_of(work.lowered),
+            expected=shown(expected), found=shown(found),
+        )  # fmt: skip
+
+
+def _copies_back(work: Work, node: fx.Node) -> bool:
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op in CALLS and node not in work.origin and name.startswith("copy_")
+
+
+def _written(node: fx.Node) -> tuple[Any, Any]:
+    """Where a `copy_` writes, behind the `detach` for writes that autograd does not see, and what."""
+    place, value = node.args[0], node.args[1]
+    while isinstance(place, fx.Node) and "detach" in str(getattr(place.target, "__name__", place.target)):
+        place = place.args[0]
+    return place, value
 
 
 def output_of(graph: fx.Graph) -> fx.Node:
@@ -364,6 +407,32 @@ def _as_many_effects(work: Work) -> str:
     return "as many effects"
 
 
+def _same_dependencies(work: Work) -> str:
+    """Of two programs without provenance; where one of them mutates, edges do not say who depends on whom."""
+    written = [
+        Effect.MUTATION in table.of(node).kinds
+        for table, graph in ((work.source_effects, work.source_place), (work.effects, work.place))
+        for node in graph
+    ]
+    if any(written):
+        return "dependencies not compared, as the graphs mutate"
+    expected, drawn = (
+        draws(graph, lambda node: bool(table.of(node).most))
+        for graph, table in ((work.source, work.source_effects), (work.lowered, work.effects))
+    )
+    if len(expected) == len(drawn) and expected != drawn:
+        problem = "the random draws serve other results, or in another order"
+        raise EffectsChanged(problem, expected=expected, found=drawn)
+    found = differing(work.source, work.lowered)
+    if found is not None:
+        place, what, inputs = found
+        kind = InventedDependency if what == "invented" else LostDependency
+        verb = "depends" if what == "invented" else "does not depend"
+        problem = f"result {place} {verb} on {', '.join(sorted(inputs))}, unlike in the source"
+        raise kind(problem, output_of(work.lowered))
+    return "every result depends on the same inputs"
+
+
 def _require_as_many(what: str, before: int, after: int) -> None:
     if before != after:
         raise EffectsChanged(f"the number of effects changed: {what}", expected=before, found=after)
@@ -422,15 +491,18 @@ def _lints(work: Work) -> str:
 
 
 Invariant = Callable[[Work], str]
+"""Returns a phrase for what it found to hold, empty where it does not apply; raises a `VerificationError`."""
 INVARIANTS: tuple[Invariant, ...] = (
     _nothing_dangling,
     _in_order,
     _names_distinct,
     _same_placeholders,
     _same_outputs,
+    _writes_kept,
     _same_codegen,
     _expansions_sound,
     _nothing_lost,
+    as_recorded,
     _no_invented_dependency,
     _same_metadata,
     _same_effects,
@@ -440,4 +512,10 @@ INVARIANTS: tuple[Invariant, ...] = (
 )
 ALONE: tuple[Invariant, ...] = (_nothing_dangling, _in_order, _names_distinct)
 WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)
-BETWEEN_PROGRAMS: tuple[Invariant, ...] = (_same_placeholders, _same_outputs, _same_codegen, _as_many_effects)
+BETWEEN_PROGRAMS: tuple[Invariant, ...] = (
+    _same_placeholders,
+    _same_outputs,
+    _same_codegen,
+    _as_many_effects,
+    _same_dependencies,
+)

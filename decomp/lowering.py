@@ -11,9 +11,11 @@ from typing import Any
 
 from torch import fx
 
+from decomp import frontends
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.exclusive import collector_paused, exclusively
 from decomp.frontends import Program
+from decomp.handed_over import HandedOver
 from decomp.ops import op as op_of
 from decomp.options import CHECKS
 from decomp.pipeline import Piece, Pipeline, correspondence
@@ -24,6 +26,18 @@ from decomp.report import Report, report_of
 from decomp.rules import Rules, as_rules
 from decomp.target import Everything, Target
 from decomp.verify import Correspondence, Proof
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was to be lowered, and how."""
+
+    model: Any
+    rules: Rules
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    tracer_class: type[fx.Tracer]
+    dynamic_shapes: Any
 
 
 @dataclass
@@ -41,6 +55,14 @@ class Lowering:
     """Seconds by stage."""
     runs: int = 0
     """How many times a rule was run; everything else was stamped."""
+    handed_over: HandedOver | None = field(default=None, repr=False)
+    """`result` as it was put together, for verification."""
+    request: Request | None = field(default=None, repr=False)
+    """What was lowered, and how it was captured."""
+    program: Program | None = field(default=None, repr=False)
+    """The program that came in, as a graph."""
+    verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """What measuring found out, by expansion; kept with what planning remembers."""
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:
@@ -48,9 +70,44 @@ class Lowering:
         return self.plan.blockers
 
     @property
-    def correspondence(self) -> Correspondence:
-        """How the lowered graph relates to its source, as `verify` wants it."""
-        return correspondence(self.pieces[0], self.target)
+    def model(self) -> Any:
+        """The program that came in."""
+        return self.request.model if self.request is not None else None
+
+    @property
+    def given(self) -> fx.Graph:
+        """The graph of the program that came in."""
+        assert self.program is not None
+        return self.program.graph
+
+    @property
+    def root(self) -> Any:
+        """Owner of the attributes that this graph names."""
+        assert self.program is not None
+        return self.program.root
+
+    @property
+    def example_inputs(self) -> tuple[Any, Any]:
+        """The example inputs that the program was lowered with; (None, None) if there were none."""
+        return (self.request.args, self.request.kwargs) if self.request is not None else (None, None)
+
+    def flat_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """What the graph that came in takes for a call of the program; None where it cannot be told."""
+        assert self.program is not None
+        return frontends.all_inputs(self.program, args, kwargs)
+
+    @property
+    def correspondences(self) -> list[Correspondence]:
+        """How each lowered graph relates to its source, as verification wants it: the program's own, then those of the
+        bodies of higher-order ops."""
+        return [correspondence(piece, self.target) for piece in self.pieces]
+
+    def graph_of(self, source: Any) -> fx.Graph:
+        """The graph of `source`, captured as the program that came in was. Raises `CaptureError`."""
+        asked = self.request
+        assert asked is not None
+        work = Pipeline(asked.rules, self.target)
+        return work.captured(source, asked.args, asked.kwargs, asked.tracer_class, asked.dynamic_shapes).graph
 
     def provenance(self, node: fx.Node | str) -> Provenance:
         """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""
@@ -106,7 +163,9 @@ def lower(
     else by `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are.
     `cost(call)`: what a call costs on the target; each op then takes the cheapest of its ways (`lambda call: 1` for the
     fewest nodes), instead of the first that reaches the target, which is the rules' own order of preference.
-    `partial`: return what can be lowered and list the rest in the report. `verify`: True, False, or "full".
+    `partial`: return what can be lowered and list the rest in the report. `verify`: True or "structure" proves the
+    program that is returned from its provenance (`decomp.verify` says what); "full" hands every node to networkx, too;
+    "values" runs each distinct expansion, and the program on `args`, and compares values and gradients; False, neither.
 
     Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
     """
@@ -219,12 +278,13 @@ def _lowered(
         with clock.stage("capture"):
             program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
         with without_guards(program.mode):
-            lowered = _through(work, program, partial, verify)
+            request = Request(model, rules, args, kwargs, tracer_class, dynamic_shapes)
+            lowered = _through(work, program, request, partial, verify)
         sizes.keep(lowered.result)
     return lowered
 
 
-def _through(work: Pipeline, program: Program, partial: bool, verify: bool | str) -> Lowering:
+def _through(work: Pipeline, program: Program, request: Request, partial: bool, verify: bool | str) -> Lowering:
     """The stages behind the capture."""
     clock, target = work.clock, work.target
     with clock.stage("plan"):
@@ -233,11 +293,26 @@ def _through(work: Pipeline, program: Program, partial: bool, verify: bool | str
         raise NotLowered(target.name, the_plan.blockers)
     with clock.stage("retrace"):
         work.retrace()
+    with clock.stage("rebuild"):
+        result = work.rebuilt(program)
     proof = None
     if verify:
         with clock.stage("verify"):
             proof = work.verified(full=verify == "full")
-    with clock.stage("rebuild"):
-        result = work.rebuilt(program)
     pieces = tuple(piece for piece, _ in work.done)
-    return Lowering(result, target, the_plan, pieces, proof, clock.times, work.runs)
+    lowering = Lowering(
+        result, target, the_plan, pieces, proof, clock.times, work.runs, work.handed_over, request, program,
+        work.verdicts,
+    )
+    if verify == "values":
+        with clock.stage("values"):
+            _measure(lowering)
+    return lowering
+
+
+def _measure(lowering: Lowering) -> None:
+    """Adds what running it tells to the proof of a lowering."""
+    from decomp.validation import measured
+
+    assert lowering.proof is not None and lowering.request is not None
+    lowering.proof = lowering.proof.also(measured(lowering.request.model, lowering, None, None))

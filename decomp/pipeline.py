@@ -19,6 +19,7 @@ from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
 from decomp.errors import Blocker, NotLowered, spelled
 from decomp.frontends import Parts, Program
+from decomp.handed_over import HandedOver
 from decomp.inlining import inlined, traced_forward
 from decomp.input_checks import check_inputs
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
@@ -32,7 +33,7 @@ from decomp.retrace import Retraced, retrace
 from decomp.rules import Declined, Rules
 from decomp.sizes import fresh_sizes_dropped
 from decomp.target import Everything, Target
-from decomp.verify import Correspondence, Proof, check
+from decomp.verify import Correspondence, Proof, proved
 
 
 @dataclass
@@ -45,8 +46,10 @@ class Piece:
     decisions: dict[fx.Node, Decision]
     origin: Callable[[fx.Node], fx.Node]
     """From a node of `source` to the node of the program that came in."""
-    writes: tuple[fx.Node, ...] = ()
-    """Nodes of the lowered graph that are written back to inputs and buffers."""
+    writes: tuple[Write, ...] = ()
+    """What is written back to inputs and buffers, in terms of the lowered graph."""
+    signed: int = 0
+    """How many of these, the first ones, are leading outputs of an exported program; the others are `copy_` calls."""
 
 
 class Clock:
@@ -105,6 +108,13 @@ class Pipeline:
         self.program: Program | None = None
         self.planner: Planner | None = None
         self.runs = 0
+        self.handed_over: HandedOver | None = None
+        """The lowered program, once it is put together."""
+
+    @property
+    def verdicts(self) -> dict[Any, Any]:
+        """What measuring expansions has found out, which outlives the program as they do."""
+        return self.planner.memory.verdicts if self.planner is not None else {}
 
     def captured(self, model: Any, args: Any, kwargs: Any, tracer_class: type[fx.Tracer], dynamic: Any) -> Program:
         return frontends.capture(
@@ -274,13 +284,9 @@ class Pipeline:
         return self.program.origin.get(node, node)
 
     def verified(self, full: bool) -> Proof:
-        proofs = [check(correspondence(piece, self.target), full) for piece, _ in self.done]
-        return Proof(
-            proofs[0].checks,
-            sum(p.nodes for p in proofs),
-            sum(p.expansions for p in proofs),
-            sum(p.seconds for p in proofs),
-        )
+        """Proves the program that is handed over: each graph from its record, and the last step to it."""
+        assert self.handed_over is not None
+        return proved([correspondence(piece, self.target) for piece, _ in self.done], self.handed_over, full)
 
     def rebuilt(self, program: Program) -> Any:
         lowered: dict[int, fx.GraphModule] = {}
@@ -289,9 +295,13 @@ class Pipeline:
             if unit.name:
                 lowered[id(unit.root)] = frontends.graph_module(unit.root, parts)
             else:
-                result = frontends.rebuild(program, parts)
+                result, exported = frontends.rebuild(program, parts)
                 if program.by_example:
                     self._check_inputs(result, program, unit)
+                self.handed_over = HandedOver(
+                    result, piece.retraced.graph, exported, program.exported, program.root, parts.submodules,
+                    parts.constants, tuple(place for place, _ in parts.writes), HandedOver.hooks_of(result),
+                )  # fmt: skip
                 return result
         raise AssertionError("the program itself is the first unit")
 
@@ -308,7 +318,6 @@ class Pipeline:
             if body is not None:
                 submodules[str(node.target)] = lowered[id(body)]
         writes = _writes(unit, piece.retraced)
-        piece.writes = tuple(write.value for write in writes)
         has_signature = program.exported is not None and not unit.name
         signed: list[Write] = []
         kept: list[Write] = []
@@ -316,6 +325,7 @@ class Pipeline:
             # A signature has no word for a write that autograd is not to see: it stays in the graph.
             hidden = write.untracked and write.differentiable
             (signed if has_signature and not hidden else kept).append(write)
+        piece.writes, piece.signed = (*signed, *kept), len(signed)
         _append(piece.retraced, kept)
         return Parts(
             piece.retraced.graph,
@@ -387,7 +397,11 @@ def correspondence(piece: Piece, target: Target) -> Correspondence:
         expansions=tuple(stamp.graph for stamp in retraced.stamps),
         illegal=_judge(target, {*_blocked(piece), *_write_backs(piece)}),
         added=frozenset(_input_names(retraced.constants)),
-        writes=piece.writes,
+        writes=tuple(write.value for write in piece.writes),
+        stamps={node: d.stamp for node, d in piece.decisions.items() if isinstance(d, Derived)},
+        constants={name: tensor for key, tensor in retraced.constants.items() for name in _input_names([key])},
+        signed=tuple(write.value for write in piece.writes[: piece.signed]),
+        copied=tuple((write.source, write.value) for write in piece.writes[piece.signed :]),
     )
 
 
@@ -403,8 +417,8 @@ def _blocked(piece: Piece) -> Iterator[fx.Node]:
 
 def _write_backs(piece: Piece) -> Iterator[fx.Node]:
     """The `copy_` nodes at the end of a module, and what they write to: effects that any target must have."""
-    for value in piece.writes:
-        for user in value.users:
+    for write in piece.writes:
+        for user in write.value.users:
             if user not in piece.retraced.origin and user.op.startswith("call"):
                 yield user
                 yield from user.all_input_nodes[:1]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from decomp.expansion import Expansion
     from decomp.plan import Decision
     from decomp.rules import Declined
+    from decomp.stamp import Stamp
 
 
 @dataclass
@@ -30,6 +31,8 @@ class Memory:
     aliases: set[torch._ops.OpOverload] = field(default_factory=set)
     """Overloads that were met and whose op has another name."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
+    verdicts: dict[Stamp, Any] = field(default_factory=dict)
+    """What measuring an expansion found out."""
 
     def mark(self) -> tuple[int, ...]:
         """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
@@ -45,4 +48,4 @@ class Memory:
         del self.mode.enter_stack[entered:]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
-        return self.decisions, self.expansions, self.sure, self.laid_out
+        return self.decisions, self.expansions, self.sure, self.laid_out, self.verdicts

@@ -3,13 +3,17 @@ name a broken invariant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import fx
 
 from decomp.errors import DecompError, describe, source_line
+
+if TYPE_CHECKING:
+    from decomp.stamp import Stamp
 
 _MEND_THE_RULE = "mend the rule that serves the source node; verify=False lowers without the proof"
 
@@ -77,6 +81,12 @@ class InventedDependency(VerificationError):
     remedy = _MEND_THE_RULE
 
 
+class LostDependency(VerificationError):
+    """A result does not depend on an input that it depends on in the source."""
+
+    remedy = _MEND_THE_RULE
+
+
 class MetadataChanged(VerificationError):
     """A value has another shape, dtype or device than the one it replaces."""
 
@@ -97,6 +107,46 @@ class DeadCodeAdded(VerificationError):
 
 class MalformedExpansion(VerificationError):
     """What a rule recorded is no graph that could be stamped."""
+
+    remedy = _MEND_THE_RULE
+
+
+class NotAsRecorded(VerificationError):
+    """A node is neither the copy of a source node nor what its expansion recorded, or one of these is missing."""
+
+    remedy = "lower again, or verify before a pass changes the program; two programs are compared by level='values'"
+
+
+class WritesChanged(VerificationError):
+    """The inputs and buffers that the program writes back are not those of the source, or get other values."""
+
+
+class StateChanged(VerificationError):
+    """A parameter, buffer or constant of the program is not the source's."""
+
+    remedy = "keep parameters and buffers of the lowered program those of the source, or lower again"
+
+
+class HooksChanged(VerificationError):
+    """A hook that the lowered program was handed over with is gone."""
+
+    remedy = "lower again: the program that was handed over has hooks that check its inputs or keep those of the source"
+
+
+class AnotherSource(VerificationError):
+    """The program that the lowering is compared with is not the one that was lowered."""
+
+    remedy = "pass the program that was lowered, as it was then"
+
+
+class ValuesDiffer(VerificationError):
+    """A lowered call, or the whole program, computes other values than its source."""
+
+    remedy = _MEND_THE_RULE
+
+
+class GradientsDiffer(VerificationError):
+    """A lowered call, or the whole program, has other gradients than its source."""
 
     remedy = _MEND_THE_RULE
 
@@ -138,6 +188,14 @@ class Correspondence:
     writes: tuple[fx.Node, ...] = ()
     """New values of mutated inputs and buffers, where the lowered graph writes them back already: as the leading
     outputs of an exported program, or by trailing calls of `copy_`."""
+    stamps: Mapping[fx.Node, Stamp] | None = None
+    """For each node of `source` that was replaced, its expansion; None where there is no record of it."""
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Constants that rules brought, by the names under which they may stand in `lowered`."""
+    signed: tuple[fx.Node, ...] | None = None
+    """New values that are leading outputs, in order; None where it is not known which of `writes` are."""
+    copied: tuple[tuple[fx.Node, fx.Node], ...] | None = None
+    """Inputs or attributes that trailing calls of `copy_` write, with the new value of each, in order."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +207,10 @@ class Proof:
     nodes: int
     expansions: int
     seconds: float
+
+    def also(self, checks: Iterable[str]) -> Proof:
+        """The same proof with more that was checked."""
+        return replace(self, checks=(*self.checks, *checks))
 
     def __str__(self) -> str:
         return f"verified {self.nodes} nodes in {self.seconds:.3g} s: {'; '.join(self.checks)}"

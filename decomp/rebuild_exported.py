@@ -132,12 +132,13 @@ def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], p
         for spec, value in zip(source.graph_signature.output_specs, results)
     ]
     targets = {spec.arg.name: spec for spec in specs if hasattr(spec.arg, "name")}
-    written = [_write(targets[node.name], value) for node, value in parts.writes]
+    written = [write_spec(targets[node.name], value) for node, value in parts.writes]
     output.args = (tuple([value for _, value in parts.writes] + results),)
     return written + renewed
 
 
-def _write(spec: InputSpec, value: fx.Node) -> OutputSpec:
+def write_spec(spec: InputSpec, value: fx.Node) -> OutputSpec:
+    """What a signature says of an output that is written back to the input of `spec`."""
     kinds = {
         InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
         InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,

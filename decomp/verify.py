@@ -3,6 +3,8 @@ hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 import itertools
 import time
 from typing import Any
@@ -11,67 +13,131 @@ from torch import fx, nn
 
 from decomp.calls import graphs_of
 from decomp.errors import CaptureError, boundary
+from decomp.handed_over import HandedOver, require_as_handed_over, require_source, signatures_agree
 from decomp.invariants import ALONE, BETWEEN_PROGRAMS, INVARIANTS, WHOLE_GRAPH, Work, output_of
 from decomp.options import CHECKS
 from decomp.proof import (
+    AnotherSource,
     CodegenChanged,
     Correspondence,
     Dangling,
     DeadCodeAdded,
     EffectsChanged,
+    GradientsDiffer,
+    HooksChanged,
     IllegalCall,
     InventedDependency,
+    LostDependency,
     MalformedExpansion,
     MetadataChanged,
     NameClash,
+    NotAsRecorded,
     OutOfOrder,
     OutputsChanged,
     PlaceholdersChanged,
     Proof,
+    StateChanged,
     ValueLost,
+    ValuesDiffer,
     VerificationError,
     WithoutOrigin,
+    WritesChanged,
 )
 
 __all__ = [
+    "AnotherSource",
     "CodegenChanged",
     "Correspondence",
     "Dangling",
     "DeadCodeAdded",
     "EffectsChanged",
+    "GradientsDiffer",
+    "HooksChanged",
     "IllegalCall",
     "InventedDependency",
+    "LostDependency",
     "MalformedExpansion",
     "MetadataChanged",
     "NameClash",
+    "NotAsRecorded",
     "OutOfOrder",
     "OutputsChanged",
     "PlaceholdersChanged",
     "Proof",
+    "StateChanged",
     "ValueLost",
+    "ValuesDiffer",
     "VerificationError",
     "WithoutOrigin",
+    "WritesChanged",
     "check",
+    "proved",
     "verify",
 ]
 
 
 @boundary("verify", CHECKS)
-def verify(source: Any, lowered: Any, *, full: bool = False) -> Proof:
-    """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked. A `Lowering` carries its
-    provenance and is checked whole; of two plain programs (GraphModule, Graph, ExportedProgram) what needs none: order,
-    references, placeholders, outputs, codegen, effects. Raises the `VerificationError` of the first broken
-    invariant."""
-    correspondence = getattr(lowered, "correspondence", None)
-    if correspondence is not None:
-        return check(correspondence, full)
+def verify(
+    source: Any,
+    lowered: Any,
+    *,
+    level: str = "structure",
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    full: bool = False,
+) -> Proof:
+    """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked, phrase by phrase.
+
+    Of a `Lowering` it is `lowered.result` that is checked, as it is now, with the provenance that the lowering
+    recorded: every node of it is a copy of a source node or one of a recorded expansion, with its operands bound;
+    signature, state, hooks and write-backs are those that belong to it; and `source` is the program that was lowered (a
+    module without a graph is captured anew). Of two plain programs (`GraphModule`, `Graph`, `ExportedProgram`),
+    whatever needs no provenance: order, references, placeholders, outputs, codegen, effects, signature, and which
+    inputs each result depends on.
+
+    `level="values"` adds measured values and gradients: of each distinct expansion, on operands made for its signature,
+    against the op's own kernel and float64; and of the whole program on `args`, `kwargs` (for a `Lowering` by default
+    the example inputs of `source`, if there are any). `full` hands the whole lowered graph to networkx and to
+    `Graph.lint`, too.
+
+    Raises the `VerificationError` of the first thing that does not hold.
+    """
     began = time.perf_counter()
+    if hasattr(lowered, "handed_over"):
+        proof = _of_lowering(source, lowered, full)
+    else:
+        proof = _of_programs(source, lowered, full)
+    if level == "values":
+        from decomp.validation import measured
+
+        proof = proof.also(measured(source, lowered, args, kwargs))
+    return replace(proof, seconds=time.perf_counter() - began)
+
+
+def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
+    found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
+    program = replace(lowering.handed_over, result=lowering.result)
+    return proved(lowering.correspondences, program, full).also([found])
+
+
+def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
     after = _graph(lowered)
     checks = _well_formed(lowered, full)
     if not _without_graph(source):
         pair = _pair(source, lowered)
         checks += [invariant(pair) for invariant in BETWEEN_PROGRAMS]
-    return Proof(tuple(checks), len(after.nodes), 0, time.perf_counter() - began)
+        checks += signatures_agree(source, lowered)
+    return Proof(tuple(checks), len(after.nodes), 0, 0.0)
+
+
+def proved(correspondences: Sequence[Correspondence], program: HandedOver, full: bool = False) -> Proof:
+    """Proves a whole program, that of its sub-programs included: each graph from its record, and the last step to what
+    is handed over."""
+    began = time.perf_counter()
+    proofs = [check(each, full) for each in correspondences]
+    checks = (*proofs[0].checks, *require_as_handed_over(program))
+    nodes, expansions = sum(p.nodes for p in proofs), sum(p.expansions for p in proofs)
+    return Proof(checks, nodes, expansions, time.perf_counter() - began)
 
 
 def check(correspondence: Correspondence, full: bool = False) -> Proof:
@@ -80,7 +146,7 @@ def check(correspondence: Correspondence, full: bool = False) -> Proof:
     began = time.perf_counter()
     work = Work(correspondence)
     invariants = INVARIANTS + (WHOLE_GRAPH if full else ())
-    checks = tuple(invariant(work) for invariant in invariants)
+    checks = tuple(phrase for invariant in invariants if (phrase := invariant(work)))
     return Proof(checks, len(work.place), len(correspondence.expansions), time.perf_counter() - began)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-import gc
 import operator
-from types import SimpleNamespace
+import sys
 from typing import Any
 
 from paired_graphs import Pair, broken, fake, lowering, node_of, with_metadata
@@ -14,9 +13,11 @@ import pytest
 import torch
 from torch import fx, nn
 
+import decomp
 from decomp.errors import CaptureError
 from decomp.reachability import reached_among
 from decomp.verify import (
+    AnotherSource,
     CodegenChanged,
     Correspondence,
     Dangling,
@@ -36,6 +37,7 @@ from decomp.verify import (
     check,
     verify,
 )
+from decomp_rules import targets
 
 aten = torch.ops.aten
 
@@ -416,7 +418,7 @@ class Model(nn.Module):
 def test_plain_programs_are_compared_without_provenance() -> None:
     traced = fx.symbolic_trace(Model())
     proof = verify(traced, fx.symbolic_trace(Model()))
-    assert proof.nodes == 5 and proof.checks[-1] == "as many effects"
+    assert proof.nodes == 5 and proof.checks[-2:] == ("as many effects", "every result depends on the same inputs")
     exported = torch.export.export(Model(), (torch.ones(2), torch.ones(2)))
     verify(exported, exported.run_decompositions({}), full=True)
     verify(traced.graph, traced.graph)
@@ -447,8 +449,15 @@ def test_a_program_without_a_graph_cannot_be_verified() -> None:
     assert str(caught.value) == "Model has no graph to verify; pass a GraphModule or an ExportedProgram"
 
 
-def test_a_lowering_carries_its_correspondence() -> None:
-    assert verify(Model(), SimpleNamespace(correspondence=lowering())).nodes == 6
+def test_another_source_than_the_one_that_was_lowered_is_seen() -> None:
+    x = torch.randn(3, 4)
+    found = decomp.lower(nn.GELU(), to=targets.tinygrad, args=(x,))
+    assert verify(nn.GELU(), found).checks[-1] == "the source has the graph of the program that was lowered"
+    with pytest.raises(AnotherSource, match="the source has 'relu' where 'gelu' is meant"):
+        verify(nn.ReLU(), found)
+    unrelated = torch.export.export(nn.Bilinear(2, 3, 4), (torch.randn(1, 2), torch.randn(1, 3)))
+    with pytest.raises(AnotherSource):
+        verify(unrelated, found)
 
 
 def chain(length: int) -> Correspondence:
@@ -464,15 +473,20 @@ def chain(length: int) -> Correspondence:
 
 def test_the_cost_is_linear() -> None:
     def cost(length: int) -> float:
-        pair = chain(length)
-        return min(check(pair).seconds for _ in range(5)) / length
+        pair, calls = chain(length), 0
 
-    gc.collect()
-    gc.disable()
-    try:
-        assert cost(4000) < 4 * cost(400)
-    finally:
-        gc.enable()
+        def count(frame: Any, event: str, arg: Any) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            check(pair)
+        finally:
+            sys.setprofile(None)
+        return calls / length
+
+    assert cost(4000) < 1.1 * cost(400)
 
 
 def counted_walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:

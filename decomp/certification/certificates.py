@@ -38,11 +38,12 @@ def committed(where: Path | None = None) -> dict[str, Certificate]:
     """Every committed certificate by rule. Raises `ValueError`, naming the file, for one that cannot be read."""
     found: dict[str, Certificate] = {}
     for path in sorted((where or directory()).glob("*.json")):
-        found.update(_read(path))
+        found.update(read(path))
     return found
 
 
-def _read(path: Path) -> dict[str, Certificate]:
+def read(path: Path) -> dict[str, Certificate]:
+    """The certificates of one file, by rule. Raises `ValueError`, naming it, where it cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return {rule: Certificate.from_json({**one, "rule": rule}) for rule, one in data.items()}
