@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.calls import is_projection, projected
 from decomp.proof import NotAsRecorded, ValueLost
+from decomp.respelling import canonical, respelled
 from decomp.stamp import Stamp
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ class _Replay:
             raise NotAsRecorded(f"{source.name!r} stays, so one copy of it stands for it", _first(made), source)
         node: fx.Node = made[0]
         self.compared += 1
-        alike = node.op == source.op and self._same_target(node, source)
-        if not alike or not self._same_operands(node, source):
+        if node.op != source.op or not self._same_call(node, source):
             wanted = fx.node.map_arg((source.args, source.kwargs), lambda given: self.values.get(given, given))
             raise NotAsRecorded(
                 f"{node.name!r} is no copy of {source.name!r}", node, source, expected=wanted,
@@ -78,17 +78,12 @@ class _Replay:
         results = self.values.get(source.args[0]) if source.args and isinstance(source.args[0], fx.Node) else None
         return type(results) is tuple and is_projection(source) and same(projected(source, results), found)
 
-    def _same_target(self, node: fx.Node, source: fx.Node) -> bool:
-        return node.target is source.target or (isinstance(node.target, str) and node.target == source.target)
-
-    def _same_operands(self, node: fx.Node, source: fx.Node) -> bool:
+    def _same_call(self, node: fx.Node, source: fx.Node) -> bool:
         if isinstance(source.target, torch._ops.HigherOrderOperator):
             # The flags of a region may be switched off where its body says itself what they did.
             wanted = [self.values.get(given) for given in source.all_input_nodes]
-            return same(list(node.all_input_nodes), wanted)
-        if isinstance(source.target, str) and source.op in ("placeholder", "get_attr"):
-            return same(node.args, source.args)
-        return same(node.args, source.args, self.values) and same(node.kwargs, source.kwargs, self.values)
+            return node.target is source.target and same(list(node.all_input_nodes), wanted)
+        return same_call(node, source.target, source.args, source.kwargs, self.values)
 
     def _require_stamped(self, source: fx.Node, stamp: Stamp, made: Iterator[fx.Node]) -> None:
         values = [self.values[given] for given in source.all_input_nodes]
@@ -105,10 +100,8 @@ class _Replay:
                 problem = f"of what replaces {source.name!r} the call of {entry.target} is missing"
                 raise NotAsRecorded(problem, None, source)
             self.compared += 1
-            if not (node.target is entry.target or node.target == entry.target) or node.op != entry.op:
-                raise _other(node, source, entry.target, node.target)
-            if not same(node.args, args) or not same(node.kwargs, kwargs):
-                raise _other(node, source, (args, kwargs), (node.args, node.kwargs))
+            if node.op != entry.op or not same_call(node, entry.target, args, kwargs):
+                raise _other(node, source, (entry.target, args, kwargs), (node.target, node.args, node.kwargs))
             values.append(node)
         extra = next(made, None)
         if extra is not None:
@@ -145,6 +138,17 @@ def _other(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotAsRe
 
 def _first(made: Any) -> fx.Node | None:
     return made[0] if made else None
+
+
+def same_call(
+    node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None
+) -> bool:
+    """Whether a node makes this call, perhaps under the op's own name where the call has another."""
+    if node.target is not target and node.target != target:
+        if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):
+            return False
+        _, kwargs = respelled(target, len(args), kwargs)
+    return same(node.args, args, values) and same(node.kwargs, kwargs, values)
 
 
 def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:

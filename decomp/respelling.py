@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import functools
+from typing import Any
 
 import torch
 from torch import fx
@@ -29,14 +30,18 @@ def respell(graph: fx.Graph, aliases: Iterable[torch._ops.OpOverload]) -> None:
     """Give every call of `aliases` in `graph` its canonical overload."""
     for alias in aliases:
         for node in graph.find_nodes(op="call_function", target=alias, sort=False):
-            _respell(node, alias, canonical(alias))
+            node.target, node.kwargs = respelled(alias, len(node.args), node.kwargs)
 
 
-def _respell(node: fx.Node, alias: torch._ops.OpOverload, own: torch._ops.OpOverload) -> None:
-    """Change the target, names of keywords, and write out what the two take for granted differently."""
+def respelled(
+    alias: torch._ops.OpOverload, positional: int, given: Mapping[str, Any]
+) -> tuple[torch._ops.OpOverload, dict[str, Any]]:
+    """The canonical overload for a call of `alias` with so many positional arguments, and its keywords: by their names
+    there, and with what the two take for granted differently written out."""
+    own = canonical(alias)
     pairs = list(zip(parameters(alias), parameters(own)))
-    kwargs = {theirs.name: node.kwargs[ours.name] for ours, theirs in pairs if ours.name in node.kwargs}
-    for ours, theirs in pairs[len(node.args) :]:
+    kwargs = {theirs.name: given[ours.name] for ours, theirs in pairs if ours.name in given}
+    for ours, theirs in pairs[positional:]:
         if theirs.name not in kwargs and ours.default != theirs.default:
             kwargs[theirs.name] = ours.default
-    node.target, node.kwargs = own, kwargs
+    return own, kwargs
