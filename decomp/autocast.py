@@ -3,7 +3,7 @@ that what a call is lowered to computes in the dtypes that the call computed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 from typing import Any
 
@@ -48,20 +48,32 @@ def switched_off(call: fx.Node) -> None:
     call.args = (*call.args[:2], False, *call.args[3:])
 
 
-def explicit(body: fx.GraphModule, policy: Policy) -> fx.GraphModule:
-    """A copy of the body of a region with its casts written out. Raises `CaptureError` for a call whose dtypes under
-    autocast cannot be had by casting its inputs."""
+def ambient_policy(value: Any) -> Policy | None:
+    """The autocast that is on for the device of a value."""
+    device = value.device.type if isinstance(value, torch.Tensor) else "cpu"
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return device, torch.get_autocast_dtype(device)
+
+
+def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
+    """A copy of a graph with the casts of autocast written out, `policy_of` telling for each call which autocast it
+    runs under. Raises `CaptureError` for a call whose dtypes under autocast cannot be had by casting its inputs."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
     for node in body.graph.nodes:
-        wanted = _casts(node, policy) if isinstance(node.target, torch._ops.OpOverload) else {}
+        policy = policy_of(node) if isinstance(node.target, torch._ops.OpOverload) else None
+        wanted = _casts(node, policy) if policy is not None else {}
         for source, dtype in wanted.items():
             if (source, dtype) not in casts:
                 casts[source, dtype] = _cast(graph, values[source], dtype)
         cast_or_copied = {n: casts[n, wanted[n]] if n in wanted else values[n] for n in node.all_input_nodes}
         values[node] = copied(graph, node, cast_or_copied.__getitem__)
-        _set_dtype(values[node])
+        if policy is not None:
+            _set_dtype(values[node])
+            if node.target._schema.is_mutable:  # type: ignore[union-attr]
+                casts.clear()
     graph._codegen = body.graph._codegen
     module = fx.GraphModule(body, graph)
     module.meta = dict(body.meta)

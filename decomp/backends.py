@@ -4,8 +4,11 @@ once more on the forward and backward graphs, for what autograd added."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+import functools
 from typing import Any
 
+import torch
 from torch import fx
 
 from decomp.errors import ArgumentError, boundary
@@ -29,49 +32,107 @@ def backend(
     partial: bool = False,
     compiler: str | Compiler = "eager",
     verify: bool | str = True,
-) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+) -> Callable[..., Callable[..., Any]]:
     """A backend for `torch.compile` that lowers to a target and hands the graphs on.
 
-    `compiler`: "eager" runs them as they are, "inductor" compiles them, or a function from a GraphModule of overloads
-    and its example inputs to a callable. The other arguments are those of `lower`; raises what `lower` raises.
+    `compiler`: "eager" runs them as they are, "inductor" compiles them (with the `mode=` and `options=` that are given
+    to `torch.compile`), or a function from a GraphModule of overloads and its example inputs to a callable. The other
+    arguments are those of `lower`. Raises `ArgumentError` at once for arguments that cannot be meant;
+    what is compiled raises what `lower` raises.
     """
-    inner = _compilers(compiler)
+    CHECKS["to"]("to", to)
+    if not isinstance(compiler, str) and not callable(compiler) or isinstance(compiler, str) and compiler not in _NAMED:
+        raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
+    settings = {"to": to, "rules": rules, "keep": kept, "cost": cost, "verify": verify}
 
-    def lowered(module: fx.GraphModule, partially: bool) -> fx.GraphModule:
-        result = lower(module, to=to, rules=rules, keep=kept, cost=cost, partial=partially, verify=verify).result
-        assert isinstance(result, fx.GraphModule)
-        return result
-
-    def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        return inner(lowered(module, partial), inputs, is_backward)
-
-    # A second of imports that only torch.compile needs.
-    from torch._functorch.aot_autograd import aot_module_simplified
-
-    def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        # What does not reach the target yet may do so once autograd has spelled it in ATen; that step has the last
-        # word.
-        before_autograd = lowered(module, True)
-        result: Callable[..., Any] = aot_module_simplified(
-            before_autograd,
-            list(example_inputs),
-            fw_compiler=lambda graph, inputs: compiled(graph, inputs, False),
-            bw_compiler=lambda graph, inputs: compiled(graph, inputs, True),
-        )
-        return result
+    def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
+        return _Compilation(settings, partial, _inner_compiler(compiler, given)).of(module, list(example_inputs))
 
     return compile_graph
 
 
-def _compilers(compiler: str | Compiler) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
-    if compiler == "eager":
-        return lambda module, inputs, is_backward: _boxed(module.forward)
+@dataclass(frozen=True)
+class _Compilation:
+    """One graph of Dynamo on its way through the backend."""
+
+    settings: Mapping[str, Any]
+    """Arguments of `lower`."""
+    partial: bool
+    inner: Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]
+    """What runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
+
+    def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        # Seconds of imports that only torch.compile needs.
+        from torch._functorch.aot_autograd import aot_module_simplified
+
+        from decomp.dynamo import in_overloads
+
+        def autograd(before: fx.GraphModule) -> Callable[..., Any]:
+            found: Callable[..., Any] = aot_module_simplified(
+                before,
+                inputs,
+                fw_compiler=lambda graph, inputs: self._compiled(graph, inputs, False),
+                bw_compiler=lambda graph, inputs: self._compiled(graph, inputs, True),
+            )
+            return found
+
+        spelled = in_overloads(module, inputs)
+        if spelled is None:
+            return autograd(module)
+        # What does not reach the target yet may do so once autograd has spelled it in ATen: that step has the last
+        # word.
+        before_autograd = self._lowered(spelled, True)
+        # Its casts are calls: autocast would cast what the calls were lowered to.
+        casts = torch._C._is_any_autocast_enabled()
+        with torch._C._DisableAutocast():
+            result = autograd(before_autograd)
+        return _without_autocast(result) if casts else result
+
+    def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
+        return self.inner(self._lowered(_without_prims(module), self.partial), inputs, is_backward)
+
+    def _lowered(self, module: fx.GraphModule, partial: bool) -> fx.GraphModule:
+        result = lower(module, **self.settings, partial=partial).result
+        assert isinstance(result, fx.GraphModule)
+        return result
+
+
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        with torch._C._DisableAutocast():
+            return function(*args)
+
+    return called
+
+
+def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
+    """AOTAutograd casts the Python numbers that vary by a prim (torch 2.13): here it is spelled in ATen."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.prims.convert_element_type.default:
+            node.target = torch.ops.aten._to_copy.default
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+    return module
+
+
+_NAMED = ("eager", "inductor")
+
+
+def _inner_compiler(
+    compiler: str | Compiler, given: Mapping[str, Any]
+) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
     if compiler == "inductor":
-        return _inductor
+        return _inductor(_inductor_config(given))
+    if given:
+        names = " and ".join(f"{name}=" for name in given)
+        raise ArgumentError(
+            f"torch.compile was given {names}, which are for Inductor; this backend runs its graphs by {compiler!r}\n"
+            "  to do: leave them out, or use decomp.backend(..., compiler='inductor')"
+        )
     if callable(compiler):
         return lambda module, inputs, is_backward: _boxed(compiler(module, inputs))
-    raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
+    return lambda module, inputs, is_backward: _boxed(module.forward)
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,8 +142,55 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def _inductor(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-    from torch._inductor.compile_fx import compile_fx_inner
+def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `mode=` and `options=` mean to Inductor."""
+    from torch._inductor import list_mode_options, list_options
 
-    found: Callable[..., Any] = compile_fx_inner(module, list(inputs), is_backward=is_backward)
-    return found
+    unknown = sorted(set(given) - {"mode", "options"})
+    if unknown:
+        raise ArgumentError(f"torch.compile was given {unknown[0]}=, which this backend does not take; leave it out")
+    known = {option.replace("-", "_") for option in list_options()}
+    config: dict[str, Any] = {}
+    if given.get("mode") is not None:
+        modes = list_mode_options()
+        if given["mode"] not in modes:
+            raise ArgumentError(f"mode must be one of {', '.join(map(repr, modes))}, not {given['mode']!r}")
+        config.update(modes[given["mode"]])
+    for name, value in (given.get("options") or {}).items():
+        if name.replace("-", "_") not in known:
+            raise ArgumentError(f"Inductor has no option {name!r}; torch._inductor.list_options() lists those it has")
+        config[name.replace("-", "_")] = value
+    return config
+
+
+def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
+    def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
+        from torch._inductor import config as inductor_config
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        with inductor_config.patch(config):
+            found: Callable[..., Any] = compile_fx_inner(
+                _as_inductor_takes_it(module, inputs), list(inputs), is_backward=is_backward
+            )
+        return found
+
+    return compiled
+
+
+def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    """Of some ops that a target keeps Inductor has no kernel, only a decomposition, which it expects to have been
+    applied before."""
+    from torch._guards import detect_fake_mode
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    table = select_decomp_table()
+    if not any(node.target in table for node in module.graph.nodes):
+        return module
+    mode = detect_fake_mode(inputs)
+    traced = make_fx(fx.Interpreter(module).run, decomposition_table=table, _allow_non_fake_inputs=True)
+    with torch.no_grad():
+        if mode is None:
+            return traced(*inputs)
+        with mode:
+            return traced(*inputs)

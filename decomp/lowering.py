@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from decomp import frontends
+from decomp.ambient import neutral
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.exclusive import collector_paused, exclusively
 from decomp.frontends import Program
@@ -227,7 +228,7 @@ def plan(
     """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
     chosen, target = _chosen(to, rules, keep)
     work = Pipeline(chosen, target, cost)
-    with exclusively(chosen, model, captures=args is not None), collector_paused():
+    with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
         with without_guards(program.mode):
             return work.planned(program)
@@ -274,7 +275,7 @@ def _lowered(
 ) -> Lowering:
     work = Pipeline(rules, target, cost)
     clock = work.clock
-    with exclusively(rules, model, captures=args is not None) as sizes, collector_paused():
+    with exclusively(rules, model, captures=args is not None) as sizes, neutral(), collector_paused():
         with clock.stage("capture"):
             program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
         with without_guards(program.mode):

@@ -246,7 +246,7 @@ class Pipeline:
             return
         policy = _policy_of_body(node, unit)
         if policy is not None:
-            body = unit.explicit[name] = autocast.explicit(body, policy)
+            body = unit.explicit[name] = autocast.explicit(body, lambda _: policy)
         self._plan_graph(name, body.graph, body, policy)
 
     def _module(self, root: nn.Module, node: fx.Node) -> Decision:

@@ -33,6 +33,8 @@ class Tape:
         self._alive: list[Any] = []
         self._sizes: dict[Any, fx.Node] = {}
         self._constants: dict[int, FakeTensor] = {}
+        self._steps: dict[Any, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+        """How the code computed a size that is not an input's, by its expression."""
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
         """Add an input whose metadata is `value` (None if unknown)."""
@@ -166,8 +168,31 @@ class Tape:
         if expr.is_number:
             return value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.guard_bool("", 0)
         if expr not in self._sizes:
-            self._sizes[expr] = self._computed_size(value, expr)
+            try:
+                self._sizes[expr] = self._computed_size(value, expr)
+            except UnknownSize:
+                self._sizes[expr] = self._size_on_the_way(value, expr)
         return self._sizes[expr]
+
+    def note(self, size: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Arithmetic on sizes: it is recorded when its result is used."""
+        if isinstance(size, SYMBOLIC) and not size.node.expr.is_number:
+            self._steps.setdefault(size.node.expr, (function, args))
+
+    def _size_on_the_way(self, value: Any, expr: Any) -> fx.Node:
+        """A size that PyTorch has simplified until it holds symbols that no input tells (half of `s0`, where an input
+        is half of `s0 + 1` long): that of a tensor on the tape, or arithmetic done again as the code did it."""
+        for node in self.graph.nodes:
+            found = node.meta.get("val")
+            for dim, size in enumerate(found.shape if isinstance(found, torch.Tensor) else ()):
+                if isinstance(size, torch.SymInt) and size.node.expr == expr:
+                    return self.append(torch.ops.aten.sym_size.int, (found, dim), {}, size)
+        function, args = self._steps.pop(expr, (None, ()))
+        if function is None:
+            raise UnknownSize(f"the size {expr}, which none of the inputs has")
+        node = self.graph.call_function(function, self.arguments(args))
+        node.meta["val"] = value
+        return node
 
     def _computed_size(self, value: Any, expr: Any) -> fx.Node:
         for node, dim, size in self._known_sizes():
@@ -269,7 +294,7 @@ def _place(value: torch.Tensor) -> tuple[Any, ...]:
 
 # torch pushes modes on the pre-dispatch key only if they are of three classes, of which this is the one that records
 # (torch/_ops.py, _set_mode_pre_dispatch; seen on 2.13). A public way to record above autograd does not exist.
-class _Recorder(ProxyTorchDispatchMode):
+class Recorder(ProxyTorchDispatchMode):
     """Appends every op that is called under it to a tape."""
 
     def __init__(self, tape: Tape, refuse: Callable[[Any], None]) -> None:
@@ -291,10 +316,7 @@ class _Recorder(ProxyTorchDispatchMode):
             return args[0]  # torch.tensor() detaches what it has just made
         args, kwargs = tree_map(self._fake, (args, kwargs))
         with without_guards(self.tape.mode):
-            out = func(*args, **kwargs)
-            if func._overloadpacket.__name__ in LAYOUTS:
-                names = [argument.name for argument in func._schema.arguments]
-                out = kernel_value(func._overloadpacket.__name__, {**dict(zip(names, args)), **kwargs}, out)
+            out = self.executed(func, args, kwargs)
         if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out
@@ -306,9 +328,19 @@ class _Recorder(ProxyTorchDispatchMode):
             self.tape.append(func, args, kwargs, out)
         return out
 
+    def executed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call gives, in the layout of its kernel."""
+        out = func(*args, **kwargs)
+        if func._overloadpacket.__name__ not in LAYOUTS:
+            return out
+        names = [argument.name for argument in func._schema.arguments]
+        return kernel_value(func._overloadpacket.__name__, {**dict(zip(names, args)), **kwargs}, out)
+
     def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Arithmetic on sizes is recorded when a size is used, not when it is computed."""
-        return func(*args, **kwargs)
+        out = func(*args, **(kwargs or {}))
+        self.tape.note(out, func, args)
+        return out
 
     def _recorded_effect(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if out is None and not func._schema.returns:
@@ -341,7 +373,7 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
 def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
     """Within, every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that mutates."""
     assert tape.mode is not None
-    with tape.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), _Recorder(tape, refuse):
+    with tape.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), Recorder(tape, refuse):
         yield
 
 
