@@ -1,0 +1,160 @@
+"""The backend for `torch.compile`: dynamic sizes, numbers that vary, autocast, Inductor, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.nn import functional as F
+
+import decomp
+from decomp_rules import targets
+
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
+TARGETS = [targets.core_aten, targets.tinygrad]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
+
+
+def of_sizes(x: torch.Tensor) -> torch.Tensor:
+    """Uses its own sizes in every way that Dynamo spells."""
+    rows = torch.arange(x.shape[0])[:, None] * x
+    made = torch.zeros(x.shape) + torch.full(x.size(), 2.0) + x.new_zeros(x.shape) + torch.ones(x.size())
+    again = (rows * 2).reshape(x.shape) + (rows * 3).view(x.size()) + torch.broadcast_to(x[:1], x.shape)
+    padded = F.pad(x, (0, x.shape[0]))[:, : x.shape[1]]
+    return made + again * x.shape[0] ** -0.5 + padded * len(x) + x.sum() / x.numel()
+
+
+def of_pictures(x: torch.Tensor) -> torch.Tensor:
+    pooled = F.adaptive_avg_pool2d(x[None], (2, 2)).sum()
+    return F.interpolate(x[None, None], size=x.shape)[0, 0] * pooled
+
+
+def of_rows(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x).softmax(-1) * x.cumsum(0)
+
+
+def value_and_gradient(function: Callable[..., Any], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = function(x)
+    out.backward(torch.linspace(0.5, 1.5, out.numel()).view(out.shape))
+    assert x.grad is not None
+    return out.detach(), x.grad
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("function", [of_sizes, of_pictures, of_rows])
+def test_sizes_may_vary_from_the_second_call_on(function: Callable[..., Any], target: decomp.Target) -> None:
+    compiled = torch.compile(function, backend=decomp.backend(to=target))
+    for rows in (8, 6, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(
+            value_and_gradient(compiled, x), value_and_gradient(function, x), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_nothing_is_compiled_anew_for_a_third_size() -> None:
+    seen = []
+
+    def counting(module: Any, inputs: Any) -> Any:
+        seen.append(module)
+        return module.forward
+
+    compiled = torch.compile(of_sizes, backend=decomp.backend(to=targets.core_aten, compiler=counting))
+    for rows in (8, 6, 5, 7):
+        compiled(torch.randn(rows, 4))
+    assert len(seen) == 2
+
+
+def test_a_python_number_may_vary() -> None:
+    compiled = torch.compile(lambda x, s: x * s + s, backend=decomp.backend(to=targets.core_aten))
+    x = torch.randn(3)
+    for number in (2.0, 3.0, 4.5):
+        torch.testing.assert_close(compiled(x, number), x * number + number)
+
+
+def test_gradients_are_those_of_the_lowered_ops() -> None:
+    def with_doubled_gradient(x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(x, min=0) + x - x.detach()
+
+    to = (targets.core_aten | {torch.detach}) - {F.relu}
+    compiled = torch.compile(F.relu, backend=decomp.backend(to=to, rules={F.relu: with_doubled_gradient}))
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_autocast_around_the_call_casts_as_in_eager(target: decomp.Target) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), nn.Softmax(-1)), torch.randn(3, 4)
+    compiled = torch.compile(model, backend=decomp.backend(to=target))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, wanted = compiled(x), model(x)
+    assert got.dtype == wanted.dtype
+    torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("around", [
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta"),
+    lambda: torch.overrides.BaseTorchFunctionMode(),
+], ids=["autocast", "inference_mode", "device", "function_mode"])  # fmt: skip
+def test_a_lowering_does_not_depend_on_the_modes_around_it(around: Callable[[], Any]) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Softmax(-1)), torch.randn(3, 4)
+    expected = decomp.lower(model, to=targets.tinygrad, args=(x,)).result
+    with around():
+        found = decomp.lower(model, to=targets.tinygrad, args=(x,)).result
+    assert str(found.graph) == str(expected.graph)
+    torch.testing.assert_close(found(x), expected(x))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.LeakyReLU(), nn.ELU(), nn.Hardtanh(), nn.ReLU6(),
+        nn.GroupNorm(2, 8), nn.Softmax(-1),
+    )  # fmt: skip
+    compiled = torch.compile(
+        model, backend=decomp.backend(to=targets.core_aten, compiler="inductor"), dynamic=dynamic
+    )
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(model, x), rtol=1e-4, atol=1e-5)
+
+
+@NEEDS_COMPILER
+def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
+    x = torch.randn(3, 4)
+    to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")
+    for given in ({"mode": "reduce-overhead"}, {"options": {"max_autotune": False}}):
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(F.gelu, backend=to_inductor, **given)(x), F.gelu(x))
+    with pytest.raises(BackendCompilerFailed, match="Inductor has no option 'no_such_option'"):
+        torch.compile(F.gelu, backend=to_inductor, options={"no_such_option": 1})(torch.randn(2))
+
+
+def test_mode_without_inductor_is_refused() -> None:
+    compiled = torch.compile(F.gelu, backend=decomp.backend(to=targets.core_aten), mode="reduce-overhead")
+    with pytest.raises(BackendCompilerFailed, match="torch.compile was given mode=, which are for Inductor"):
+        compiled(torch.randn(3))
+
+
+def test_a_target_by_name_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="not the name 'tinygrad': pass decomp_rules.targets.tinygrad"):
+        decomp.backend(to="tinygrad")  # type: ignore[arg-type]
+
+
+def test_an_unknown_compiler_is_refused_at_once() -> None:
+    with pytest.raises(decomp.ArgumentError, match="must be 'eager', 'inductor' or a function, not 'cuda'"):
+        decomp.backend(to=targets.tinygrad, compiler="cuda")
