@@ -104,7 +104,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         assert self.tape.mode is not None
         with self._running(), self.tape.mode:
-            faked = tree_map(self._faked, fakes_of((args, kwargs)))
+            faked = fakes_of(tree_map(self._faked, (args, kwargs)))
             written = writes_seen(faked)
             out = _run(kind, target, *faked)
         if written() and not _updates_statistics(target):
@@ -119,8 +119,9 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def _faked(self, value: Any) -> Any:
         """A concrete tensor, captured from outside, as the constant that it becomes."""
-        known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
-        return value if known else self.tape.constant(value)
+        if isinstance(value, fx.Proxy) or not isinstance(value, torch.Tensor):
+            return value
+        return value if self.tape.node_of(value) is not None else self.tape.constant(value)
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):

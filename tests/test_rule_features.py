@@ -485,3 +485,12 @@ def test_a_rule_that_needs_ops_is_asked_only_for_targets_that_know_them(needs, k
     rules.register(F.relu)(lambda x: torch.abs(x))
     lowered = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", known), rules=rules, args=(x(),)).result
     assert expected in lowered.code
+
+
+@with_metadata
+def test_a_rule_may_take_one_of_several_results_of_a_call(form):
+    def median(x):
+        values, _ = torch.sort(x.flatten())
+        return values[(x.numel() - 1) // 2]
+
+    check(lambda x: torch.median(x), {torch.median: median}, form)
