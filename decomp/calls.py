@@ -259,17 +259,21 @@ def is_free(overload: torch._ops.OpOverload) -> bool:
 
 @boundary("calls")
 def calls(program: Any, spelling: Any = None) -> list[Call]:
-    """Every call of the op that `spelling` names (of any op, without it) in `program` (a GraphModule, Graph or
-    ExportedProgram), in order, sub-graphs of higher-order ops included. Modules that apply the op count as calls of it;
-    their arguments are those of the module."""
+    """Every call of the op that `spelling` names in `program` (a GraphModule, Graph or ExportedProgram), in order,
+    sub-graphs of higher-order ops included. Modules that apply the op count as calls of it; their arguments are those
+    of the module. Without `spelling`: every call of an op that a target must know; assertions, regions, control flow
+    and the write-backs at the end of a module are none, and `Lowering.report()` counts them."""
+    from decomp.accounting import effects_in  # which knows calls
+
     wanted = op_of(spelling) if spelling is not None else None
     found: list[Call] = []
     graphs = list(graphs_of(program)) if isinstance(program, (fx.Graph, nn.Module, ExportedProgram)) else []
     if not graphs:
         raise CaptureError(f"{type(program).__name__} has no graph; pass a GraphModule, a Graph or an ExportedProgram")
     for root, graph in graphs:
+        effects = effects_in(graph) if wanted is None else {}
         for node in graph.nodes:
-            call = _found(root, node)
+            call = _found(root, node) if node not in effects else None
             if call is not None and (wanted is None or call.op == wanted):
                 found.append(call)
     return found

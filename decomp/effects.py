@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from decomp.aliases import BATCH_NORMS, statistics
 from decomp.binding import BindingError
-from decomp.calls import bound_call
+from decomp.calls import bound_call, call_if_bound
 from decomp.ops import Op, of_function, of_method, of_module_class
 
 
@@ -57,7 +57,7 @@ WRITES = Effects(frozenset({Effect.MUTATION}))
 
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
 _MARKERS = ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_enter_inference_mode", "_exit_inference_mode")
-_ASSERTS = ("_assert", "_check")
+_ASSERTS = ("_assert", "_check", "sym_constrain_range")
 _PURE_MODULES = ("_operator", "operator", "math", "builtins")
 _RANDOM_WITHOUT_TAG = ("feature_dropout", "feature_alpha_dropout", "rrelu")
 """Composites that draw, although torch 2.13 does not tag them as random."""
@@ -84,6 +84,8 @@ class EffectTable:
             return NONE
         if effects.most or effects.kinds == WRITES.kinds:
             effects = _as_called(node, effects)
+        elif Effect.ASSERTION in effects.kinds and is_proved(node):
+            return NONE
         if node.kwargs and (node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True):
             return _writing(effects)
         return effects
@@ -100,6 +102,32 @@ class EffectTable:
         if effects is None:
             effects = self._by_method[name] = of_method_named(name)
         return effects
+
+
+def is_proved(node: fx.Node) -> bool:
+    """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
+    metadata has, whatever the sizes are."""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        return node.args[0] is True
+    if node.target is not torch.ops.aten._assert_tensor_metadata.default:
+        return False
+    call = call_if_bound(node)
+    value = call.argument("a") if call is not None else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    known = {"size": value.shape, "stride": value.stride(), "dtype": value.dtype, "device": value.device}
+    known["layout"] = value.layout
+    asserted = {name: call.argument(name) for name in known} if call is not None else {}
+    return all(said is None or _plain(said) == _plain(known[name]) for name, said in asserted.items())
+
+
+def _plain(value: Any) -> Any:
+    """Something that can be compared without a guard: symbolic sizes by their expressions."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        return torch.device(value)
+    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def of_callable(function: Any) -> Effects:

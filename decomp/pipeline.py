@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from decomp import autocast, frontends
+from decomp.accounting import is_structure
 from decomp.binding import BindingError
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
@@ -25,7 +26,7 @@ from decomp.input_checks import check_inputs
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class
-from decomp.plan import KEEP, Blocked, Cost, Decision, Derived, Plan, Planner
+from decomp.plan import KEEP, PROVED, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name, lifted_state
 from decomp.relaying import Relaying
 from decomp.respelling import respell
@@ -268,7 +269,8 @@ class Pipeline:
         assert program is not None and self.planner is not None
         for unit in reversed(self.units):
             derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
-            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit))
+            proved = frozenset(node for node, d in unit.decisions.items() if d is PROVED)
+            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit), proved)
             respell(retraced.graph, self.planner.memory.aliases)
             for node in retraced.graph.nodes:
                 if unit.explicit and autocast.is_region(node):
@@ -443,7 +445,7 @@ def _judge(target: Target, blocked: Collection[fx.Node]) -> Callable[[fx.Node], 
 
 def _sure(target: Target, node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return True
+        return is_structure(node.target)
     if not isinstance(node.target, torch._ops.OpOverload):
         if node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS):
             return True

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from decomp.accounting import is_structure
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
-from decomp.effects import MARKS, of_callable
+from decomp.effects import MARKS, Effect, is_proved, of_callable
 from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
 from decomp.kernel_layouts import LAYOUTS, kernel_value
@@ -35,6 +37,11 @@ Tried = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Keep:
     """The node stays as it is: the target knows it, or it is no tensor op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The node goes: it asserts what its metadata proves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,12 +99,12 @@ class Obstacle:
     """Whether the rule is meant for calls of this form, and for this target."""
 
 
-Decision = Keep | Derived | Blocked
+Decision = Keep | Derived | Blocked | Proved
 Cost = Callable[[Call], float]
 """What a call of an op that the target knows costs, in any unit; it is not negative."""
 _COMPOSITE = 1 << 20
 """The place of PyTorch's composite kernel among the alternatives: after all rules."""
-KEEP = Keep()
+KEEP, PROVED = Keep(), Proved()
 
 
 class Planner:
@@ -136,11 +143,11 @@ class Planner:
         """Whether every call of this target stays, whatever its arguments: it is looked up once a target."""
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return True
-        if not isinstance(target, torch._ops.OpOverload):
+            return self.everywhere or is_structure(target)
+        if not isinstance(target, OpOverload):
             return node.op == "call_function" and self._surely_kept_function(target)
         if is_free(target):
-            return True
+            return self.everywhere or Effect.ASSERTION not in of_callable(target).kinds
         spelling = of_function(target)
         if self.everywhere:
             return not self.rules.of(spelling.op)
@@ -174,7 +181,9 @@ class Planner:
         return decision
 
     def _decide(self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory) -> Decision:
-        if is_host(node) or is_projection(node):
+        if is_proved(node):
+            return PROVED
+        if is_host(node) or is_projection(node) or isinstance(node.target, OpOverload) and is_free(node.target):
             return KEEP
         try:
             call = bound_call(node)
@@ -308,7 +317,7 @@ class Planner:
 
     def _dialect(self, node: fx.Node) -> str:
         """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""
-        return "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
+        return "aten" if isinstance(node.target, OpOverload) else self.dialect
 
     def _reached(self, expansion: Expansion, key: Key, op: Op, index: int, expected: Any) -> Stamp | Obstacle:
         """The expansion lowered in turn, flat; or why it does not reach the target."""

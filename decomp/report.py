@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from decomp.accounting import WRITE_BACK, effects_in
 from decomp.calls import is_host, is_projection, module_path
 from decomp.errors import spelled
+from decomp.plan import PROVED
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
@@ -43,6 +45,11 @@ class Report:
     """What verification proved, one phrase each; empty with `verify=False`."""
     blockers: tuple[dict[str, Any], ...]
     """What was not lowered (with `partial=True`)."""
+    effects: dict[str, int] = field(default_factory=dict)
+    """What the lowered program holds beside calls that a target must know: assertions, regions, control flow,
+    write-backs."""
+    proved: int = 0
+    """Assertions of the source that metadata proves, and that were dropped."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -60,6 +67,13 @@ class Report:
     def effort(self) -> str:
         """`27 stamped, 14 of them distinct; 88 rules run`."""
         return f"{self.stamped} stamped, {self.expansions} of them distinct; {_counted(self.runs, 'rule')} run"
+
+    @property
+    def besides(self) -> str:
+        """`3 assertion, 2 write-back; 5 assertions proved and dropped`."""
+        kept = ", ".join(f"{count} {kind}" for kind, count in self.effects.items())
+        dropped = f"{_counted(self.proved, 'assertion')} proved and dropped" if self.proved else ""
+        return "; ".join(filter(None, (kept, dropped)))
 
     @property
     def timing(self) -> str:
@@ -99,13 +113,16 @@ def report_of(lowering: Lowering) -> Report:
     modules: dict[str, list[int]] = {}
     rules: Counter[str] = Counter()
     stamped = expansions = 0
+    effects: Counter[str] = Counter()
     for piece in lowering.pieces:
-        for node in piece.source.nodes:
+        for node in _asked_of_targets(piece.source, Counter()):
             _count(node, piece.origin(node), before, modules, 0)
-        for node in piece.retraced.graph.nodes:
+        for node in _asked_of_targets(piece.retraced.graph, effects):
             source = piece.retraced.origin.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         rules.update(str(getattr(d, "rule")) for d in piece.decisions.values() if hasattr(d, "rule"))
+        if piece.writes:
+            effects[WRITE_BACK] += len(piece.writes)
         stamped += sum(piece.retraced.stamps.values())
         expansions += len(piece.retraced.stamps)
     return Report(
@@ -120,7 +137,16 @@ def report_of(lowering: Lowering) -> Report:
         seconds=dict(lowering.times),
         checks=lowering.proof.checks if lowering.proof is not None else (),
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
+        effects=dict(effects.most_common()),
+        proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
     )
+
+
+def _asked_of_targets(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
+    """The nodes of a graph without those that no target is asked for, which are counted in `effects`."""
+    found = effects_in(graph)
+    effects.update(kind for kind in found.values() if kind != WRITE_BACK)
+    return [node for node in graph.nodes if node not in found]
 
 
 def _count(node: fx.Node, source: fx.Node, ops: Counter[str], modules: dict[str, list[int]], column: int) -> None:
@@ -148,6 +174,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield from (f"  {line}" for line in _columns("rule", folded(report.rules, ROWS), "used"))
     yield ""
     yield f"  expansions  {report.effort}"
+    if report.besides:
+        yield f"  besides     {report.besides}"
     yield f"  time        {report.timing}"
     yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified    ", subsequent_indent=" " * 14)
     for blocker in report.blockers:

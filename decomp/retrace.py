@@ -3,7 +3,7 @@ propagated through what is copied; each stamped value gets metadata of its own, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 import operator
 from typing import TYPE_CHECKING, Any
@@ -41,12 +41,19 @@ class Retraced:
 
 
 def retrace(
-    source: fx.Graph, decisions: Mapping[fx.Node, Derived], mode: FakeTensorMode | None, taken: Any = ()
+    source: fx.Graph,
+    decisions: Mapping[fx.Node, Derived],
+    mode: FakeTensorMode | None,
+    taken: Any = (),
+    without: Collection[fx.Node] = (),
 ) -> Retraced:
-    """Build the lowered graph: `decisions` names the nodes to be replaced. `taken` are attribute names in use."""
+    """Build the lowered graph: `decisions` names the nodes to be replaced, `without` those to be left out. `taken` are
+    attribute names in use."""
     walk = _Walk(source, mode, set(taken))
     for node in source.nodes:
         decision = decisions.get(node)
+        if node in without:
+            continue
         if decision is None:
             walk.copy(node)
         else:

@@ -71,7 +71,8 @@ def test_data_for_machines_survive_json(mlp):
     data = mlp.report().as_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["modules"]["0"] == [1, 2]
-    assert list(data) == "target before after modules rules runs stamped expansions seconds checks blockers".split()
+    fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved"
+    assert list(data) == fields.split()
 
 
 def test_a_program_without_modules_has_no_table_of_modules():
