@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 if what it is built on is not installed."""
+    """Run the command line. Exits with 2 if what it is built on is not installed, with 130 if it is interrupted."""
     try:
         from decomp.cli import app
+        from decomp.terminal import speak_ascii_where_needed
+
+        speak_ascii_where_needed()
+        app()
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
         print(f'the command line needs {error.name}: pip install "decomp[cli]"', file=sys.stderr)
         sys.exit(2)
-    app()
+    except KeyboardInterrupt:  # while modules are imported, or at the very end
+        print("interrupted", file=sys.stderr)
+        _leave(130)
+    except SystemExit as ended:
+        if ended.code == 130:
+            _leave(130)
+        raise
+
+
+def _leave(code: int) -> None:
+    """End at once: taking PyTorch down takes seconds, and whoever interrupts does not wait."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

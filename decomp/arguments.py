@@ -6,30 +6,34 @@ from collections.abc import Iterable, Iterator
 import contextlib
 import difflib
 import importlib
-import logging
 import os
 from pathlib import Path
 import sys
 from typing import Annotated, Any
 import warnings
 
-import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 import typer
 
 import decomp
-from decomp import frontends
+from decomp import archives, frontends
 from decomp.errors import first_line
+from decomp.exporting import export
 from decomp.terminal import Unusable
 
-MODEL = "A .pt2 file, package.module:callable (it returns a module and example inputs), or the name of a sample."
+MODEL = (
+    "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable, "
+    "which is imported and called (it returns a module and example inputs); or the name of a sample."
+)
 TARGET = "The name of a target that ships with the project, or a .toml file."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)]
 Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
 Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
+TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
+Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -45,8 +49,9 @@ def load_target(name: str) -> decomp.Target:
     raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, and .toml files")
 
 
-def load_model(name: str) -> ExportedProgram:
-    """The program that MODEL means on the command line. Raises `Unusable`, `CaptureError`."""
+def load_model(name: str, trust: bool = False) -> ExportedProgram:
+    """The program that MODEL means on the command line. Raises `Unusable`, `CaptureError`, `Untrusted`,
+    `Unreadable`."""
     from decomp_rules import samples
 
     if name in samples.MODELS:
@@ -54,7 +59,7 @@ def load_model(name: str) -> ExportedProgram:
     if ":" in name and not name.endswith(".pt2"):
         return _called(name)
     if name.endswith(".pt2"):
-        return _read(Path(name))
+        return _read(Path(name), trust)
     raise Unusable(
         f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
         ".pt2 files, and package.module:callable"
@@ -73,29 +78,19 @@ def _exported(module: nn.Module, args: Any) -> ExportedProgram:
     with warnings.catch_warnings():
         # torch 2.13 warns of the bookkeeping of its own recurrent modules whenever it exports one.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
-        program = frontends.capture(module, positional, kwargs).exported
-    assert program is not None
-    return program
+        program = None if isinstance(module, fx.GraphModule) else frontends.capture(module, positional, kwargs).exported
+        return program if program is not None else export(module, positional, kwargs)
 
 
-def _read(path: Path) -> ExportedProgram:
+def _read(path: Path, trust: bool) -> ExportedProgram:
     if not path.is_file():
-        raise Unusable(f"no file {path}")
-    log = logging.getLogger("torch.export")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # torch 2.13 logs two tracebacks before it raises
-    try:
-        return torch.export.load(path)
-    except Exception as error:
-        reason = "it is no .pt2 archive, or damaged"
-        raise Unusable(f"cannot read {path}: {reason} ({type(error).__name__}: {first_line(error)})") from error
-    finally:
-        log.setLevel(level)
+        raise Unusable(f"no file {path}" if not path.exists() else f"{path} is no file, but a directory")
+    return archives.read_program(path, trust)
 
 
 def _called(name: str) -> ExportedProgram:
     """The program that `package.module:callable` makes; the current directory is on the path."""
-    with _importing_from(os.getcwd()):
+    with _importing_from(os.getcwd()), _users_own(name):
         made = attribute_called(name)()
     if isinstance(made, ExportedProgram):
         return made
@@ -115,14 +110,33 @@ def attribute_called(name: str) -> Any:
 def attribute(name: str) -> Any:
     """What `package.module:name` names; the current directory is on the path. Raises `Unusable`."""
     module_name, _, path = name.partition(":")
-    with _importing_from(os.getcwd()):
+    if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise Unusable(f"{name!r} must be package.module:name")
+    with _importing_from(os.getcwd()), _users_own(f"importing {module_name}"):
         try:
             value: Any = importlib.import_module(module_name)
             for part in path.split("."):
                 value = getattr(value, part)
-        except (ImportError, AttributeError) as error:
+        except ModuleNotFoundError as error:
+            raise Unusable(f"cannot find {name}: {first_line(error)}") from error
+        except AttributeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise
             raise Unusable(f"cannot find {name}: {first_line(error)}") from error
     return value
+
+
+@contextlib.contextmanager
+def _users_own(what: str) -> Iterator[None]:
+    """What code that is not the project's raises, SystemExit included, is told as that code's."""
+    try:
+        yield
+    except (decomp.DecompError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        place = f" at {error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else first_line(error)
+        raise Unusable(f"{what} raised {type(error).__name__}: {said}{place} (--debug shows where)") from error
 
 
 @contextlib.contextmanager

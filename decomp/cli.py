@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +15,16 @@ import typer
 
 import decomp
 from decomp import tables
-from decomp.arguments import TARGET, Debug, Json, Keep, Model, To, attribute, load_model, load_target
+from decomp.arguments import TARGET, Debug, Json, Keep, Model, To, Trust, attribute, load_model, load_target
 from decomp.certification import certificates
 from decomp.cli_bench import bench
 from decomp.cli_certify import certify
 from decomp.demo import demonstrate
+from decomp.errors import first_line
 from decomp.explanation import routes
 from decomp.lowering import library
 from decomp.terminal import EXIT_CODES, Unusable, failing, print_json, show, working
+from decomp.writing import Unfailing, whole
 
 RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
 
@@ -45,6 +46,7 @@ def lower(
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the proof.")] = False,
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -52,7 +54,7 @@ def lower(
     with failing(debug, as_json):
         target, path = load_target(to), _writable(output)
         with working(f"loading {model}"):
-            program = load_model(model)
+            program = load_model(model, trust)
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(program, to=target, keep=keep, partial=partial, verify=not no_verify)
         report = lowering.report()
@@ -67,12 +69,14 @@ def lower(
 
 
 @app.command(epilog=EXIT_CODES)
-def plan(model: Model, to: To, keep: Keep = [], as_json: Json = False, debug: Debug = False) -> None:
+def plan(
+    model: Model, to: To, keep: Keep = [], trust: Trust = False, as_json: Json = False, debug: Debug = False
+) -> None:
     """Show what lowering would do, without doing it. Exits with 1 if something blocks."""
     with failing(debug, as_json):
         target = load_target(to)
         with working(f"loading {model}"):
-            program = load_model(model)
+            program = load_model(model, trust)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(program, to=target, keep=keep)
         if as_json:
@@ -188,17 +192,18 @@ def _writable(path: Path | None) -> Path | None:
         raise Unusable(f"-o {path}: the name must end in .pt2")
     if not path.absolute().parent.is_dir():
         raise Unusable(f"-o {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise Unusable(f"-o {path}: a directory is in its place")
     return path
 
 
 def _save(program: ExportedProgram, path: Path) -> None:
-    """Save whole or not at all: a file that was there stays until the new one is written."""
-    unfinished = path.with_name(f".{path.stem}.unfinished.pt2")
     try:
-        torch.export.save(program, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        with whole(path) as unfinished, Unfailing(unfinished) as file:
+            torch.export.save(program, file)
+            file.tell_failure()
+    except OSError as error:
+        raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
 
 
 def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:

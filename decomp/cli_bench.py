@@ -16,7 +16,7 @@ import torch
 from torch import nn
 import typer
 
-from decomp.arguments import TARGET, Debug, load_model, load_target
+from decomp.arguments import TARGET, Debug, Trust, load_model, load_target
 from decomp.benchmarking import suite
 from decomp.benchmarking.clock import Effort
 from decomp.benchmarking.comparing import compared, in_both
@@ -25,10 +25,11 @@ from decomp.benchmarking.table import document, heading, summary
 from decomp.benchmarking.workload import MODES, Workload, variants
 from decomp.calling import unlifted
 from decomp.terminal import Unusable, failing, show
+from decomp.writing import whole
 
 NAMES = (
-    "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable. By default the "
-    "whole suite."
+    "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable, which is imported "
+    "and called. By default the whole suite."
 )
 FILE = "fused_vs_primitive.json"
 QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
@@ -53,6 +54,7 @@ def bench(
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(metavar="A.json B.json", help="Show what moved, and run nothing.")
     ] = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Time programs as they are against lowered ones, eager and compiled, in one run. Interrupt it whenever you like:
@@ -63,7 +65,7 @@ def bench(
             return
         if threads is not None:
             torch.set_num_threads(threads)
-        plan = _plan(names or [], to, compile_for, size, backward, quick, _device(device), seed)
+        plan = _plan(names or [], to, compile_for, size, backward, quick, _device(device), seed, trust)
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
         try:
@@ -78,7 +80,7 @@ def bench(
 
 
 def _plan(names: list[str], to: list[str], compile_for: list[str], sizes: list[str], backward: bool | None, quick: bool,
-          device: torch.device, seed: int) -> suite.Plan:  # fmt: skip
+          device: torch.device, seed: int, trust: bool) -> suite.Plan:  # fmt: skip
     from decomp_rules import targets
     from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, SIZES
 
@@ -89,7 +91,7 @@ def _plan(names: list[str], to: list[str], compile_for: list[str], sizes: list[s
     compiled = [load_target(name) for name in compile_for if not to or name in to]
     made = variants([load_target(name) for name in chosen], compiled, PRODUCTS)
     torch.manual_seed(seed)
-    workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)))
+    workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)), trust)
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
     attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
     effort = QUICK if quick else WHOLE
@@ -105,7 +107,7 @@ def _modes(backward: bool | None, quick: bool) -> Callable[[Workload], tuple[str
     return modes
 
 
-def _workloads(names: list[str], sizes: list[str]) -> list[Workload]:
+def _workloads(names: list[str], sizes: list[str], trust: bool) -> list[Workload]:
     from decomp_rules.samples.workloads import workloads
 
     own = [name for name in names if ":" in name or name.endswith(".pt2")]
@@ -114,12 +116,12 @@ def _workloads(names: list[str], sizes: list[str]) -> list[Workload]:
         found = workloads(known, sizes) if known or not own else []
     except LookupError as error:
         raise Unusable(str(error)) from error
-    return [*found, *(Workload(name, "model", "whole", _maker(name)) for name in own)]
+    return [*found, *(Workload(name, "model", "whole", _maker(name, trust)) for name in own)]
 
 
-def _maker(name: str) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
+def _maker(name: str, trust: bool) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
     """Reads the model at once: what is wrong with it is said before anything is measured."""
-    program = load_model(name)
+    program = load_model(name, trust)
     if program.example_inputs is None or program.example_inputs[1]:
         raise Unusable(f"{name} has to come with example inputs, by position")
     inputs = tuple(program.example_inputs[0])
@@ -150,7 +152,8 @@ def _compare(before: Path, after: Path) -> None:
 
 def _written(results: Results, out: Path) -> None:
     """The table as Markdown beside the JSON, the plots, and a summary on the terminal."""
-    (out / FILE).with_suffix(".md").write_text(document(results), "utf-8")
+    with whole((out / FILE).with_suffix(".md")) as unfinished:
+        unfinished.write_text(document(results), "utf-8")
     show(Text("\n".join([*heading(results), "", *summary(results)])))
     failed = [row for row in results.rows if row.error is not None]
     for row in failed:

@@ -345,11 +345,11 @@ def test_lint_takes_rules_and_tables_alone(programs):
     assert said(run("lint", f"{programs}:nothing"))[0] == 2
 
 
-def test_an_error_of_the_users_own_exits_with_3_and_debug_shows_where(programs, capfd):
+def test_an_error_of_the_users_own_exits_with_2_and_debug_shows_where(programs, capfd):
     assert said(run("lower", f"{programs}:broken", "--to", "tinygrad")) == (
-        3, "error: RuntimeError: no weights here (--debug shows where)")
+        2, "error: my_programs:broken raised RuntimeError: no weights here (--debug shows where)")
     result = run("lower", f"{programs}:broken", "--to", "tinygrad", "--debug")
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert 'raise RuntimeError("no weights here")' in result.stderr
 
 

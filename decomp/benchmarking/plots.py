@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from decomp.benchmarking.records import Attribution, Results, Row
+from decomp.writing import whole
 
 COLOURS = {"small": "#8fbbd9", "medium": "#2c7fb8", "large": "#253494", "whole": "#253494"}
 WIDTH = 9.0
@@ -57,7 +58,8 @@ def ratios(rows: Sequence[Row], path: Path, compiled: bool) -> Path:
     figure.suptitle(f"{what}: time of the lowered program over that of {base}\n({scale})", fontsize=10)
     handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=DPI)
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=DPI)
     return path
 
 
@@ -127,7 +129,8 @@ def roofline(results: Results, rows: Sequence[Row], path: Path) -> Path:
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.suptitle("How near to the limits of the machine (lines, measured in the same run)", fontsize=11)
-    figure.savefig(path, dpi=DPI)
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=DPI)
     return path
 
 
@@ -170,7 +173,8 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
         axes.set_axis_off()
     variants = " / ".join(dict.fromkeys(one.variant for one in shown))
     figure.suptitle(f"Where lowering to {variants} costs time: eager, node by node (ms)", fontsize=11)
-    figure.savefig(path, dpi=DPI)
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=DPI)
     return path
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 import json
-import os
 from pathlib import Path
 import statistics
 from typing import Any
+
+from decomp.writing import whole
 
 FORMAT = 1
 """Of the JSON; another is refused."""
@@ -140,9 +141,9 @@ class Results:
     def save(self, path: Path) -> None:
         """Write as JSON: whole, or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        rest = path.with_suffix(".part")
-        rest.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(rest, path)
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
+        with whole(path) as unfinished:
+            unfinished.write_text(text, "utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Results:

@@ -14,6 +14,7 @@ from decomp.certification.sources import content_hash
 from decomp.certification.ways import identity
 from decomp.lowering import library
 from decomp.rules import Rule
+from decomp.writing import whole
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 """The targets that committed certificates measure."""
@@ -77,7 +78,8 @@ def _written(path: Path, content: Mapping[str, Any]) -> bool:
     text = "\n".join(_laid_out(content, "")) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
-    path.write_text(text, encoding="utf-8")
+    with whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
     return True
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from decomp.certification.certificate import Certificate, Certificates
-from decomp.certification.isolation import measured_apart, unmeasured
+from decomp.certification.isolation import measured_apart, stop, unmeasured
 from decomp.certification.jobs import Job, job
 from decomp.certification.measuring import measured
 from decomp.errors import ArgumentError, boundary
@@ -116,14 +116,22 @@ def _over(
     before = total - len(jobs)
     # Futures of other libraries (dask) need not be of the class that as_completed knows.
     known = all(isinstance(future, Future) for future in waiting)
-    for future in as_completed(waiting) if known else waiting:
-        one = waiting[future]
-        try:
-            done[one.rule] = future.result()
-        except Exception as error:  # a broken pool costs what it had taken on
-            done[one.rule] = unmeasured(one, f"the executor lost it: {type(error).__name__}: {error}")
-        tell(before + len(done), total, one.rule)
+    try:
+        for future in as_completed(waiting) if known else waiting:
+            one = waiting[future]
+            done[one.rule] = _result(future, one)
+            tell(before + len(done), total, one.rule)
+    except BaseException:  # an interrupt, above all: nobody waits for the rest
+        stop(waiting)
+        raise
     return done
+
+
+def _result(future: Future[Certificate], one: Job) -> Certificate:
+    try:
+        return future.result()
+    except Exception as error:  # a broken pool costs what it had taken on
+        return unmeasured(one, f"the executor lost it: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

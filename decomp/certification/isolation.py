@@ -3,6 +3,8 @@ thread that measures keeps one such process and starts another when that one is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import Future
 import contextlib
 import os
 import pickle
@@ -11,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import Any
+import weakref
 
 import torch
 
@@ -44,6 +48,23 @@ _OWN = threading.local()
 """The process of each thread. It outlives a job, for it costs seconds to start; nobody else sees it."""
 
 
+_STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
+"""Every process that measures, of whichever thread."""
+
+
+def stop(waiting: Iterable[Future[Any]]) -> None:
+    """Give up what is being measured, at once: what has not begun is not begun, and processes are killed until no
+    thread waits for one."""
+    futures = list(waiting)
+    for future in futures:
+        future.cancel()
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and not all(future.done() for future in futures):
+        for process in list(_STARTED):
+            process.process.kill()
+        time.sleep(0.02)
+
+
 class _Lost(Exception):
     """The process did not answer; the message says why."""
 
@@ -60,7 +81,9 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # an interrupt is for the process that asks, which stops this one
         )
+        _STARTED.add(self)
         if self._read() != b"ready":
             raise RuntimeError(f"the measuring process does not start: {self._said()}")
 

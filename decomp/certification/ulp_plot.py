@@ -15,9 +15,11 @@ from decomp.certification.results import flat
 from decomp.certification.sources import numbers_in
 from decomp.certification.trials import FAILURES, Function, Trial, trial, widened
 from decomp.certification.ways import AsWritten, Legal, Lowered, NotServed, asked_first
+from decomp.errors import ArgumentError
 from decomp.numerics import Exact, deviation
 from decomp.rules import Rule
 from decomp.target import Target
+from decomp.writing import whole
 
 Errors = tuple[str, torch.Tensor, torch.Tensor]
 """Title, inputs, errors in ULP."""
@@ -28,7 +30,7 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
     PyTorch's own kernel. Raises `ValueError` if there is no such rule."""
     rows = [row for rule in rules if (row := list(_errors(rule, targets)))]
     if not rows:
-        raise ValueError("only rules of pointwise ops with one float argument can be drawn")
+        raise ArgumentError("only rules of pointwise ops with one float argument can be drawn")
     import matplotlib
 
     matplotlib.use("agg")
@@ -43,7 +45,8 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
             _draw(axis, *errors)
         for axis in row[len(drawn) :]:
             axis.set_visible(False)
-    figure.savefig(path, dpi=150)
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=150)
     pyplot.close(figure)
     return path
 

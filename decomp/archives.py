@@ -1,0 +1,300 @@
+"""Reading `.pt2` archives without executing what is in them. `torch.export.load` unpickles tensors and sample inputs,
+evaluates sizes and guards as Python, and makes code of names; here all of it is looked at first, and what is more than
+data is refused by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import json
+import logging
+import os
+from pathlib import Path
+import pickle
+import re
+from typing import Any
+import zipfile
+
+import torch
+from torch._export.serde.serialize import _SYM_OPS
+from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import PT2ArchiveReader
+from torch.export.pt2_archive.constants import (
+    AOTINDUCTOR_DIR,
+    CONSTANTS_DIR,
+    MODELS_DIR,
+    TENSOR_CONSTANT_FILENAME_PREFIX,
+)
+
+from decomp.errors import DecompError, first_line
+
+
+class Unreadable(DecompError):
+    """A file is no archive of a program, or a damaged one."""
+
+
+class Untrusted(DecompError):
+    """A file holds more than data: reading it would execute what is in it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot read {path} without executing code from it: {reason}\n"
+            "  to do: if you know where it comes from, pass --trust, which reads it as torch.export.load does"
+        )
+
+
+def read_program(path: Path, trust: bool = False) -> ExportedProgram:
+    """The program in an archive. Unless it is trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`."""
+    try:
+        if trust:
+            return _loaded(path)
+        _refuse_code(path)
+        with _weights_only():
+            return _loaded(path)
+    except _Code as found:
+        raise Untrusted(path, str(found)) from None
+    except pickle.UnpicklingError as error:
+        raise Untrusted(path, f"its tensors or sample inputs are pickled with {_global_in(error)}") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = "it is no .pt2 archive, or damaged"
+        raise Unreadable(f"cannot read {path}: {reason} ({type(error).__name__}: {first_line(error)})") from error
+
+
+def _loaded(path: Path) -> ExportedProgram:
+    # torch 2.13 logs two tracebacks before it raises, and a message with an argument too few where it unpickles.
+    logs = [logging.getLogger(name) for name in ("torch.export", "torch._export.serde.serialize")]
+    levels = [log.level for log in logs]
+    try:
+        for log in logs:
+            log.setLevel(logging.CRITICAL)
+        return torch.export.load(path)
+    finally:
+        for log, level in zip(logs, levels):
+            log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _weights_only() -> Iterator[None]:
+    """While it lasts, every `torch.load` takes tensors and containers alone, whatever it is asked for: torch 2.13
+    passes weights_only=False for what is in an archive, and has no option to say otherwise."""
+    names = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ[names[0]] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _global_in(error: pickle.UnpicklingError) -> str:
+    found = re.search(r"GLOBAL ([\w.]+)|type (?:\S+ )?<class '([\w.]+)'>", str(error))
+    return next(filter(None, found.groups())) if found else "more than tensors and containers"
+
+
+class _Code(Exception):
+    """What was found that would be executed."""
+
+
+def _refuse_code(path: Path) -> None:
+    """Raise `_Code` for an archive that does more than state a program."""
+    with zipfile.ZipFile(path) as archive:
+        if _OLD_LAYOUT in archive.namelist():
+            _check(json.loads(archive.read(_OLD_LAYOUT)), "")
+    try:
+        reader = PT2ArchiveReader(os.fspath(path))
+    except RuntimeError:  # torch.export.load then takes the old layout, which has been looked at
+        return
+    for name in reader.get_file_names():
+        _refuse_code_in_record(reader, name)
+
+
+_OLD_LAYOUT = "serialized_exported_program.json"
+"""Where torch up to 2.7 put the program."""
+
+
+def _refuse_code_in_record(reader: PT2ArchiveReader, name: str) -> None:
+    if name.startswith(AOTINDUCTOR_DIR):
+        raise _Code(f"it holds a compiled library ({_shown(name)})")
+    if name.startswith(MODELS_DIR):
+        _check(json.loads(reader.read_bytes(name)), "")
+    elif name.startswith(CONSTANTS_DIR) and name.endswith(".json"):
+        for constant, payload in json.loads(reader.read_bytes(name))["config"].items():
+            if not payload["path_name"].startswith(TENSOR_CONSTANT_FILENAME_PREFIX):
+                raise _Code(f"its constant {_shown(constant)} is a pickled object")
+
+
+def _check(value: Any, key: str) -> None:
+    """Look at every text of a serialized program, each by the key that it stands under."""
+    if isinstance(value, dict):
+        if key == "range_constraints":
+            _each(_name, list(value))
+        for inner, item in value.items():
+            if inner in _REFUSED and item:
+                raise _Code(_REFUSED[inner])
+            _check(item, inner)
+    elif isinstance(value, list):
+        for item in value:
+            _check(item, key)
+    elif isinstance(value, str):
+        check = _CHECKS.get(key)
+        if check is not None:
+            check(value)
+
+
+def _each(check: Callable[[str], None], values: list[str]) -> None:
+    for value in values:
+        check(value)
+
+
+def _name(text: str) -> None:
+    """Names of nodes and arguments stand in the generated code as they are."""
+    if text and not text.isidentifier():
+        raise _Code(f"{_shown(text)} is no name")
+
+
+def _qualified(text: str) -> None:
+    """Names of parameters stand in the generated code between quotes."""
+    if not text.isprintable() or any(character in "\"'\\" for character in text):
+        raise _Code(f"{_shown(text)} is no name of a parameter")
+
+
+def _op(text: str) -> None:
+    """What a node calls must be an op: any function of torch could stand there."""
+    parts = text.split(".")
+    found = functools.reduce(lambda value, part: getattr(value, part, None), parts[1:], _roots().get(parts[0]))
+    if found is None and text.startswith("torch.ops."):
+        return  # of a library that is not imported, which torch.export.load says
+    if isinstance(found, torch._ops.OpOverload) and found._schema.name in _FILES:
+        raise _Code(f"it calls {_shown(text)}, which reads or writes files")
+    if not isinstance(found, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) and not _is_listed(found):
+        raise _Code(f"it calls {_shown(text)}, which is no op")
+
+
+def _roots() -> dict[str, Any]:
+    import math
+    import operator
+
+    return {"torch": torch, "_operator": operator, "math": math}
+
+
+def _is_listed(function: Any) -> bool:
+    """Whether it is one of the functions on sizes, or of those that vmap leaves behind."""
+    predispatch = getattr(function, "__module__", None) == "torch._functorch.predispatch"
+    return any(function is known for known in _SYM_OPS) or predispatch and callable(function)
+
+
+def _size(text: str) -> None:
+    """Sizes are evaluated by sympy, as Python."""
+    _only(text, "size", _SYMPY, None, frozenset(), r"\w*|[\d.e+-]+")
+
+
+def _guard(text: str) -> None:
+    """Guards are compiled, as Python."""
+    if any(character in '"\\#\n' for character in text):
+        raise _Code(f"the guard {_shown(text)} is no comparison of sizes")
+    _only(text, "guard", _GUARD_FUNCTIONS, frozenset(["L", "math", "torch"]), _GUARD_ATTRIBUTES, ".*")
+
+
+def _only(
+    text: str,
+    what: str,
+    functions: frozenset[str],
+    names: frozenset[str] | None,
+    attributes: frozenset[str],
+    texts: str,
+) -> None:
+    """Raise `_Code` unless `text` is arithmetic with these functions, names (None: any symbol) and attributes, and with
+    texts of this form."""
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError):
+        raise _Code(f"the {what} {_shown(text)} is no expression") from None
+    for node in nodes:
+        fine = isinstance(node, _ARITHMETIC)
+        if isinstance(node, ast.Call):
+            fine = isinstance(node.func, ast.Attribute) or getattr(node.func, "id", None) in functions
+        elif isinstance(node, ast.Name):
+            symbol = names is None and re.fullmatch(r"[a-z_]*[0-9]+", node.id)
+            fine = bool(symbol) or node.id in functions or node.id in (names or ())
+        elif isinstance(node, ast.Attribute):
+            fine = node.attr in attributes
+        elif isinstance(node, ast.Constant):
+            fine = not isinstance(node.value, (str, bytes)) or bool(re.fullmatch(texts, str(node.value), re.ASCII))
+        if not fine:
+            raise _Code(f"the {what} {_shown(text)} is no arithmetic")
+
+
+_ARITHMETIC = (
+    ast.Expression, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.keyword,
+    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Subscript,
+)  # fmt: skip
+_SYMPY = frozenset(
+    "Symbol Integer Float Rational Add Mul Pow Max Min Mod Abs floor ceiling log exp sqrt Piecewise ExprCondPair true "
+    "false True False oo int_oo Eq Ne Lt Le Gt Ge And Or Not Equality Unequality StrictLessThan LessThan "
+    "StrictGreaterThan GreaterThan FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt FloorToInt CeilDiv "
+    "LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv IsNonOverlappingAndDenseIndicator TruncToFloat "
+    "TruncToInt RoundToInt RoundDecimal ToFloat Identity".split()
+)
+_GUARD_FUNCTIONS = frozenset(
+    "max min abs int float bool IsNonOverlappingAndDenseIndicator cast_symbool_to_symint_guardless".split()
+)
+_GUARD_ATTRIBUTES = frozenset(
+    "size stride storage_offset dim ndim numel shape floor ceil trunc pow sqrt log2 sym_float sym_int sym_max sym_min "
+    "sym_ite sym_not _sym_sqrt".split()
+)
+_FILES = frozenset(["aten::from_file", "aten::save", "debugprims::load_tensor"])
+
+
+def _container(text: str) -> None:
+    """The containers of inputs and results: they may name classes, which are imported, and functions."""
+    _plain(json.loads(text)[1])
+
+
+def _inputs(text: str) -> None:
+    _container(text)
+    for part in json.loads(text)[1]["children_spec"][1:]:  # those by name, whose names stand in the code
+        if part.get("type") == "builtins.dict":
+            _each(_name, json.loads(part["context"]))
+
+
+def _plain(value: Any) -> None:
+    if isinstance(value, dict):
+        factory = (value.get("default_factory_module"), value.get("default_factory_name"))
+        if "__enum__" in value or any(factory) and factory not in _FACTORIES:
+            raise _Code("the containers of its inputs or results name classes to import")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _plain(item)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            unfolded = json.loads(value)
+            _plain(unfolded if not isinstance(unfolded, str) else None)
+
+
+_FACTORIES = {("builtins", name) for name in ("list", "dict", "set", "tuple", "int", "float", "str", "bool")}
+_REFUSED = {
+    "as_custom_obj": "it takes an object of a class of its own",
+    "custom_obj": "it holds an object of a class of its own",
+    "custom_obj_values": "it holds objects of classes of their own",
+}
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "name": _name, "as_name": _name, "forward_arg_names": _name, "field_names": _name,
+    "parameter_name": _qualified, "buffer_name": _qualified, "tensor_constant_name": _qualified,
+    "user_input_name": _qualified, "fqn": _qualified,
+    "target": _op, "as_operator": _op,
+    "expr_str": _size, "guards_code": _guard,
+    "in_spec": _inputs, "out_spec": _container,
+}  # fmt: skip
+"""By key, what a text that stands under it must be."""
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,45 @@
+"""Files are written whole or not at all: a file that was there stays as it is until the new one is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A path beside `path`, with its suffix, to write to; what is there at the end takes the place of `path`."""
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+class Unfailing(io.FileIO):
+    """A new file for writers that cannot bear a failure: PyTorch's (2.13) ends the process where the disk is full. What
+    cannot be written is remembered, and told at the end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w")
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while len(rest) and self.failure is None:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def tell_failure(self) -> None:
+        """Raise the `OSError` of the first thing that could not be written."""
+        if self.failure is not None:
+            raise self.failure
