@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 from dataclasses import dataclass, field
 import operator
 import re
@@ -24,10 +23,12 @@ from decomp.recording import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
 from decomp.rule_lines import line_of
 from decomp.rule_restrictions import LEAKED, refusal_of_call
 from decomp.rules import Declined, Rule
+from decomp.shape_env import NewGuard, refusing_guards
 from decomp.sizes import is_data, same_size, surely
 from decomp.torch_tables import Refused, traced
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
+GUARDS = "adds a guard on sizes that are dynamic"
 COMPOSITE = "PyTorch's composite kernel"
 NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 
@@ -142,7 +143,7 @@ def _record(
     values = {slot: _input(tracer, slot, i) for i, slot in enumerate(slots)}
     args, kwargs = _substituted(args, values), _substituted(kwargs, values)
     try:
-        with _no_new_guards(mode):
+        with refusing_guards(mode) as asked:
             if isinstance(rule, Rule) and rule.overload is not None:
                 function, args, kwargs = traced(rule.function, fakes_of(args), fakes_of(kwargs), mode)
             result = run_on_proxies(function, tracer, args, kwargs)
@@ -150,6 +151,8 @@ def _record(
                 return result
             result = _checked(tracer, result, metadata(node), _read(node))
             tape.graph.output(tape.arguments(result))
+        if asked:
+            return Declined(f"{GUARDS}: {asked[0]}")
     except Refused as refused:
         return Declined(str(refused))
     except MetadataMissing as missing:
@@ -161,7 +164,7 @@ def _record(
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
     except NewGuard as guard:
-        return Declined(f"adds a guard on sizes that are dynamic: {guard}")
+        return Declined(f"{GUARDS}: {guard}")
     except Exception as error:
         raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
     finally:
@@ -218,29 +221,6 @@ def _substituted(value: Any, values: dict[fx.Node, Any]) -> Any:
     if isinstance(value, slice):
         return slice(*(_substituted(item, values) for item in (value.start, value.stop, value.step)))
     return value
-
-
-class NewGuard(Exception):
-    """A rule asked something about a dynamic size that only a guard on the program could answer."""
-
-
-@contextlib.contextmanager
-def _no_new_guards(mode: FakeTensorMode | None) -> Any:
-    """The shape environment belongs to the source program too: a guard added here would narrow it."""
-    env = mode.shape_env if mode is not None else None
-    if env is None:
-        yield
-        return
-    try:
-        with env.error_on_new_guards():
-            yield
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if type(cause).__name__ in ("_ShapeEnvGuardError", "GuardOnDataDependentSymNode"):
-                raise NewGuard(str(cause).strip().splitlines()[0]) from error
-            cause = cause.__cause__ or cause.__context__
-        raise
 
 
 def _read(node: fx.Node) -> set[Any] | None:

@@ -17,10 +17,11 @@ from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, Effect, is_proved, of_callable
 from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
-from decomp.expansion import COMPOSITE, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
+from decomp.expansion import COMPOSITE, GUARDS, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
 from decomp.kernel_layouts import LAYOUTS, kernel_value
 from decomp.needs import lacking
 from decomp.ops import Op, of_function
+from decomp.other_sizes import OtherSizes
 from decomp.planning_memory import Memory
 from decomp.recording import without_guards
 from decomp.relaying import Relaying, results_elsewhere
@@ -102,6 +103,8 @@ class Obstacle:
 Decision = Keep | Derived | Blocked | Proved
 Cost = Callable[[Call], float]
 """What a call of an op that the target knows costs, in any unit; it is not negative."""
+PINS = "holds at some of the sizes that are dynamic only"
+_SIZES = "compute from x.shape instead of numbers, or decomp.decline(...) before; or lower with fixed sizes"
 _COMPOSITE = 1 << 20
 """The place of PyTorch's composite kernel among the alternatives: after all rules."""
 KEEP, PROVED = Keep(), Proved()
@@ -119,6 +122,7 @@ class Planner:
         # What was chosen by cost is good for this program: the next one may come with another function.
         self.memory: Memory = rules.memory.setdefault((target, dialect), Memory()) if cost is None else Memory()
         self.symbolic = Memory(signatures=self.memory.signatures)
+        self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
         self.runs = 0
         """How often a rule was run."""
         self._path: list[tuple[Key, Op, int]] = []
@@ -214,15 +218,18 @@ class Planner:
             self._cycle(call)
         decision = self._choose(node, call, key, slots, memory, "", 0)
         if isinstance(decision, Blocked):
-            self._require_metadata(call, decision, node)
+            self._not_silently(call, decision, node)
         return decision if isinstance(decision, Derived) else KEEP
 
-    def _require_metadata(self, call: Call, decision: Blocked, node: fx.Node) -> None:
-        """Raise `MetadataMissing` where a rule would serve the call if it knew shapes: it is not left silently."""
+    def _not_silently(self, call: Call, decision: Blocked, node: fx.Node) -> None:
+        """Raise `RuleError` where a rule would serve the call if it knew shapes, or if sizes were those of the example:
+        it is not left silently."""
         for rule, (_, reason) in zip(self.rules.of(call.op), decision.tried):
             if reason.endswith("; pass args="):
                 problem = reason.removesuffix("; pass args=")
                 raise MetadataMissing(rule, problem, "pass example inputs: args=(...)", node)
+            if reason.startswith((GUARDS, PINS)):
+                raise RuleError(rule, reason, _SIZES, node)
 
     def _cycle(self, call: Call) -> None:
         ops = [str(op) for _, op, _ in self._path]
@@ -287,6 +294,7 @@ class Planner:
     ) -> Derived | Blocked:
         """PyTorch's own composite kernel, for a call that no rule takes to the target."""
         expansion = expand_composite(node, slots, self._mode(slots, memory))
+        expansion = self._for_all_sizes(expansion, node, slots, memory)
         if isinstance(expansion, Declined):
             return blocked if expansion is NO_COMPOSITE else blocked.after(COMPOSITE, expansion.reason)
         self.runs += 1
@@ -312,8 +320,18 @@ class Planner:
             except RuleError as error:
                 raise error.at(node) from error.__cause__
             self.runs += isinstance(found, Expansion)
+            found = self._for_all_sizes(found, node, slots, memory)
             memory.expansions[(rule, key)] = found
         return found
+
+    def _for_all_sizes(
+        self, found: Expansion | Declined, node: fx.Node, slots: list[fx.Node], memory: Memory
+    ) -> Expansion | Declined:
+        """The expansion, unless it holds at the sizes of the example only."""
+        if memory is not self.symbolic or self._other_sizes is None or isinstance(found, Declined):
+            return found
+        why_not = self._other_sizes.why_not(found.graph, node, slots)
+        return found if why_not is None else Declined(f"{PINS}: {why_not}")
 
     def _dialect(self, node: fx.Node) -> str:
         """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""

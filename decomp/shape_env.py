@@ -3,14 +3,17 @@ no public way to copy one, or to ask what was assumed; what is private of it is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+from decomp.errors import first_line
+from decomp.sizes import SYMBOLIC, asked_in_earnest
 
 
 def shape_env_of(model: Any) -> Any:
@@ -25,6 +28,59 @@ def shape_env_of(model: Any) -> Any:
             if isinstance(leaf, SYMBOLIC):
                 return leaf.node.shape_env
     return None
+
+
+class NewGuard(Exception):
+    """A rule asked something about a dynamic size that only a guard on the program could answer."""
+
+
+@contextlib.contextmanager
+def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
+    """Within, what would add a guard raises `NewGuard`; the list has what was asked, also where the asker caught the
+    exception. Under `without_guards` within, PyTorch's own questions are answered."""
+    env = mode.shape_env if mode is not None else None
+    asked: list[str] = []
+    if env is None:
+        yield asked
+        return
+
+    # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
+    def refuse(expr: Any, value: Any) -> None:
+        if env._error_on_new_guards:
+            asked.append(f"{expr} == {value}")
+            raise NewGuard(asked[-1])
+
+    outer = env.__dict__.get("_check_frozen")
+    env._check_frozen = refuse
+    try:
+        with env.error_on_new_guards(), asked_in_earnest(), quiet(env.log):
+            yield asked
+    except Exception as error:
+        if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):
+            raise NewGuard(first_line(error)) from error
+        if asked and not isinstance(error, NewGuard) and any(isinstance(each, NewGuard) for each in _causes(error)):
+            raise NewGuard(asked[-1]) from error
+        raise
+    finally:
+        del env._check_frozen
+        if outer is not None:
+            env._check_frozen = outer
+
+
+@contextlib.contextmanager
+def quiet(log: Any) -> Iterator[None]:
+    """PyTorch warns of what it then raises."""
+    disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = disabled
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class Snapshot:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import itertools
 import random
+import sys
 from typing import Any
 
 import torch
@@ -35,12 +36,29 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
     """Within, what asks a symbolic size of `env` something that not all its values answer alike raises `Undecided`, as
     what reads the data of a fake tensor does. Nothing is guarded."""
     try:
-        with env.error_on_new_guards() if env is not None else contextlib.nullcontext():
+        with env.error_on_new_guards() if env is not None else contextlib.nullcontext(), asked_in_earnest():
             yield
     except Exception as error:
         if not _is_open(error):
             raise
         raise Undecided(str(error).strip().partition("\n")[0]) from error
+
+
+@contextlib.contextmanager
+def asked_in_earnest() -> Iterator[None]:
+    """Within, what is asked is asked in earnest: planning suppresses guards, and PyTorch would answer from the example
+    what it was asked before. (The import costs a quarter of a second; without it nothing is suppressed.)"""
+    if "torch.fx.experimental.symbolic_shapes" not in sys.modules:
+        yield
+        return
+    from torch.fx.experimental.symbolic_shapes import TLS
+
+    before = getattr(TLS, "suppress_guards", False)
+    TLS.suppress_guards = False
+    try:
+        yield
+    finally:
+        TLS.suppress_guards = before
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from decomp.errors import DecompError, RuleError, spelled
 from decomp.expansion import expand
 from decomp.explanation import program_of
 from decomp.lowering import library, lower
+from decomp.other_sizes import OtherSizes
 from decomp.plan import Blocked, Derived
 from decomp.rules import Declined, Rule, Rules
 from decomp.samples import Sample
@@ -182,4 +183,7 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
         return None
     if isinstance(found, Declined):
         return f"declines: {found.reason}"
+    pinned = OtherSizes(mode.shape_env).why_not(found.graph, call_node, slots)
+    if pinned is not None:
+        return f"holds at some sizes only: {pinned}"
     return "traces" if len(mode.shape_env.guards) == guards else "adds a guard on sizes"
