@@ -38,15 +38,27 @@ class _Replay:
     """One walk over the source, taking the nodes that each source node made off a list."""
 
     def __init__(self, work: Work, stamps: Mapping[fx.Node, Stamp]) -> None:
-        self.work, self.stamps, self.values = work, stamps, work.values
+        self.work, self.stamps = work, stamps
         self.compared = 0
         self.constants = _nodes_of_constants(work)
+        self.values = self._current() if self.constants else work.values
         self.made: dict[fx.Node, list[fx.Node]] = {}
         shared = set(self.constants.values())
         for node in work.place:
             source = work.origin.get(node)
             if source is not None and node.op != "output" and node not in shared:
                 self.made.setdefault(source, []).append(node)
+
+    def _current(self) -> dict[fx.Node, Any]:
+        """What stands for each value, where an exported program has inputs in the place of attributes."""
+        tensors = self.work.correspondence.constants
+
+        def current(node: fx.Node) -> fx.Node:
+            if node.op != "get_attr" or node in self.work.place:
+                return node
+            return self.constants.get(id(tensors.get(str(node.target))), node)
+
+        return {source: fx.node.map_arg(value, current) for source, value in self.work.values.items()}
 
     def visit(self, source: fx.Node) -> None:
         made = self.made.pop(source, ())
