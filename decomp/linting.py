@@ -13,7 +13,7 @@ import torch
 from decomp import _spellings as spellings
 from decomp.errors import boundary, located, spelled
 from decomp.ops import Op
-from decomp.rules import Rule, Rules, known_as
+from decomp.rules import Rule, Rules, as_rules, known_as
 from decomp.schema import MISSING, Parameter, names, overloads, parameters
 from decomp.torch_tables import entries
 
@@ -39,6 +39,8 @@ def lint(rules: Rules | Mapping[Any, Callable[..., Any]]) -> tuple[Finding, ...]
     may give and that are not taken. Empty if nothing is. Raises `UnknownOp` for a key that is no op.
 
     Rules are bound by name and so are in no danger from order; an entry of a table is called by position."""
+    if not isinstance(rules, Mapping):
+        rules = as_rules(rules)
     if not isinstance(rules, Rules):
         return tuple(finding for overload, function in entries(rules) for finding in _of_entry(overload, function))
     served: dict[Any, list[Op]] = {}

@@ -4,7 +4,6 @@ never touched, and a failure leaves nothing half done."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-import copy
 from dataclasses import dataclass, field, replace
 import functools
 from typing import Any
@@ -135,7 +134,9 @@ class Lowering:
         return replace(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lowering:
-        return replace(self, result=copy.deepcopy(self.result, memo))
+        # torch 2.13 drops hooks when it copies a GraphModule and renames inputs of an ExportedProgram, so that a copy
+        # would not be the program that was proved: deep-copy `result` for a program of your own.
+        return replace(self)
 
     def report(self) -> Report:
         """Ops before and after, rules used, expansions run and stamped, time by stage, what verification checked."""

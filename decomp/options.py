@@ -94,6 +94,11 @@ def _dtypes(name: str, value: Any) -> None:
         _refuse(name, value, "a list of dtypes", f"as {name}=[torch.float32]")
 
 
+def _samples(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Iterable):
+        _refuse(name, value, "a list of sample calls", f"as {name}=[(torch.ones(3),)]")
+
+
 def _seed(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         _refuse(name, value, "an integer")
@@ -136,6 +141,7 @@ CHECKS: Mapping[str, Check] = {
 """The options of `lower`, `decompose`, `plan`, `verify` and `backend`."""
 OF_CERTIFY: Mapping[str, Check] = {
     "to": _targets,
+    "samples": _samples,
     "dtypes": _dtypes,
     "seed": _seed,
     "executor": _executor,

@@ -98,6 +98,7 @@ def test_backend_refuses_another_compiler():
     ({"dtypes": torch.float32}, "dtypes= must be a list of dtypes, not dtype; as dtypes=[torch.float32]"),
     ({"dtypes": ["float32"]}, "dtypes= must be a list of dtypes, not list"),
     ({"seed": "x"}, "seed= must be an integer, not str"),
+    ({"samples": 3}, "samples= must be a list of sample calls, not int; as samples=[(torch.ones(3),)]"),
     ({"executor": 3}, "executor= must be a concurrent.futures.Executor, not int"),
     ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
     ({"timeout": "x"}, "timeout= must be a number of seconds above 0, not 'x'"),
@@ -120,6 +121,7 @@ def test_certify_takes_rules_alone(wrong):
     (lambda: decomp.verify(TRACED), "verify() missing 1 required positional argument: 'lowered'"),
     (lambda: decomp.decompose(nn.ReLU(), 3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
     (lambda: decomp.verify(TRACED, TRACED, full="x"), "full= must be True or False, not str"),
+    (lambda: decomp.lint(3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
     (lambda: decomp.Target("chip", 3), "the ops of a target must be a list of ops, not int"),
 ])
 def test_a_call_that_python_cannot_make_is_an_error_of_the_family(call, text):
