@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from decomp.calls import Call
-from decomp.errors import NotPortable, pickled
+from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickled
 from decomp.needs import Needs, lacking
 from decomp.ops import Op
 from decomp.target import Target
@@ -30,7 +30,16 @@ class Limitation:
 
     def holds(self, call: Call, target: Target) -> bool:
         """Whether `call`, which `target` does not know, is beyond reach for this reason."""
-        return self.concerns(target) and (self.when is None or self.when(call))
+        return self.concerns(target) and (self.when is None or self._meant(self.when, call))
+
+    def _meant(self, when: Callable[[Call], bool], call: Call) -> bool:
+        try:
+            return bool(when(call))
+        except DecompError:
+            raise
+        except Exception as error:
+            problem = f"when= of its limitation failed with {type(error).__name__}: {first_line(error)}"
+            raise RuleError(self.op, problem, "return whether the limitation is about this call", call.place) from error
 
     def concerns(self, target: Target) -> bool:
         """Whether some call of the op is beyond reach of `target`."""

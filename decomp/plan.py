@@ -3,7 +3,7 @@ Decisions are made once a signature; which of the alternatives is taken is decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decomp.accounting import is_structure
 from decomp.binding import BindingError
 from decomp.calls import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
+from decomp.costs import Cost as Cost, price
 from decomp.effects import MARKS, Effect, is_proved, of_callable
 from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
 from decomp.expansion import COMPOSITE, GUARDS, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
@@ -101,8 +102,6 @@ class Obstacle:
 
 
 Decision = Keep | Derived | Blocked | Proved
-Cost = Callable[[Call], float]
-"""What a call of an op that the target knows costs, in any unit; it is not negative."""
 PINS = "holds at some of the sizes that are dynamic only"
 _SIZES = "compute from x.shape instead of numbers, or decomp.decline(...) before; or lower with fixed sizes"
 _COMPOSITE = 1 << 20
@@ -287,7 +286,7 @@ class Planner:
         assert self.cost is not None
         calls = (node for node in stamp.graph.nodes if node.op.startswith("call"))
         bound = (call_if_bound(node) for node in calls if not is_host(node) and not is_projection(node))
-        return sum(self.cost(call) for call in bound if call is not None)
+        return price(self.cost, (call for call in bound if call is not None))
 
     def _composite(
         self, node: fx.Node, key: Key, slots: list[fx.Node], memory: Memory, blocked: Blocked

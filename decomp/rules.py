@@ -17,6 +17,7 @@ from decomp.errors import ArgumentError, ReasonMissing, RuleError, located, pick
 from decomp.limitation import Limitation, first, from_library, library_place
 from decomp.needs import Needs, needs_of
 from decomp.ops import Op, once_known, op as op_of
+from decomp.python_calls import python_signature
 from decomp.schema import MISSING, Bound, Parameter, names, overloads
 from decomp.target import Target
 
@@ -56,10 +57,26 @@ class Rule:
     """Ops that a target must know for this way to be worth trying."""
     overload: torch._ops.OpOverload | None = None
     """The key of the table that it comes from, if it does: it serves this overload alone, and is traced."""
+    spelled: tuple[tuple[str, str | None, Any], ...] = ()
+    """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
+    takes_rest: bool = field(init=False)
+    """Whether it takes what it does not name as `**kwargs`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", _parameters(self.function))
+        found = _parameters(self.function)
+        named = found and tuple(p for p in found if p.kind is not p.VAR_KEYWORD)
+        object.__setattr__(self, "parameters", named)
+        object.__setattr__(self, "takes_rest", found != named)
+
+    def name_of(self, parameter: str, known: set[str]) -> str | None:
+        """The schema's name for a parameter of the rule: as the op has it, or as the function it is registered with."""
+        own = next((schema for name, schema, _ in self.spelled if name == parameter), None)
+        return own or known_as(parameter, known)
+
+    def beyond_schema(self, parameter: inspect.Parameter) -> bool:
+        """Whether only the function that it was registered with has this parameter (`inplace`), with a default."""
+        return any(name == parameter.name and schema is None for name, schema, _ in self.spelled)
 
     @property
     def location(self) -> str:
@@ -75,7 +92,7 @@ class Rule:
             return from_library, place
         function, overload = _portable(self.function), _portable(self.overload)
         pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
-        return _rule_from, (self.op, function, self.name, self.order, self.texts, self.needs, overload)
+        return _rule_from, (self.op, function, self.name, self.order, self.texts, self.needs, overload, self.spelled)
 
     def __copy__(self) -> Rule:
         return self
@@ -89,7 +106,7 @@ class Rule:
             fits = _means(self.overload, bound)
             return _as_written(bound) if fits else Declined(f"is for {self.overload}", meant=False)
         if self.parameters is None:
-            return _as_written(bound)
+            return _if_it_fits(self, *_as_written(bound))
         return _by_name(self, bound)
 
 
@@ -151,9 +168,10 @@ class Rules:
             if not callable(function):
                 raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
             for spelling, op in found:
-                order = _python_order(spelling, op)
+                own = _python_parameters(spelling, op)
+                order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or getattr(function, "__name__", None) or spelled(function)
-                rule = Rule(op, function, title, order, texts=order is not None, needs=needed)
+                rule = Rule(op, function, title, order, texts=order is not None, needs=needed, spelled=own)
                 _check_arity(rule)
                 self._add(rule)
             return function
@@ -258,8 +276,10 @@ def _rules_from(entries: Iterable[Rule | Limitation], composites: bool) -> Rules
     return Rules(entries, composites=composites)
 
 
-def _rule_from(op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any) -> Rule:
-    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload))
+def _rule_from(
+    op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, spelled_: Any = ()
+) -> Rule:
+    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), spelled_)
 
 
 @dataclass(frozen=True)
@@ -299,22 +319,39 @@ def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] |
         found = tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found):
+    if any(p.kind is p.VAR_POSITIONAL for p in found) or [p.kind for p in found] == [inspect.Parameter.VAR_KEYWORD]:
         return None
     return found
 
 
-def _python_order(spelling: Any, op: Op) -> tuple[str, ...] | None:
-    """Schema names of the parameters of a Python function of torch, in its own order."""
-    if not inspect.isfunction(spelling) or op.packet is None:
-        return None
+def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | Declined:
+    """The arguments as the schema has them, for a rule that takes them by place; or why it cannot."""
+    try:
+        signature = inspect.signature(rule.function)
+    except (TypeError, ValueError):  # a builtin says what it takes when it is called
+        return args, kwargs
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return Declined(f"cannot be called with the arguments of the op: {error}", meant=False)
+    return args, kwargs
+
+
+def _python_parameters(spelling: Any, op: Op) -> tuple[tuple[str, str | None, Any], ...]:
+    """The parameters of a Python function of torch in its own order: name, schema's name (None if the op has no such
+    argument), default."""
+    signature = python_signature(spelling) if inspect.isfunction(spelling) and op.packet is not None else None
+    if signature is None:
+        return ()
     known, renamed = names(op), spellings.RENAMED.get(op.short, {})
-    ordered = []
-    for i, name in enumerate(inspect.signature(spelling).parameters):
+    found: list[tuple[str, str | None, Any]] = []
+    for i, (name, parameter) in enumerate(signature.parameters.items()):
         canonical = renamed.get(name, name)
         canonical = canonical if canonical in known else spellings.KEYWORDS.get(canonical, canonical)
-        ordered.append(known[0] if i == 0 and canonical not in known else canonical)
-    return tuple(ordered)
+        canonical = known[0] if i == 0 and canonical not in known else canonical
+        default = None if parameter.default is parameter.empty else parameter.default
+        found.append((name, canonical if canonical in known else None, default))
+    return tuple(found)
 
 
 def _check_arity(rule: Rule) -> None:
@@ -334,8 +371,8 @@ def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
     """Whether the rule takes every argument that these parameters require, and requires no other."""
     matched = _matched(rule, rule.order or tuple(p.name for p in params))
     known, taken = {p.name for p in params}, {name for name, _ in matched}
-    needed = all(name in known for name, p in matched if p.default is p.empty)
-    return needed and all(p.name in taken for p in params if p.required)
+    needed = all(name in known or rule.beyond_schema(p) for name, p in matched if p.default is p.empty)
+    return needed and (rule.takes_rest or all(p.name in taken for p in params if p.required))
 
 
 @once_known
@@ -355,6 +392,8 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
             value = _as_rule_means(rule, name, _listed(schema.get(name), bound.arguments[name]))
         elif parameter.default is not parameter.empty:
             value = parameter.default
+        elif rule.beyond_schema(parameter):
+            value = next(default for own, _, default in rule.spelled if own == parameter.name)
         else:
             return Declined(f"needs the argument {name or parameter.name}, which the call lacks", meant=False)
         if parameter.kind is parameter.KEYWORD_ONLY:
@@ -363,6 +402,9 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
             args.append(value)
     for name, value in bound.arguments.items():
         if name not in taken and not _negligible(schema.get(name), name, value, bound):
+            if rule.takes_rest:
+                kwargs[next((own for own, known, _ in rule.spelled if known == name), name)] = value
+                continue
             return Declined(f"does not take {name}={_brief(value)}", meant=False)
     return args, kwargs
 
@@ -371,7 +413,7 @@ def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspe
     """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
     assert rule.parameters is not None
     known = {*names(rule.op), *order}
-    own = {p.name: known_as(p.name, known) for p in rule.parameters}
+    own = {p.name: rule.name_of(p.name, known) for p in rule.parameters}
     claimed = set(own.values())
     matched: list[tuple[str | None, inspect.Parameter]] = []
     for i, parameter in enumerate(rule.parameters):

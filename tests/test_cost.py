@@ -95,3 +95,29 @@ def test_models_cost_no_more_nodes_than_by_the_rules_own_order(name):
     least = decomp.lower(module, to=targets.tinygrad, args=args, cost=nodes).result
     assert len(decomp.calls(least)) <= len(decomp.calls(first))
     torch.testing.assert_close(least(*args), module(*args), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("price", [float("nan"), -1, float("inf"), -float("inf"), None, "cheap", 1j])
+def test_a_cost_that_is_none_is_refused_with_the_call(price):
+    rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
+    chip = decomp.Target("chip", ["clamp"])
+    with pytest.raises(decomp.DecompError) as caught:
+        decomp.lower(torch.nn.ReLU(), to=chip, rules=rules, args=(torch.zeros(3),), cost=lambda call: price)
+    assert str(caught.value) == (
+        f"cost= gives {price!r} for a call of aten.clamp\n  to do: return a finite number that is not negative"
+    )
+
+
+def test_a_cost_that_fails_says_for_which_call():
+    rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
+    chip = decomp.Target("chip", ["clamp"])
+    with pytest.raises(decomp.DecompError, match="cost= failed on aten.clamp with ZeroDivisionError"):
+        decomp.lower(torch.nn.ReLU(), to=chip, rules=rules, args=(torch.zeros(3),), cost=lambda call: 1 / 0)
+
+
+def test_a_limitation_s_condition_that_fails_says_so():
+    rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
+    rules.limit(torch.relu, reason="no", when=lambda call: 1 / 0)
+    with pytest.raises(decomp.RuleError, match="when= of its limitation failed with ZeroDivisionError") as caught:
+        decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", ["clamp"]), rules=rules, args=(torch.zeros(3),))
+    assert caught.value.node.name == "relu"

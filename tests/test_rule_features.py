@@ -1,5 +1,7 @@
 """A rule is ordinary PyTorch: what it may do, in both dialects, with and without metadata."""
 
+import inspect
+
 from forms import ATEN, FORMS, KNOWING, TORCH, decomposed, ops, outcome, same
 import pytest
 import torch
@@ -7,6 +9,8 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.errors import located
+from decomp.ops import of_function
+from decomp.python_calls import python_signature
 
 torch.set_num_threads(1)
 
@@ -494,3 +498,56 @@ def test_a_rule_may_take_one_of_several_results_of_a_call(form):
         return values[(x.numel() - 1) // 2]
 
     check(lambda x: torch.median(x), {torch.median: median}, form)
+
+
+# Names of the spelling, and what is not named.
+
+
+@anywhere
+def test_parameters_may_have_the_names_of_the_function_registered_with(form):
+    def dropout(input, p, training, inplace):
+        assert (p, training, inplace) == (0.25, False, False)
+        return input * 2
+
+    check(lambda x: F.dropout(x, 0.25, False), {F.dropout: dropout}, form, expected=lambda x: x * 2)
+
+
+@anywhere
+@pytest.mark.parametrize("call", [lambda x: F.leaky_relu(x, 0.5), lambda x: F.leaky_relu(x)])
+def test_a_rule_may_take_what_it_does_not_name_as_keywords(call, form):
+    def leaky(x, **others):
+        return torch.where(x > 0, x, x * others.get("negative_slope", 0.01))
+
+    check(call, {F.leaky_relu: leaky}, form)
+
+
+@anywhere
+def test_keywords_have_the_names_of_the_function_registered_with(form):
+    seen = []
+
+    def dropout(x, **others):
+        seen.append(others)
+        return x * 2
+
+    check(lambda x: F.dropout(x, 0.25, False), {F.dropout: dropout}, form, expected=lambda x: x * 2)
+    assert seen[0]["p"] == 0.25 and seen[0]["training"] is False
+
+
+@anywhere
+def test_a_rule_that_cannot_be_called_with_the_arguments_is_passed_over(form):
+    rules = {torch.add: lambda x, *others: x * 2}
+    result = check(lambda x: torch.add(x, x, alpha=3), rules, form)
+    assert ops(result) == ["add"]
+
+
+PYTHON = [f for name, f in vars(F).items() if inspect.isfunction(f) and not name.startswith("_")]
+SPELLED = [f for f in PYTHON if of_function(f).op.packet is not None and python_signature(f) is not None]
+
+
+@pytest.mark.parametrize("function", SPELLED, ids=lambda f: f.__name__)
+def test_every_function_s_own_parameter_names_are_accepted(function):
+    parameters = python_signature(function).parameters.values()
+    names = ", ".join(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in parameters)
+    scope = {}
+    exec(f"def rule({names}):\n    return 0", scope)
+    assert function in decomp.Rules({function: scope["rule"]})
