@@ -40,7 +40,7 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
     lowered = decomp.lower(program, rules=warm, to=target, verify=False).result
     decomp.decompose(program, warm, verify=False)
 
-    def lower(rules: decomp.Rules, verify: bool) -> Run:
+    def lower(rules: decomp.Rules, verify: bool | str) -> Run:
         return lambda: decomp.lower(program, rules=rules, to=target, verify=verify).result
 
     found = [
@@ -48,9 +48,11 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
         Contender("Graph.create_node(name=)", floor(graph_of(lowered), named=True)),
         Contender("lower, warm", lower(warm, False)),
         Contender("lower, warm, verified", lower(warm, True)),
+        Contender("lower, warm, measured", lower(warm, "values"), limit=20_000),
         Contender("lower, warm, code generated", lambda: with_code(lower(warm, False)())),
         Contender("lower, cold", lambda: lower(programs.rules(), False)()),
         Contender("lower, cold, verified", lambda: lower(programs.rules(), True)()),
+        Contender("lower, cold, measured", lambda: lower(programs.rules(), "values")(), limit=20_000),
         Contender("decompose, warm", lambda: decomp.decompose(program, warm, verify=False)),
         Contender("Graph.graph_copy", lambda: copied(graph_of(lowered))),
     ]

@@ -45,7 +45,7 @@ def lower(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2).")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the proof.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -55,8 +55,9 @@ def lower(
         target, path = load_target(to), _writable(output)
         with working(f"loading {model}"):
             program = load_model(model, trust)
+        how = False if no_verify else "values"
         with working(f"lowering {model} to {target.name}"):
-            lowering = decomp.lower(program, to=target, keep=keep, partial=partial, verify=not no_verify)
+            lowering = decomp.lower(program, to=target, keep=keep, partial=partial, verify=how)
         report = lowering.report()
         if path is not None:
             with working(f"saving {path}"):

@@ -52,7 +52,7 @@ def demonstrate(
 ) -> Demo:
     """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square, by every
     parameter. Raises what `lower` raises."""
-    lowering = lower(model, to=target, args=args, rules=rules)
+    lowering = lower(model, to=target, args=args, rules=rules, verify="values")
     precise = [arg.double() if arg.is_floating_point() else arg for arg in args]
     truth = _evaluated(copy.deepcopy(model).double(), precise)
     original, lowered = _evaluated(model, args), _evaluated(lowering.result, args)

@@ -61,7 +61,7 @@ def run(
     wanted = _asking(module, given, state) if gradients else {}
     with aside(), _Wide() if wide else contextlib.nullcontext(), torch.set_grad_enabled(bool(wanted)):
         results = torch.func.functional_call(module, state, given[0], given[1])
-    named = {f"result {name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
+    named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
     return Run({**_detached(named), **_detached(changed)}, _gradients(named, wanted))
 
