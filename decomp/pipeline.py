@@ -25,9 +25,10 @@ from decomp.inlining import inlined, traced_forward
 from decomp.input_checks import check_inputs
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.needs import lacking
-from decomp.ops import of_function, of_method, of_module_class
+from decomp.ops import of_function, of_method, of_module_class, op as op_of
 from decomp.plan import KEEP, PROVED, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.rebuild_exported import lifted_name, lifted_state
+from decomp.regions import without_regions
 from decomp.relaying import Relaying
 from decomp.respelling import respell
 from decomp.retrace import Retraced, retrace
@@ -197,6 +198,9 @@ class Pipeline:
         functional = functionalize(graph, root, self._state(name)) if self._must_be_functional(graph, root) else None
         graph = functional.graph if functional is not None else graph
         unit = _Unit(name, graph, root, functional, {}, policy)
+        if not name and not self.everywhere:
+            self._inline_regions(unit)
+        graph, functional = unit.graph, unit.functional
         self.units.append(unit)
         assert self.planner is not None
         way = Relaying(graph, functional.recorded if functional is not None else None)
@@ -220,6 +224,18 @@ class Pipeline:
         """The tensors behind the inputs of the program itself, where it lifts them."""
         exported = self.program.exported if self.program is not None else None
         return {} if name or exported is None else lifted_state(exported)
+
+    def _inline_regions(self, unit: _Unit) -> None:
+        """Put regions without gradients, or under autocast, into the program itself, where the target can detach."""
+        exported = self.program.exported if self.program is not None else None
+        if exported is None or not self.target.surely_legal(op_of("detach"), "default"):
+            return
+        signature = exported.graph_signature
+        frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
+        before = unit.functional or Functional(unit.graph, {}, (), {})
+        program = without_regions(before, lambda name: _body(unit, name), unit.root, frozen)
+        if program is not None:
+            unit.functional, unit.graph = program, program.graph
 
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
         if not mutates(graph, root):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._higher_order_ops import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
@@ -116,14 +116,52 @@ def test_a_body_that_two_calls_share_is_lowered_once(x: torch.Tensor) -> None:
     assert len(low.pieces) == 1 + len(set(names))
 
 
-def test_a_region_whose_casts_are_written_out_is_switched_off(x: torch.Tensor) -> None:
-    low = lowered(Autocast(), x, "core_aten")
-    region = next(n for n in low.result.graph.nodes if "wrap_with_autocast" in str(n.target))
-    assert region.args[2] is False
-    body = getattr(low.result.graph_module, region.args[4].target)
-    assert isinstance(body, fx.GraphModule)
-    casts = [n for n in body.graph.nodes if n.target is torch.ops.aten._to_copy.default]
-    assert {n.kwargs["dtype"] for n in casts} >= {torch.bfloat16}
+@pytest.mark.parametrize("cls", [NoGrad, Autocast])
+def test_regions_are_put_into_the_program(cls: type[nn.Module], x: torch.Tensor) -> None:
+    low = lowered(cls(), x, "core_aten")
+    assert "region marker" not in low.report().effects
+    assert not any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in low.result.graph.nodes)
+    casts = [n for n in low.result.graph.nodes if n.target is torch.ops.aten._to_copy.default]
+    assert cls is NoGrad or {n.kwargs["dtype"] for n in casts} >= {torch.bfloat16}
+
+
+class Passing(nn.Module):
+    """Regions that hand an input through, view one, and use parameters, buffers and what others gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("angles", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = self.linear(x)
+        with torch.no_grad():
+            same, turned, waves = h, h.t(), self.angles.cos()
+            scores = F.softmax(self.linear(h), -1)
+        with torch.no_grad():
+            again = scores * waves + h.detach()
+        return h * waves, same * scores, turned @ h, again * self.linear.weight
+
+
+def test_only_what_may_have_a_gradient_is_detached_before_a_region(x: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = Passing()
+    reference = copy.deepcopy(model)
+    low = lowered(model, x, "core_aten")
+    detached = [n.args[0].name for n in low.result.graph.nodes if n.name.endswith("_detached")]
+    assert "b_angles" not in detached and len(detached) == len(set(detached)) > 0
+    module = low.result.module(check_guards=False)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    for program, given in ((module, ours), (reference, theirs)):
+        torch.stack([out.square().sum() for out in program(given)]).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    for got, parameter in zip(module.parameters(), reference.parameters()):
+        torch.testing.assert_close(got.grad, parameter.grad)
+
+
+def test_a_region_stays_where_the_target_cannot_detach(x: torch.Tensor) -> None:
+    low = decomp.lower(torch.export.export(NoGrad(), (x,)), to=targets.core_aten - ["detach"], partial=True)
+    assert low.report().effects["region marker"] == 1
 
 
 def test_autocast_inside_torch_compile_trains(x: torch.Tensor) -> None:
