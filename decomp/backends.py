@@ -16,6 +16,7 @@ from decomp.lowering import lower
 from decomp.options import CHECKS
 from decomp.plan import Cost
 from decomp.rules import Rules
+from decomp.sharing import writes_are_shared
 from decomp.target import Target
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -78,8 +79,8 @@ class _Compilation:
             return found
 
         spelled = in_overloads(module, inputs)
-        if spelled is None:
-            return autograd(module)
+        if spelled is None or writes_are_shared(spelled.graph, spelled, inputs):
+            return autograd(module)  # which knows how to hand on memory that inputs and outputs share
         # What does not reach the target yet may do so once autograd has spelled it in ATen: that step has the last
         # word.
         before_autograd = self._lowered(spelled, True)

@@ -3,7 +3,7 @@ other node is copied as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,24 @@ class Sharing:
         self._above[self._find(one)] = self._find(two)
 
 
+def writes_are_shared(graph: fx.Graph, root: nn.Module | None, inputs: Sequence[Any]) -> bool:
+    """Whether an input that the program writes shares its memory with another input, or with an output."""
+    sharing = Sharing(graph, root)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    written_inputs = [node for node in placeholders if sharing.touched(node)]
+    results = _results_of(graph)
+    if any(sharing.related(node, result) for node in written_inputs for result in results):
+        return True
+    storages = {node: _storage(value) for node, value in zip(placeholders, inputs)}
+    known = list(storages.values())
+    return any(known.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
+
+
+def _storage(value: Any) -> int | None:
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.untyped_storage()._cdata if strided else None
+
+
 def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
     """The body of a higher-order op that runs one, with the operands that are its inputs."""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
@@ -96,4 +114,8 @@ def _inputs(body: fx.GraphModule) -> list[fx.Node]:
 
 
 def _results(body: fx.GraphModule) -> list[fx.Node]:
-    return list(nodes_in(next(iter(reversed(body.graph.nodes))).args))
+    return _results_of(body.graph)
+
+
+def _results_of(graph: fx.Graph) -> list[fx.Node]:
+    return list(nodes_in(next(iter(reversed(graph.nodes))).args))

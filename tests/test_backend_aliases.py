@@ -1,0 +1,67 @@
+"""Inside torch.compile: inputs that share memory, and outputs that are views of inputs that the program writes."""
+
+import pytest
+import torch
+
+import decomp
+from decomp_rules import targets
+
+torch.set_num_threads(1)
+
+
+def view_of_a_written_input(x):
+    row = x[0]
+    x.mul_(2)
+    return row, x.view(-1)[2:], x + 1
+
+
+def writes_through_a_view(x):
+    turned = x.transpose(0, 1)
+    turned[1:].sigmoid_()
+    return turned
+
+
+def compiled(function, target):
+    torch._dynamo.reset()
+    return torch.compile(function, backend=decomp.backend(to=getattr(targets, target)))
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+@pytest.mark.parametrize("function", [view_of_a_written_input, writes_through_a_view])
+def test_outputs_are_still_views_of_an_input_that_was_written(function, target):
+    mine, theirs = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4)
+    found, expected = compiled(function, target)(mine), function(theirs)
+    torch.testing.assert_close((found, mine), (expected, theirs))
+    for one, other in zip(*(out if isinstance(out, tuple) else (out,) for out in (found, expected))):
+        one.fill_(-5)
+        other.fill_(-5)
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+def test_a_write_to_one_input_is_seen_in_another_that_shares_its_memory(target):
+    def function(x, row):
+        row.add_(1)
+        y = x * 2
+        x[1:].zero_()
+        return y + row
+
+    mine, theirs = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4)
+    found, expected = compiled(function, target)(mine, mine[0]), function(theirs, theirs[0])
+    torch.testing.assert_close((found, mine), (expected, theirs))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_gradients_go_through_a_write_to_an_input_that_is_returned_as_a_view():
+    def function(x):
+        y = x * 3
+        y.sin_()
+        x.mul_(y)
+        return x[0]
+
+    grads = []
+    for run in (function, compiled(function, "tinygrad")):
+        leaf = torch.linspace(-1, 2, 12).reshape(3, 4).requires_grad_()
+        run(leaf * 1).sum().backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads)
