@@ -191,7 +191,7 @@ def relu_line(traceback):
     [
         (lambda rules: rules.register(), "register() needs an op: @rules.register(F.relu)"),
         (lambda rules: rules.register("relu")(3), "a rule is a function over tensors, not 3"),
-        (lambda rules: as_rules([1]), "rules must be decomp.Rules or a dict of functions by op, not list"),
+        (lambda rules: as_rules([1]), "rules= must be decomp.Rules or a dict of functions by op, not list"),
     ],
 )
 def test_misuse_is_explained(act, message):
