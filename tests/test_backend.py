@@ -144,6 +144,32 @@ def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
         torch.compile(F.gelu, backend=to_inductor, options={"no_such_option": 1})(torch.randn(2))
 
 
+def row_of_written(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x[0]
+
+
+def itself_written(x: torch.Tensor) -> torch.Tensor:
+    x[0].mul_(2)
+    return x
+
+
+def turned_written(x: torch.Tensor) -> torch.Tensor:
+    x[1:].relu_()
+    return x.view(-1).narrow(0, 2, 4)
+
+
+@pytest.mark.parametrize("function", [row_of_written, itself_written, turned_written])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_output_that_views_a_written_input_stays_a_view(function: Callable[..., Any], dynamic: bool) -> None:
+    compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad), dynamic=dynamic)
+    x = torch.randn(3, 4)
+    expected = x.clone()
+    function(expected).zero_()
+    compiled(x).zero_()
+    assert torch.equal(x, expected)
+
+
 def test_mode_without_inductor_is_refused() -> None:
     compiled = torch.compile(F.gelu, backend=decomp.backend(to=targets.core_aten), mode="reduce-overhead")
     with pytest.raises(BackendCompilerFailed, match="torch.compile was given mode=, which are for Inductor"):

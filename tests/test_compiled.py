@@ -1,0 +1,144 @@
+"""What rules and models give inside `torch.compile`: values and gradients of eager, forward and backward, for static
+and dynamic sizes; and, for fewer of them, once more as Inductor compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import copy
+import random
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import decomp
+from decomp_rules import RULES, targets
+from decomp_rules.samples import MODELS, calls_of, model
+
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
+SEED, DRAWN, COMPILED = 0, 24, 3
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+    torch.compiler.reset()
+
+
+class Call(nn.Module):
+    """One call of an op, its tensors being inputs."""
+
+    def __init__(self, sample: decomp.Sample) -> None:
+        super().__init__()
+        self.op, self.kwargs = sample.overload, dict(sample.kwargs)
+        leaves, self.spec = pytree.tree_flatten(sample.args)
+        self.rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors = tuple(leaves[i] for i in self.places)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        leaves = list(self.rest)
+        for place, tensor in zip(self.places, tensors):
+            leaves[place] = tensor
+        return self.op(*pytree.tree_unflatten(leaves, self.spec), **self.kwargs)
+
+
+def _drawn(count: int, seed: int) -> list[Any]:
+    """Ops of the library that have a sample whose value is told by float64, that PyTorch differentiates."""
+    packets = sorted({rule.op.packet for rule in RULES if rule.op.packet is not None}, key=str)
+    chosen = []
+    for packet in random.Random(seed).sample(packets, len(packets)):
+        found = [s for s in calls_of(packet) if _is_comparable(s)][:1]
+        chosen += [pytest.param(s, id=str(packet)) for s in found]
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def _is_comparable(sample: decomp.Sample) -> bool:
+    tags = getattr(sample.overload, "tags", ())
+    plain = sample.leeway is None and sample.exact == "float64" and torch.Tag.nondeterministic_seeded not in tags
+    tensors = [leaf for leaf in pytree.tree_leaves(sample.args) if isinstance(leaf, torch.Tensor)]
+    return plain and all(t.dtype == torch.float32 for t in tensors) and _differentiates(Call(sample), tensors)
+
+
+def _differentiates(call: nn.Module, tensors: list[torch.Tensor]) -> bool:
+    try:
+        return bool(_results(call, call, tensors)[1])
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _results(function: Callable[..., Any], module: nn.Module, inputs: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """What it returns, and the gradients by its float inputs and parameters."""
+    given = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs]
+    out = [leaf for leaf in pytree.tree_leaves(function(*given)) if isinstance(leaf, torch.Tensor)]
+    wanted = [x for x in (*given, *module.parameters()) if x.requires_grad]
+    weighted = [(o * torch.linspace(0.5, 1.5, o.numel()).view(o.shape)).sum() for o in out if o.requires_grad]
+    gradients = torch.autograd.grad(sum(weighted), wanted, materialize_grads=True) if weighted else ()  # type: ignore
+    return [o.detach() for o in out], list(gradients)
+
+
+def _same(
+    module: nn.Module,
+    inputs: Any,
+    to: decomp.Target,
+    dynamic: bool = False,
+    compiler: str = "eager",
+    near: float = 1e-4,
+) -> None:
+    expected = _results(module, module, inputs)
+    other = copy.deepcopy(module)
+    compiled = torch.compile(other, backend=decomp.backend(to=to, compiler=compiler), dynamic=dynamic, fullgraph=True)
+    torch.testing.assert_close(
+        _results(compiled, other, inputs), expected, rtol=near, atol=near, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("sample", _drawn(DRAWN, SEED))
+def test_a_rule_gives_the_value_and_gradient_of_eager(sample: decomp.Sample) -> None:
+    call = Call(sample)
+    _same(call, call.tensors, targets.core_aten)
+
+
+@pytest.mark.parametrize("sample", _drawn(DRAWN // 3, SEED + 1))
+def test_a_rule_gives_them_for_dynamic_sizes(sample: decomp.Sample) -> None:
+    call = Call(sample)
+    _same(call, call.tensors, targets.core_aten, dynamic=True)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("sample", _drawn(COMPILED, SEED + 2))
+def test_a_rule_gives_them_as_inductor_compiles_it(sample: decomp.Sample) -> None:
+    call = Call(sample)
+    _same(call, call.tensors, targets.tinygrad, compiler="inductor")
+
+
+@NEEDS_COMPILER
+def test_softmax_by_bits_is_finite_as_inductor_compiles_it() -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    _same(nn.Softmax(-1), (x,), targets.tinygrad, compiler="inductor", near=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_gives_the_value_and_gradients_of_eager(name: str) -> None:
+    module, inputs = model(name)
+    _same(module, inputs, targets.core_aten, near=5e-4)
+
+
+@pytest.mark.parametrize("name", ["mlp", "encoder"])
+def test_a_model_gives_them_for_dynamic_sizes(name: str) -> None:
+    module, inputs = model(name)
+    _same(module, inputs, targets.core_aten, dynamic=True, near=5e-4)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_model_gives_them_as_inductor_compiles_it(dynamic: bool) -> None:
+    module, inputs = model("mlp")
+    _same(module, inputs, targets.core_aten, dynamic, "inductor", near=5e-4)
