@@ -21,7 +21,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from decomp.aliases import attribute
+from decomp.calls import metadata
 from decomp.errors import CaptureError, NotLowered, first_line
+from decomp.inlining import Body, parts_of, substituted
+from decomp.input_checks import flat_inputs
+from decomp.module_hooks import refuse_what_export_loses
 
 Infer = Callable[[fx.Node], Any]
 """What a call gives, on the metadata of its arguments; None if nobody knows."""
@@ -54,6 +59,21 @@ def export(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
     ) from refused
+
+
+def exported_body(module: nn.Module, call: fx.Node) -> Body:
+    """What a leaf module computes, by export on inputs of the metadata that `call` gives it. Raises `CaptureError`."""
+    refuse_what_export_loses(module)
+    args, kwargs = substituted((call.args, call.kwargs), metadata)
+    program = export(module, args, kwargs).module(check_guards=False)
+    attributes: dict[str, Any] = {}
+    for node in program.graph.nodes:
+        if node.op == "get_attr" and not isinstance(attribute(module, str(node.target)), torch.Tensor):
+            attributes[str(node.target)] = attribute(program, str(node.target))
+    if any(isinstance(value, nn.Module) for value in attributes.values()):
+        raise CaptureError(f"{type(module).__name__} has regions (no_grad, autocast, cond) inside")
+    args, kwargs = substituted((call.args, call.kwargs), lambda node: parts_of(node, metadata(node)))
+    return Body(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
 
 
 def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:

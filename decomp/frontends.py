@@ -14,17 +14,22 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from decomp import inlining
-from decomp.aliases import METADATA_WRITES
-from decomp.appending import copied
 from decomp.calling import unlifted
 from decomp.calls import metadata
-from decomp.errors import CaptureError, NotLowered, first_line
-from decomp.exporting import Infer, export, lacks_data, refuse_lazy
-from decomp.inplace import method_name
+from decomp.errors import CaptureError, first_line
+from decomp.exporting import Infer, export, exported_body, lacks_data, refuse_lazy
+from decomp.inlining import Body, Leaves
 from decomp.input_checks import flat_inputs
+from decomp.module_hooks import (
+    carry_hooks,
+    refuse_changed_graph_module,
+    refuse_what_export_loses,
+    refuse_what_tracing_loses,
+)
+from decomp.propagation import NeedsData, propagated
 from decomp.rebuild_exported import rebuild_exported
 from decomp.source_state import source_unchanged
 
@@ -49,6 +54,10 @@ class Program:
     """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
     refused: str | None = None
     """Why torch.export did not capture it, where it was tried."""
+    refused_leaves: Mapping[str, str] = field(default_factory=dict)
+    """The same for leaf modules, by path."""
+    opened: bool = False
+    """Whether leaf modules were captured by torch.export, which takes numbers and sizes for what they are."""
 
 
 def capture(
@@ -58,17 +67,16 @@ def capture(
     *,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
-    inline: Any = None,
+    leaves: Leaves | None = None,
     infer: Infer | None = None,
 ) -> Program:
-    """The program behind `model`. `inline(module)` says whether a leaf module is to be replaced by its own graph, and
+    """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs, and
     `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
-    _refuse_odd_inputs(args, kwargs)
     if isinstance(model, ExportedProgram):
         return _exported(model, "exported")
     if isinstance(model, nn.Module):
         with source_unchanged(model):
-            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, inline, infer)
+            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer)
     if callable(model):
         raise CaptureError(
             f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram "
@@ -77,22 +85,21 @@ def capture(
     raise CaptureError(f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram")
 
 
-def _refuse_odd_inputs(args: Any, kwargs: Any) -> None:
-    if args is not None and not isinstance(args, (list, tuple)):
-        raise CaptureError(f"args= is a {type(args).__name__}\n  to do: pass a tuple of inputs, as args=(x,)")
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise CaptureError(f"kwargs= is a {type(kwargs).__name__}\n  to do: pass a dict of inputs by name")
-
-
 def _of_module(
-    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, dynamic_shapes: Any, inline: Any, infer: Infer | None
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    tracer_class: Any,
+    dynamic_shapes: Any,
+    leaves: Leaves | None,
+    infer: Infer | None,
 ) -> Program:
     if isinstance(model, fx.GraphModule):
-        return _graph(model, args, kwargs, inline, infer)
+        return _graph(model, args, kwargs, leaves, infer)
     refuse_lazy(model)
     if args is not None or kwargs:
-        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, inline, infer)
-    return _traced(model, tracer_class, inline)
+        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer)
+    return _traced(model, tracer_class, leaves)
 
 
 def _exported(program: ExportedProgram, kind: str) -> Program:
@@ -101,28 +108,34 @@ def _exported(program: ExportedProgram, kind: str) -> Program:
     return Program(graph, program.graph_module, kind, "aten", mode_of(graph), program)
 
 
-def _traced(model: nn.Module, tracer_class: type[fx.Tracer], inline: Any) -> Program:
+def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Program:
     try:
         tracer = tracer_class()
+        refuse_what_tracing_loses(model, tracer)
         graph = tracer.trace(model)
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"{tracer_class.__name__} could not trace {type(model).__name__}: {first_line(error)}\n"
             "  to do: pass example inputs (args=...), so that torch.export captures it"
         ) from error
-    return _prepared(graph, tracer.root, "module", inline)
-
-
-class NeedsData(CaptureError):
-    """An op of the program does not run on fake tensors, because it reads their data."""
+    return _prepared(graph, tracer.root, "module", leaves)
 
 
 def _captured(
-    model: nn.Module, args: Any, kwargs: Any, tracer_class: Any, dynamic_shapes: Any, inline: Any, infer: Infer | None
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    tracer_class: Any,
+    dynamic_shapes: Any,
+    leaves: Leaves | None,
+    infer: Infer | None,
 ) -> Program:
     """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
     which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
     traced, by export with their rules in their places. What fails here too is told as export told it."""
+    refuse_what_export_loses(model)
     try:
         return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
     except CaptureError as error:
@@ -130,7 +143,7 @@ def _captured(
     traced: Program | None = None
     with contextlib.suppress(CaptureError):
         if dynamic_shapes is None:
-            traced = _with_metadata(_traced(model, tracer_class, inline), args, kwargs, infer)
+            traced = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
             traced = replace(traced, refused=first_line(refused))
     if traced is not None and all(node.op != "call_module" for node in traced.graph.nodes):
         return traced
@@ -142,15 +155,56 @@ def _captured(
     raise refused
 
 
-def _graph(model: fx.GraphModule, args: Any, kwargs: Any, inline: Any, infer: Infer | None) -> Program:
+def _graph(
+    model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None
+) -> Program:
+    given = args is not None or bool(kwargs)
+    refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)
-    program = _prepared(model.graph, model, "graph", inline)
-    if program.mode is not None or args is None and not kwargs:
+    program = _prepared(model.graph, model, "graph", leaves)
+    known = _completed(program, leaves, infer)
+    if known is not None and not (given and _contradicts(program.graph, args or (), kwargs or {})):
+        return known
+    if not given:
         return program
     try:
-        return _with_metadata(program, args or (), kwargs or {}, infer)
+        return _from_examples(program, args or (), kwargs or {}, leaves, infer)
     except NeedsData as refused:
         return _exported_instead(model, args or (), kwargs or {}, refused)
+
+
+def _completed(program: Program, leaves: Leaves | None, infer: Infer | None) -> Program | None:
+    """The program with the metadata of its inputs carried to every node, also to those that some pass added without
+    any; None if its inputs have none."""
+    values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
+    if program.mode is None or any(value is None for value in values):
+        return None
+    if any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
+        with contextlib.suppress(CaptureError):
+            known = _with_metadata(program, values, infer, program.mode)
+            opened = _leaves_opened(known, leaves)
+            return opened if opened.graph is known.graph else _with_metadata(opened, values, infer, program.mode)
+    return program
+
+
+def _lacks_metadata(graph: fx.Graph) -> bool:
+    calls = (node for node in graph.nodes if node.op in ("call_function", "call_method") and node.users)
+    return any("val" not in node.meta and "example_value" not in node.meta for node in calls)
+
+
+def _contradicts(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether example inputs are others than those that the metadata of a graph tells of."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    given = _flat_inputs(graph, args, kwargs, len(inputs))
+    return any(_differs(metadata(node), value) for node, value in zip(inputs, given))
+
+
+def _differs(known: Any, given: Any) -> bool:
+    if not isinstance(known, torch.Tensor) or not isinstance(given, torch.Tensor):
+        return isinstance(known, torch.Tensor) or isinstance(given, torch.Tensor)
+    if known.dtype != given.dtype or known.dim() != given.dim():
+        return True
+    return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
 
 
 def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Program:
@@ -161,10 +215,10 @@ def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: Ca
         raise refused from refused.__cause__
 
 
-def _prepared(graph: fx.Graph, root: nn.Module, kind: str, inline: Any) -> Program:
+def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> Program:
     origin: dict[fx.Node, fx.Node] = {}
-    if inline is not None and any(node.op == "call_module" for node in graph.nodes):
-        graph, origin = inlining.inlined(graph, root, inline)
+    if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
+        graph, origin = inlining.inlined(graph, root, leaves.body)
     return Program(graph, root, kind, dialect_of(graph), mode_of(graph), origin=origin)
 
 
@@ -185,84 +239,49 @@ def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 
 def _with_metadata(
-    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], infer: Infer | None
+    program: Program, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
+) -> Program:
+    """The program with metadata from its inputs: examples, or, with `mode`, the metadata that it has of them. Leaf
+    modules that could not be traced are captured by what they are then given."""
+    graph, origin, mode = propagated(program.graph, program.root, values, infer, mode)
+    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
+    return replace(program, graph=graph, mode=mode, origin=origin, dialect=dialect_of(graph))
+
+
+def _from_examples(
+    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
 ) -> Program:
     """The program with metadata from example inputs; the graph that came in is left alone."""
-    graph, origin = _copied(program.graph)
-    module = fx.GraphModule(program.root, graph)
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    values = _flat_inputs(graph, args, kwargs, len(inputs))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    interpreter = _Propagation(module, mode, infer)
-    try:
-        interpreter.run(*[mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values])
-    except NotLowered:
-        raise
-    except Exception as error:
-        kind = NeedsData if lacks_data(error) else CaptureError
-        raise kind(f"the program does not run on the example inputs: {first_line(error)}") from error
-    before = program.origin
-    for node, value in zip(inputs, values):
-        if value is None:
-            _written_out(node)
-    return Program(
-        module.graph,
-        program.root,
-        program.kind,
-        program.dialect,
-        mode,
-        origin={new: before.get(old, old) for new, old in _between(module.graph, origin)},
-        by_example=True,
-    )
+    count = sum(node.op == "placeholder" for node in program.graph.nodes)
+    values = _flat_inputs(program.graph, args, kwargs, count)
+    known = replace(_with_metadata(program, values, infer), by_example=True)
+    opened = _leaves_opened(known, leaves)
+    return opened if opened.graph is known.graph else _with_metadata(opened, values, infer)
 
 
-def _written_out(absent: fx.Node) -> None:
-    """Put None in the place of an input that is None: a rule would take the node for a tensor without metadata."""
-    for user in list(absent.users):
-        user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
-
-
-def _between(graph: fx.Graph, origin: dict[str, fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
-    return [(node, origin[node.name]) for node in graph.nodes if node.name in origin]
-
-
-def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
-    new = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        values[node] = copied(new, node, values.__getitem__)
-    new._codegen = copy.copy(graph._codegen)
-    return new, {node.name: node for node in graph.nodes}
-
-
-class _Propagation(fx.Interpreter):
-    """Runs a graph on fake tensors and notes what each node gives."""
-
-    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
-        super().__init__(module, garbage_collect_values=False)
-        self.mode, self.infer = mode, infer
-        self.reshapes = any(method_name(node) in METADATA_WRITES for node in module.graph.nodes)
-
-    def run(self, *args: Any, **_: Any) -> Any:
-        with self.mode, torch.no_grad():
-            return super().run(*args, enable_io_processing=False)
-
-    def run_node(self, n: fx.Node) -> Any:
+def _leaves_opened(program: Program, leaves: Leaves | None) -> Program:
+    """The program with leaf modules captured by torch.export that could not be traced; their metadata is of another
+    fake mode."""
+    bodies: dict[fx.Node, Body] = {}
+    refused: dict[str, str] = {}
+    for node in program.graph.nodes:
+        module = program.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if leaves is None or module is None or not leaves.wants(module, node):
+            continue
         try:
-            result = super().run_node(n)
-        except Exception as error:
-            result = self.infer(n) if self.infer is not None and lacks_data(error) else None
-            if result is None:
-                raise
-        if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
-            result = self.mode.from_tensor(result, static_shapes=True)
-        n.meta["val"] = tree_map(_as_it_is_now, result) if self.reshapes else result
-        return result
-
-
-def _as_it_is_now(value: Any) -> Any:
-    """A view of all of a tensor, which keeps its shape when `transpose_` changes that of the tensor itself."""
-    return torch.ops.aten.alias.default(value) if isinstance(value, FakeTensor) else value
+            body = exported_body(module, node)
+        except CaptureError as error:
+            refused[str(node.target)] = str(error)
+        else:
+            if leaves.serves(body.graph, module):
+                bodies[node] = body
+    if not bodies:
+        return replace(program, refused_leaves=refused)
+    graph, origin = inlining.inlined(program.graph, program.root, lambda _, call: bodies.get(call))
+    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
+    attributes = {f"{call.target}.{k}": v for call, body in bodies.items() for k, v in body.attributes.items()}
+    root = inlining.with_attributes(program.root, attributes)
+    return replace(program, graph=graph, root=root, origin=origin, refused_leaves=refused, opened=True)
 
 
 def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:
@@ -323,7 +342,9 @@ def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None
     """The same kind of thing as came in, around the lowered graph; and the exported program that it is, or was made
     of."""
     if program.exported is None:
-        return graph_module(program.root, parts), None
+        result = graph_module(program.root, parts)
+        carry_hooks(program.root, result)
+        return result, None
     exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
     return (exported if program.kind == "exported" else unlifted(exported, program.graph)), exported
 
@@ -344,13 +365,26 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
         from torch.fx._lazy_graph_module import _make_graph_module
 
         module = _make_graph_module(attributes, parts.graph, class_name=name)
+    _call_once(module)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = copy.copy(root.meta)
-    for name in ("_in_spec", "_out_spec"):
+    for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # what hooks of torch.export read
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
     return module
+
+
+def _call_once(module: fx.GraphModule) -> None:
+    """A lazy module of torch 2.13 calls itself anew when it has generated its code, so that hooks run twice at its
+    first call; this one goes on with its forward."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return self.forward(*args, **kwargs)
+
+    owner: Any = type(module)  # each GraphModule has a class of its own
+    owner._lazy_forward = owner.forward = forward
 
 
 def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:

@@ -58,14 +58,14 @@ def _reads_strides(node: fx.Node) -> bool:
 
 def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
     """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
-    the values of numbers that reach one as numbers. With None the program writes tensors, and what its calls share
-    with one another was decided by metadata."""
+    the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
+    calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
     inputs = [node for node in source.nodes if node.op == "placeholder"]
     scope = scope_of(module.graph, source)
     if derived is None:
-        derived = {node for node in source.nodes if node.op.startswith("call")}
-        scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in derived))
-    expected = [_expected(metadata(node), scope) if _reaches(node, derived) else ANYTHING for node in inputs]
+        scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
+    checked = [node for node in inputs if derived is None or _reaches(node, derived)]
+    expected = [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
     if any(each is not ANYTHING for each in expected):
         codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
         defaults = {str(node.target): node.args[0] for node in inputs if node.args}

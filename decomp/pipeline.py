@@ -18,11 +18,12 @@ from decomp.accounting import is_structure
 from decomp.binding import BindingError
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
 from decomp.effects import MARKS, of_callable
-from decomp.errors import Blocker, NotLowered, spelled
+from decomp.errors import Blocker, CaptureError, NotLowered, spelled
 from decomp.frontends import Parts, Program
 from decomp.handed_over import HandedOver
-from decomp.inlining import inlined, traced_forward
+from decomp.inlining import Body, Leaves, body_of_graph_module, inlined, traced_forward
 from decomp.input_checks import check_inputs
+from decomp.module_hooks import has_own_forward, hooks_of, is_customised, why_left
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class, op as op_of
@@ -125,7 +126,7 @@ class Pipeline:
             kwargs,
             tracer_class=tracer_class,
             dynamic_shapes=dynamic,
-            inline=self._body_of_module,
+            leaves=Leaves(self._body_of_module, self._wants, self._serves),
             infer=self._by_rule,
         )
 
@@ -151,28 +152,49 @@ class Pipeline:
             raise NotLowered(self.target.name, [Blocker(str(call.op), (node.name,), None, (), None, limitation)])
         return None
 
-    def _body_of_module(self, module: nn.Module, call: fx.Node) -> fx.Graph | None:
-        """The forward of a leaf module, where what it computes has to be lowered."""
-        if isinstance(module, fx.GraphModule):
-            return None if type(module).__name__.startswith("GuardsFn") else module.graph
-        op = of_module_class(type(module))
-        if not self.everywhere and self.target.surely_legal(op, None):
+    def _body_of_module(self, module: nn.Module, call: fx.Node) -> Body | None:
+        """The forward of a leaf module, where what it computes has to be lowered. What hooks do beside it cannot be
+        put into a graph."""
+        if hooks_of(module) or _is_guards(module) or not self.everywhere and self._is_legal(module):
             return None
+        if isinstance(module, fx.GraphModule) and not has_own_forward(module):
+            return self._inlined_within(module, body_of_graph_module(module, call))
         body = traced_forward(module, call)
-        if body is None or not self.everywhere:
-            return body if body is None else self._inlined_within(module, body)
-        matches = any(self._matches(module, node) for node in body.nodes)
-        return self._inlined_within(module, body) if matches else None
+        if body is None or self.everywhere and not self._serves(body.graph, module):
+            return None
+        return self._inlined_within(module, body)
 
-    def _inlined_within(self, module: nn.Module, body: fx.Graph) -> fx.Graph:
+    def _is_legal(self, module: nn.Module) -> bool:
+        """Whether a leaf module is a call that the target knows. One that writes its input is more than that."""
+        if is_customised(module) or getattr(module, "inplace", False) or isinstance(module, fx.GraphModule):
+            return False
+        return self.target.surely_legal(of_module_class(type(module)), None)
+
+    def _inlined_within(self, module: nn.Module, body: Body) -> Body:
         """A forward with the modules that it calls inlined in turn."""
-        if any(node.op == "call_module" for node in body.nodes):
-            body, _ = inlined(body, module, self._body_of_module)
+        if any(node.op == "call_module" for node in body.graph.nodes):
+            return replace(body, graph=inlined(body.graph, module, self._body_of_module)[0])
         return body
+
+    def _wants(self, module: nn.Module, call: fx.Node) -> bool:
+        """Whether a leaf module that is left is to be captured by torch.export."""
+        if _is_guards(module) or not self.everywhere:
+            return not _is_guards(module) and not self._is_legal(module)
+        return self._hides_match(module, call) or traced_forward(module, call) is None
+
+    def _serves(self, body: fx.Graph, module: nn.Module) -> bool:
+        """Whether there is something in the forward of a leaf module for which it should be inlined."""
+        return not self.everywhere or any(self._matches(module, node) for node in body.nodes)
+
+    def _hides_match(self, module: nn.Module, call: fx.Node) -> bool:
+        """Whether hooks keep a module from being inlined although a rule matches inside."""
+        body = traced_forward(module, call) if hooks_of(module) else None
+        return body is not None and self._serves(body.graph, module)
 
     def _matches(self, module: nn.Module, node: fx.Node) -> bool:
         if node.op == "call_module":
-            return self._body_of_module(module.get_submodule(str(node.target)), node) is not None
+            inner = module.get_submodule(str(node.target))
+            return self._body_of_module(inner, node) is not None or self._hides_match(inner, node)
         if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
             return False
         try:
@@ -267,17 +289,15 @@ class Pipeline:
         self._plan_graph(name, body.graph, body, policy)
 
     def _module(self, root: nn.Module, node: fx.Node) -> Decision:
-        if self.everywhere:
-            return KEEP
         module = root.get_submodule(str(node.target))
-        if isinstance(module, fx.GraphModule) or str(node.target).endswith("_guards_fn"):
+        if _is_guards(module) or not self.everywhere and self._is_legal(module):
             return KEEP
-        op = of_module_class(type(module))
-        if self.target.surely_legal(op, None):
+        if self.everywhere and not self._hides_match(module, node):
             return KEEP
-        refused = self.program.refused if self.program is not None else None
-        remedy = "pass args=, so that torch.export captures the model" if refused is None else refused
-        reason = f"its forward cannot be traced symbolically; {remedy}"
+        assert self.program is not None
+        reason = why_left(module, self.program.refused_leaves.get(str(node.target)) or self.program.refused)
+        if self.everywhere:
+            raise CaptureError(f"a rule matches inside module {str(node.target)!r}, but {reason}")
         return Blocked(f"module {type(module).__name__}", ((type(module).__name__, reason),))
 
     def retrace(self) -> None:
@@ -324,7 +344,7 @@ class Pipeline:
         raise AssertionError("the program itself is the first unit")
 
     def _check_inputs(self, result: fx.GraphModule, program: Program, unit: _Unit) -> None:
-        if mutates(program.graph, program.root):
+        if program.opened or mutates(program.graph, program.root):
             check_inputs(result, program.graph, None)
         else:
             check_inputs(result, unit.graph, {n for n, d in unit.decisions.items() if isinstance(d, Derived)})
@@ -351,6 +371,11 @@ class Pipeline:
             submodules,
             [(write.source, write.value) for write in signed],
         )
+
+
+def _is_guards(module: nn.Module) -> bool:
+    """Whether a module is the one that torch.export puts in front of a program, to check its inputs."""
+    return type(module).__name__.startswith("GuardsFn")
 
 
 def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
