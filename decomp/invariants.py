@@ -12,7 +12,6 @@ from torch import fx
 
 from decomp.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.calls import nodes_in
-from decomp.dependence import differing, draws
 from decomp.effects import Effect, Effects, EffectTable
 from decomp.ops import of_function
 from decomp.proof import (
@@ -23,7 +22,6 @@ from decomp.proof import (
     EffectsChanged,
     IllegalCall,
     InventedDependency,
-    LostDependency,
     MalformedExpansion,
     MetadataChanged,
     NameClash,
@@ -122,7 +120,7 @@ def _stray_user(work: Work) -> Dangling:
     raise AssertionError("inputs and users differ in number, yet each agrees")
 
 
-def _same_placeholders(work: Work) -> str:
+def same_placeholders(work: Work) -> str:
     before = [str(node.target) for node in work.source.nodes if node.op == "placeholder"]
     added = work.correspondence.added
     after = [str(node.target) for node in work.lowered.nodes if node.op == "placeholder" and node.target not in added]
@@ -131,7 +129,7 @@ def _same_placeholders(work: Work) -> str:
     return f"the same {len(before)} placeholders"
 
 
-def _same_outputs(work: Work) -> str:
+def same_outputs(work: Work) -> str:
     before, after = work.results
     values = work.values if work.values else None
     if not same_structure(before, after, values):
@@ -196,7 +194,7 @@ def output_of(graph: fx.Graph) -> fx.Node:
     return outputs[0]
 
 
-def _same_codegen(work: Work) -> str:
+def same_codegen(work: Work) -> str:
     # torch 2.13 has `Graph.set_codegen` but no public way to read it back.
     before, after = work.source._codegen, work.lowered._codegen
     if type(before) is not type(after):
@@ -394,50 +392,6 @@ def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[f
         raise EffectsChanged(f"the effects of {source.name!r} changed", node, source, expected=expected, found=shown)
 
 
-def _as_many_effects(work: Work) -> str:
-    before = [work.source_effects.of(node) for node in work.source_place]
-    after = [work.effects.of(node) for node in work.place]
-    if all(effects.known for effects in before):
-        for kind in (Effect.ASSERTION, Effect.COLLECTIVE, Effect.REGION, Effect.OTHER):
-            _require_as_many(kind.value, *(sum(kind in e.kinds for e in side) for side in (before, after)))
-        if sum(e.fewest for e in after) > sum(e.most for e in before) or sum(e.most for e in after) < sum(
-            e.fewest for e in before
-        ):
-            _require_as_many("random draw", sum(e.most for e in before), sum(e.most for e in after))
-    return "as many effects"
-
-
-def _same_dependencies(work: Work) -> str:
-    """Of two programs without provenance; where one of them mutates, edges do not say who depends on whom."""
-    written = [
-        Effect.MUTATION in table.of(node).kinds
-        for table, graph in ((work.source_effects, work.source_place), (work.effects, work.place))
-        for node in graph
-    ]
-    if any(written):
-        return "dependencies not compared, as the graphs mutate"
-    expected, drawn = (
-        draws(graph, lambda node: bool(table.of(node).most))
-        for graph, table in ((work.source, work.source_effects), (work.lowered, work.effects))
-    )
-    if len(expected) == len(drawn) and expected != drawn:
-        problem = "the random draws serve other results, or in another order"
-        raise EffectsChanged(problem, expected=expected, found=drawn)
-    found = differing(work.source, work.lowered)
-    if found is not None:
-        place, what, inputs = found
-        kind = InventedDependency if what == "invented" else LostDependency
-        verb = "depends" if what == "invented" else "does not depend"
-        problem = f"result {place} {verb} on {', '.join(sorted(inputs))}, unlike in the source"
-        raise kind(problem, output_of(work.lowered))
-    return "every result depends on the same inputs"
-
-
-def _require_as_many(what: str, before: int, after: int) -> None:
-    if before != after:
-        raise EffectsChanged(f"the number of effects changed: {what}", expected=before, found=after)
-
-
 def _nothing_dead_added(work: Work) -> str:
     for node in work.place:
         if not node.users and node.op not in ("placeholder", "output"):
@@ -496,10 +450,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     _nothing_dangling,
     _in_order,
     _names_distinct,
-    _same_placeholders,
-    _same_outputs,
+    same_placeholders,
+    same_outputs,
     _writes_kept,
-    _same_codegen,
+    same_codegen,
     _expansions_sound,
     _nothing_lost,
     as_recorded,
@@ -512,10 +466,3 @@ INVARIANTS: tuple[Invariant, ...] = (
 )
 ALONE: tuple[Invariant, ...] = (_nothing_dangling, _in_order, _names_distinct)
 WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)
-BETWEEN_PROGRAMS: tuple[Invariant, ...] = (
-    _same_placeholders,
-    _same_outputs,
-    _same_codegen,
-    _as_many_effects,
-    _same_dependencies,
-)

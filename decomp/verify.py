@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import fx, nn
 
+from decomp.between_programs import BETWEEN_PROGRAMS
 from decomp.calls import graphs_of
 from decomp.errors import CaptureError, boundary
 from decomp.handed_over import HandedOver, require_as_handed_over, require_source, signatures_agree
-from decomp.invariants import ALONE, BETWEEN_PROGRAMS, INVARIANTS, WHOLE_GRAPH, Work, output_of
+from decomp.invariants import ALONE, INVARIANTS, WHOLE_GRAPH, Work, output_of
 from decomp.options import CHECKS
 from decomp.proof import (
     AnotherSource,
