@@ -33,6 +33,7 @@ from decomp.proof import (
     WritesChanged,
 )
 from decomp.reachability import as_networkx, networkx, reached_among
+from decomp.rebuild_exported import with_lifted
 from decomp.replay import as_recorded
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
@@ -49,6 +50,8 @@ class Work:
         self.origin, self.values = correspondence.origin, correspondence.values
         self.correspondence, self._results = correspondence, results
         self.place = {node: i for i, node in enumerate(self.lowered.nodes)}
+        if correspondence.added:
+            self.values = with_lifted(self.values, self.place)
         self.source_place = {node: i for i, node in enumerate(self.source.nodes)}
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -163,3 +164,16 @@ def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> l
     if entries and entries[0].signature is not None and len(entries[0].signature.outputs) == len(users):
         entries[0].signature = dataclasses.replace(entries[0].signature, outputs=users)
     return entries
+
+
+def with_lifted(values: Mapping[fx.Node, Any], place: Mapping[fx.Node, int]) -> Mapping[fx.Node, Any]:
+    """Values with the inputs that an exported program makes of the rules' constants in the place of these."""
+    inputs = {str(node.target): node for node in place if node.op == "placeholder"}
+
+    def lifted(value: Any) -> Any:
+        if not isinstance(value, fx.Node) or value.op != "get_attr" or value in place:
+            return value
+        names = (lifted_name(str(value.target), trained) for trained in (False, True))
+        return next((inputs[name] for name in names if name in inputs), value)
+
+    return {source: lifted(value) for source, value in values.items()}

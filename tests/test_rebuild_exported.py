@@ -76,3 +76,15 @@ def test_a_program_that_keeps_more_goes_through_the_constructor(source, x):
     program = lowered(source)
     assert not isinstance(program.graph_module, _LazyGraphModule)
     torch.testing.assert_close(program.module()(x), source.module()(x))
+
+
+class Indices(torch.nn.Module):
+    def forward(self, x):
+        return torch.tril_indices(3, 3), x + 1
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])
+def test_a_constant_of_a_rule_may_be_what_the_program_returns(target):
+    exported = torch.export.export(Indices(), (torch.ones(2),), strict=False)
+    result = decomp.lower(exported, to=getattr(targets, target)).result
+    assert torch.equal(result.module()(torch.ones(2))[0], torch.tril_indices(3, 3))
