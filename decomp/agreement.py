@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.number_spelling import same_constant
 from decomp.sizes import is_data, same_size, surely
 
 
@@ -22,7 +23,7 @@ def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None
     if isinstance(before, dict):
         alike = isinstance(after, dict) and list(before) == list(after)
         return alike and all(same_structure(before[key], after[key], values) for key in before)
-    return type(before) is type(after) and bool(before == after)
+    return same_constant(after, before)
 
 
 def _stands_for(expected: Any, found: Any) -> bool:
@@ -32,7 +33,7 @@ def _stands_for(expected: Any, found: Any) -> bool:
     if isinstance(expected, (tuple, list)):
         many = isinstance(found, (tuple, list)) and len(expected) == len(found)
         return many and all(map(_stands_for, expected, found))
-    return type(expected) is type(found) and bool(expected == found)
+    return same_constant(found, expected)
 
 
 def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:

@@ -29,6 +29,7 @@ from decomp.module_hooks import (
     refuse_what_export_loses,
     refuse_what_tracing_loses,
 )
+from decomp.number_spelling import spell_numbers
 from decomp.propagation import NeedsData, propagated
 from decomp.rebuild_exported import rebuild_exported
 from decomp.source_state import source_unchanged
@@ -354,6 +355,7 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
     is first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
     attributes: dict[str, Any] = {}
     for node in parts.graph.nodes:
+        spell_numbers(node)
         if node.op in ("get_attr", "call_module"):
             name = str(node.target)
             attributes[name] = _attribute(root, name, parts)

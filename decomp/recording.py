@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import cmath
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import operator
@@ -12,12 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.kernel_layouts import LAYOUTS, kernel_value
+from decomp.number_spelling import spelled
 from decomp.sizes import SYMBOLIC as SYMBOLIC
 
 
@@ -66,10 +66,6 @@ class Tape:
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""
-        if any(map(_is_endless, args)):
-            if target is torch.ops.aten.full.default:
-                return self._filled(args[1], out)
-            args = self._without_endless(target, args, out)
         node = self.graph.call_function(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)))
         node.meta["val"] = out
         if isinstance(out, (tuple, list)):
@@ -77,28 +73,6 @@ class Tape:
         else:
             self.track(out, node)
         return node
-
-    def _without_endless(self, target: Any, args: Sequence[Any], out: Any) -> list[Any]:
-        """The arguments, with tensors for complex numbers that are not finite, where the op takes tensors: in the code
-        of a graph fx writes such a number as `(nan+infj)` (torch 2.13), and `infj` is a name that nobody has."""
-        kinds = [str(argument.type) for argument in getattr(target, "_schema").arguments]
-        return [
-            self._number(arg, out) if _is_endless(arg) and kind == "Tensor" else arg for arg, kind in zip(args, kinds)
-        ]
-
-    def _filled(self, number: complex, out: torch.Tensor) -> fx.Node:
-        """What `full` gives, from a constant for the same reason."""
-        aten, value = torch.ops.aten, self._number(number, out)
-        assert self.mode is not None
-        with self.mode:
-            spread = value.expand(out.shape)
-        self.append(aten.expand.default, (value, list(out.shape)), {}, spread)
-        return self.append(aten.clone.default, (spread,), {"memory_format": torch.contiguous_format}, out)
-
-    def _number(self, number: complex, out: torch.Tensor) -> torch.Tensor:
-        dtype = out.dtype if out.dtype.is_complex else torch.complex128
-        with unset_fake_temporarily():
-            return self.constant(torch.tensor(number, dtype=dtype, device=out.device))
 
     def items(self, node: fx.Node) -> Any:
         """The several results of a call, each with a node of its own; the node itself if it has one result."""
@@ -133,7 +107,7 @@ class Tape:
             return self.node_of(value) or self.node_of(self.constant(value))
         if isinstance(value, SYMBOLIC):
             return self.size(value)
-        return value
+        return spelled(value) if type(value) is complex else value
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A concrete tensor becomes a named `get_attr`; returns its fake (itself, where there is no metadata)."""
@@ -269,11 +243,6 @@ class UnknownSize(LookupError):
 
 class Leaked(Exception):
     """A fake tensor, a node or a size comes from another run of a rule."""
-
-
-def _is_endless(arg: Any) -> bool:
-    """Whether it is a complex number that is not finite."""
-    return type(arg) is complex and not cmath.isfinite(arg)
 
 
 def _linear(expr: Any, part: Any) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from decomp.calls import is_projection, projected
+from decomp.number_spelling import same_constant
 from decomp.proof import NotAsRecorded, ValueLost
 from decomp.respelling import canonical, respelled
 from decomp.stamp import Stamp
@@ -178,9 +179,7 @@ def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None)
     if isinstance(expected, slice):
         ends = (found.start, found.stop, found.step) if isinstance(found, slice) else None
         return same(ends, (expected.start, expected.stop, expected.step), values)
-    if found is expected:
-        return True
-    return type(found) is type(expected) and (bool(found == expected) or (found != found and expected != expected))
+    return same_constant(found, expected)
 
 
 def _merged(found: Any, wanted: Any) -> bool:
