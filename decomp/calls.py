@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-import functools
 import operator
 from typing import Any
 
@@ -135,7 +134,7 @@ def kind_of(value: Any) -> str:
 
 def _kind_without_metadata(node: fx.Node) -> str:
     if node.op == "call_method":
-        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)), node)
+        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)))
     if node.op != "call_function":
         return "unknown"
     if node.target is getattr:
@@ -148,7 +147,7 @@ def _kind_without_metadata(node: fx.Node) -> str:
             return "host"
     if _is_arithmetic(node):
         return "host" if _works_on_host_values(node) else "unknown"
-    return _results(of_function(node.target), node)
+    return _results(of_function(node.target))
 
 
 def _is_arithmetic(node: fx.Node) -> bool:
@@ -182,29 +181,16 @@ def _works_on_host_values(node: fx.Node) -> bool:
     return True
 
 
-def _results(spelling: Spelling, node: fx.Node) -> str:
-    """Whether an op that has a schema returns one tensor or several. Of some, as max, it is the overload that says."""
+def _results(spelling: Spelling) -> str:
+    """Whether an op that has a schema returns one tensor or several."""
     packet = spelling.op.packet
     if packet is None:
         return "unknown"
-    overload = spelling.overload
-    if overload is None and _differ_in_results(spelling.op):
-        try:
-            overload = _bound(kind_of, node).overload
-        except BindingError:
-            return "unknown"
-    return "many" if _has_several(getattr(packet, overload or packet.overloads()[0])) else "unknown"
-
-
-@functools.lru_cache(maxsize=None)
-def _differ_in_results(op: Op) -> bool:
-    names = [name for name in op.packet.overloads() if "out" not in name] if op.packet is not None else []
-    return len({_has_several(getattr(op.packet, name)) for name in names}) > 1
-
-
-def _has_several(overload: Any) -> bool:
+    overload = getattr(packet, spelling.overload or packet.overloads()[0])
     returns = [str(r.type) for r in overload._schema.returns]
-    return len(returns) > 1 or returns == ["List[Tensor]"]
+    if len(returns) > 1 or returns == ["List[Tensor]"]:
+        return "many"
+    return "unknown"
 
 
 def is_projection(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.complex_numbers import added, beside, parts
-from decomp_rules.operands import HALVES, cast, constant, is_scalar, promoted, tied, wide
+from decomp_rules.operands import HALVES, WIDE_INTEGERS, cast, constant, is_scalar, promoted, tied, wide
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -31,6 +31,26 @@ def add(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     return cast(torch.add(x, _scaled(other, alpha, dtype)), dtype)
 
 
+@register(aten.sub, needs=("bitwise_xor",))
+def sub_of_complement(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
+    """¬(¬x + α · other) of integers, which overflows only where the difference does."""
+    dtype = promoted(x, other)
+    if is_scalar(other) or dtype not in WIDE_INTEGERS:
+        return decline("only tensors of integers of 32 or 64 bits")
+    return torch.bitwise_not(torch.bitwise_not(cast(x, dtype)) + _scaled(cast(other, dtype), alpha, dtype))
+
+
+@register(aten.sub)
+def sub_of_integers(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
+    """x − y of integers with y = α · other: x + (−y − 1) + 1 where y is negative, as the least has no opposite."""
+    dtype = promoted(x, other)
+    if is_scalar(other) or dtype not in WIDE_INTEGERS:
+        return decline("only tensors of integers of 32 or 64 bits")
+    y = _scaled(cast(other, dtype), alpha, dtype)
+    below = cast(y < 0, dtype)
+    return x + (y + below) * -1 + below
+
+
 @register(aten.sub)
 def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     """x + (−α) · other; exact negation where α is 1."""
@@ -38,6 +58,16 @@ def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
         return torch.add(x, other * -alpha)
     dtype = promoted(x, other)
     return cast(torch.add(x, _scaled(other, -alpha, dtype, is_second=True)), dtype)
+
+
+@register(aten.rsub)
+def rsub_of_integers(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    """other − α · x of integers; from a number, ¬(α · x − other − 1)."""
+    dtype = promoted(x, other)
+    if dtype not in WIDE_INTEGERS:
+        return decline("only integers of 32 or 64 bits")
+    x = _scaled(cast(x, dtype), alpha, dtype)
+    return torch.bitwise_not(x + (-1 - other)) if is_scalar(other) else torch.sub(other, x)
 
 
 @register(aten.rsub)

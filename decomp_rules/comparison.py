@@ -16,7 +16,17 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.complex_numbers import parts
 from decomp_rules.floating import square_error
-from decomp_rules.operands import HALVES, cast, constant, is_scalar, number_below, plain, promoted, rounded
+from decomp_rules.operands import (
+    HALVES,
+    WIDE_INTEGERS,
+    cast,
+    constant,
+    is_scalar,
+    number_below,
+    plain,
+    promoted,
+    rounded,
+)
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -39,6 +49,14 @@ def eq_infinity(x: Tensor, other: Any) -> Tensor:
 
 
 @register(aten.eq)
+def eq_of_integers(x: Tensor, other: Any) -> Tensor:
+    """Neither x < other nor other < x, as x − other may overflow; of 0 the opposite of x."""
+    if promoted(x, other) not in WIDE_INTEGERS:
+        return decline("only integers of 32 or 64 bits")
+    return torch.logical_not(x if plain(other) and other == 0 else _apart(*_pair(x, other)))
+
+
+@register(aten.eq)
 def eq(x: Tensor, other: Any) -> Tensor:
     """Neither x < other nor other < x, and neither is NaN."""
     if plain(other) and math.isfinite(other):
@@ -53,6 +71,14 @@ def eq(x: Tensor, other: Any) -> Tensor:
 def ne_unless_equal(x: Tensor, other: Any) -> Tensor:
     """not (x = other)."""
     return torch.logical_not(torch.eq(x, other))
+
+
+@register(aten.ne)
+def ne_of_integers(x: Tensor, other: Any) -> Tensor:
+    """x < other or other < x, as x − other may overflow; of 0 the truth of x."""
+    if promoted(x, other) not in WIDE_INTEGERS:
+        return decline("only integers of 32 or 64 bits")
+    return truth(x) if plain(other) and other == 0 else _apart(*_pair(x, other))
 
 
 @register(aten.ne)

@@ -186,8 +186,8 @@ def view_as_complex(x: Tensor) -> Tensor:
 
 @register(aten.polar, needs=(aten.cos,))
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. The gradient by r is 0 where the result is; both are NaN where that
-    is not finite, as the op's."""
+    """r·(cos φ + i·sin φ). ≤ 3 ULP a part. As the op's, the gradient by r is that by |r|, 0 where the result is; both
+    are NaN where that is not finite."""
     return torch.complex(*_on_circle(abs, angle))
 
 
@@ -201,8 +201,8 @@ def polar_wide(abs: Tensor, angle: Tensor) -> Tensor:
 
 def _on_circle(size: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     """r·cos φ and r·sin φ."""
-    still = (size == 0) & torch.isfinite(angle)
-    held = torch.where(still, size.detach(), size)
+    magnitude = torch.abs(size)
+    held = torch.where(torch.isfinite(size), size.detach() - (magnitude.detach() - magnitude), size)
     # Taken only of NaN, but 0 times a gradient of NaN is NaN too.
     lost = (size + angle) * (size.detach() * 0 + 1)
     return torch.where(size != size, lost, held * torch.cos(angle)), held * torch.sin(angle)

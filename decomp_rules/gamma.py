@@ -221,7 +221,8 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
 @float_math
 def digamma(x: Tensor) -> Tensor:
     """ψ(x): up to 3 a polynomial times x − z, with ψ(x) = ψ(x + 1) − 1/x below 1, beyond ln y and a series in 1/y² with
-    y = x − 1/2; on the left ψ(1 − x) − π·cot πx, absolutely right next to the zeros there."""
+    y = x − 1/2; on the left ψ(1 − x) − π·cot πx, absolutely right next to the zeros there. At a pole the gradient is ∞,
+    where torch 2.13 has whatever rounding leaves of it."""
     negative = x < 0
     a = torch.where(negative, 1 - x, x)
     near, below = a < 3, a < 1
@@ -236,4 +237,5 @@ def digamma(x: Tensor) -> Tensor:
     r = torch.where(negative, x - torch.round(x.detach()), 0.0)
     pole = torch.reciprocal(torch.where(negative, r, torch.where(below, x, math.inf)))
     value = torch.where(near, inner, outer) + r * polynomial(r * r, _COTANGENT[x.dtype]) - pole
-    return torch.where(torch.logical_and(negative, r == 0), math.nan, value)
+    # Added, for its slope is that of 1/r² there.
+    return value + torch.where(torch.logical_and(negative, r == 0), math.nan, 0.0)

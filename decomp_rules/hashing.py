@@ -34,12 +34,13 @@ def hash_by_parts(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False, mod
     if not x.is_floating_point():
         return decline("only floats")
     value = cast(x.detach(), torch.float64)
-    significand, exponent = torch.frexp(value)
+    finite = torch.lt(torch.abs(value), math.inf) & torch.ne(value, 0)
+    # An infinity or NaN has no integer that it could be cast to.
+    significand, exponent = torch.frexp(torch.where(finite, value, constant(value, 0.0)))
     normal = torch.gt(exponent, -1022)
     fraction = cast(torch.abs(significand) * 2.0**53, torch.int64) - 2**52
     small = cast(torch.abs(torch.where(normal, constant(value, 0.0), value)) * 2.0**537 * 2.0**537, torch.int64)
     bits = torch.where(normal, (cast(exponent, torch.int64) + 1022) * 2**52 + fraction, small)
-    finite = torch.lt(torch.abs(value), math.inf) & torch.ne(value, 0)
     bits = torch.where(finite, bits, constant(bits, 0))
     bits = torch.where(torch.eq(torch.abs(value), math.inf), constant(bits, 2047 * 2**52), bits)
     bits = torch.where(torch.ne(value, value), constant(bits, 4095 * 2**51), bits)

@@ -155,15 +155,17 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, weight: Tensor | None = None,
                                      pos_weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
     """(1 − t) x − (1 + (pos − 1) t) log σ(x). With log σ(x) = min(x, 0) − log1p(e^−|x|) what cancels below 0 is left
-    out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|)."""
+    out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|). Of x = −∞ it is NaN where the first form is ∞ − ∞, as the op."""
     z, t = wide(x), wide(target)
-    negative = z < 0
+    negative, other = z < 0, 1 - t
     rest = torch.log1p(torch.exp(torch.where(negative, z, -z)))
     if pos_weight is None:
-        loss = torch.where(negative, -t, 1 - t) * z + rest
+        loss, signs = torch.where(negative, -t, other) * z + rest, other
     else:
         positive = wide(pos_weight) * t
-        loss = torch.where(negative, -positive, 1 - t) * z + (1 - t + positive) * rest
+        factor = other + positive
+        loss, signs = torch.where(negative, -positive, other) * z + factor * rest, other * factor
+    loss = loss + torch.where((z > -math.inf) | (signs.detach() < 0), 0.0, math.nan)
     return reduced(loss if weight is None else loss * wide(weight), reduction, target.dtype)
 
 

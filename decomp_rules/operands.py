@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 HALVES = (torch.bfloat16, torch.float16)
+WIDE_INTEGERS = (torch.int32, torch.int64)
+"""Integers whose overflow has no value in C++: narrower ones are computed in `int` and cut off, unsigned ones wrap."""
 
 
 def is_scalar(value: Any) -> bool:

@@ -163,7 +163,8 @@ def _integer_remainder(a: Tensor, b: Tensor) -> Tensor:
         times = functools.partial(_product_of_halves, modulus)
         rest = torch.fmod(torch.bitwise_left_shift(dividend, within_32), modulus)
     else:
-        times = functools.partial(_product, modulus, torch.reciprocal(modulus.to(torch.float64)))
+        inverse = torch.reciprocal(modulus.to(torch.float64))
+        times = functools.partial(_product, modulus, inverse, _halves(modulus * -1))
         rest = times(dividend, torch.fmod(torch.bitwise_left_shift(one, within_32), modulus))
     power = torch.fmod(constant(modulus, 2**32), modulus)
     _, digits, bits = _BITS[a.dtype]
@@ -179,17 +180,28 @@ def _product_of_halves(modulus: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.fmod(x * y, modulus)
 
 
-def _product(modulus: Tensor, inverse: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x·y mod n, or that less n, for |x| < 2⁵³ and |y| < n < 2⁵³: x·y less n times the quotient in float64, which is
-    off by less than 8; both products wrap alike."""
-    quotient = x.to(torch.float64) * y.to(torch.float64) * inverse
-    return torch.fmod(x * y - quotient.to(torch.int64) * modulus, modulus)
+def _product(modulus: Tensor, inverse: Tensor, negative: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """x·y mod n, or that less n, for |x| < 2⁵³ and |y| < n < 2⁵³, with the halves of −n: x·y less n times the quotient
+    in float64, which is off by less than 8. As what is left is below 2⁵⁶, it is computed modulo 2⁶⁰."""
+    quotient = (x.to(torch.float64) * y.to(torch.float64) * inverse).to(torch.int64)
+    (x_high, x_low), (y_high, y_low), (q_high, q_low) = _halves(x), _halves(y), _halves(quotient)
+    n_high, n_low = negative
+    cross = x_high * y_low + x_low * y_high + q_high * n_low + q_low * n_high
+    lowest = x_low * y_low + q_low * n_low
+    left = lowest + torch.bitwise_and(cross, 2**30 - 1) * 2**30
+    return torch.fmod(torch.bitwise_and(left + 2**59, 2**60 - 1) - 2**59, modulus)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as high · 2³⁰ + low with 0 ≤ low < 2³⁰."""
+    return torch.bitwise_right_shift(x, 30), torch.bitwise_and(x, 2**30 - 1)
 
 
 def _parts(magnitude: Tensor) -> tuple[Tensor, Tensor]:
     """The biased exponent of a float that is not negative, 1 for a subnormal one, and its significand, an integer."""
     integer, digits, _ = _BITS[magnitude.dtype]
-    bits = cast(magnitude.view(integer), torch.int64)
+    # NaN may be negative, whatever became of its sign.
+    bits = torch.bitwise_and(cast(magnitude.view(integer), torch.int64), torch.iinfo(integer).max)
     exponent = torch.maximum(torch.bitwise_right_shift(bits, digits), constant(bits, 1))
     return exponent, bits - torch.bitwise_left_shift(exponent - 1, digits)
 

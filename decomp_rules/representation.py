@@ -76,8 +76,10 @@ def nextafter_by_bits(x: Tensor, other: Tensor) -> Tensor:
     source = x
     x, other = _alike(x, other)
     integer = _INTEGERS[x.element_size()]
-    bits = x.view(integer)
-    outward = torch.eq(torch.lt(x, other), torch.gt(x, 0))
+    # Neither those of −0 nor of NaN may be counted on: they are next to an end of the integers.
+    positive = torch.gt(x, 0)
+    bits = torch.where(positive | torch.lt(x, 0), x.view(integer), constant(x, 0, integer))
+    outward = torch.eq(torch.lt(x, other), positive)
     moved = (bits + torch.where(outward, constant(bits, 1), constant(bits, -1))).view(x.dtype)
     least = constant(x, 2.0 ** _least_exponent(x.dtype))
     from_zero = torch.where(torch.gt(other, 0), least, -least)

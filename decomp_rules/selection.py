@@ -16,11 +16,23 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules import comparison
-from decomp_rules.operands import cast, constant, is_scalar, promoted, same_size, wrap
+from decomp_rules.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted, same_size, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
 register = RULES.register
+
+
+@register(aten.where, needs=("take",))
+def where_of_integers(condition: Tensor, x: Any, other: Any) -> Tensor:
+    """c · x + ¬c · other of integers, which cannot overflow."""
+    condition, dtype = cast(condition, torch.bool), _common(x, other)
+    if dtype not in WIDE_INTEGERS or is_scalar(x) and is_scalar(other) and not _far_apart(x, other, dtype):
+        return decline("only integers of 32 or 64 bits whose difference may overflow")
+    chosen = condition * _tensor(condition, x, dtype)
+    if type(other) is int and other == 0:
+        return chosen
+    return chosen + torch.logical_not(condition) * _tensor(condition, other, dtype)
 
 
 @register(aten.where, needs=("take",))
@@ -58,6 +70,11 @@ def where(condition: Tensor, x: Any, other: Any) -> Tensor:
     alike = len(x.shape) == len(other.shape) and all(map(same_size, x.shape, other.shape))
     number = condition * (-x.numel() if alike else first - second) + second
     return torch.take(both, number)
+
+
+def _far_apart(x: Any, other: Any, dtype: torch.dtype) -> bool:
+    """Whether the difference of two numbers is beyond the dtype."""
+    return plain(x) and plain(other) and abs(x - other) > torch.iinfo(dtype).max
 
 
 def _common(x: Any, other: Any) -> torch.dtype:

@@ -120,13 +120,3 @@ def test_what_is_no_call_is_none():
 )
 def test_module_paths_lose_the_prefixes_of_captures(stack, path):
     assert module_path(stack) == path
-
-
-@pytest.mark.parametrize("function, kinds", [
-    (lambda x: x.max(1)[0], ["many", "unknown"]), (lambda x: torch.min(x, dim=0)[1], ["many", "unknown"]),
-    (lambda x: x.max()[None], ["unknown", "unknown"]), (lambda x: torch.max(x, x)[0], ["unknown", "unknown"]),
-    (lambda x: torch.median(x, 0, True)[0], ["many", "unknown"]),
-])
-def test_without_metadata_the_overload_says_whether_there_are_several_results(function, kinds):
-    traced = fx.symbolic_trace(function)
-    assert [kind_of(node) for node in traced.graph.nodes if node.op.startswith("call")] == kinds

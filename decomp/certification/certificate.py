@@ -75,7 +75,8 @@ class Way:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Integers, bools, complex and mixed dtypes: "equal", or what differs."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss."""
+    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss. "arithmetic":
+    what the rule counts on that has no value in C++, absent where that is nothing."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
         yield from (f"{way.name}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
-    for name in ("failures", "shapes"):  # which are noted only where something is amiss
+    for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
             yield f"{way.name}: {name}: {way.notes[name]}"
 

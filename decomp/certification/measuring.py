@@ -17,12 +17,21 @@ from decomp.certification.courses import Course, first_line
 from decomp.certification.differentiation import Derivative, derivative
 from decomp.certification.distributions import disagreement
 from decomp.certification.doubt import of_gradients, of_values
-from decomp.certification.promotion import LOWERED, promotion_trials, verdict
+from decomp.certification.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.certification.reference import Reference, mp_function, mpmath_is_installed
 from decomp.certification.results import flat, same_strides
 from decomp.certification.sources import content_hash, numbers_in
 from decomp.certification.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
-from decomp.certification.ways import AsWritten, Lowered, asked_first, identity, under_symbolic_sizes
+from decomp.certification.undefined import undefined
+from decomp.certification.ways import (
+    AsWritten,
+    Lowered,
+    asked_before,
+    asked_first,
+    identity,
+    serves,
+    under_symbolic_sizes,
+)
 from decomp.numerics import Exact, kinds
 from decomp.rules import Rule, Rules
 from decomp.samples import Sample, samples_of
@@ -119,6 +128,7 @@ class _Measurement:
                 if not any(t.is_floating_point() for t in sample.tensors) and dtype is self.dtypes[0]:
                     break  # the same call in every dtype
             self._in_other_dtypes(sample, courses)
+            self._of_integers(sample, courses)
             self._laid_out_otherwise(sample, courses)
             if i < SYMBOLIC:
                 self._under_symbolic_sizes(sample, courses[0])
@@ -131,6 +141,7 @@ class _Measurement:
 
     def _in_one_dtype(self, what: Trial, courses: Sequence[Course]) -> None:
         bound = [(course, function) for course in courses if (function := course.bound(what)) is not None]
+        whole = list(bound)  # which compute with integers
         for inputs in what.inputs if bound else ():
             if what.dtype is torch.float64 and what.pointwise:
                 inputs = _thinned(inputs)
@@ -140,6 +151,7 @@ class _Measurement:
                 continue  # where it cancels itself
             self.domain[_described(what, inputs)] = None
             self._values(what, inputs, bound)
+            whole = [(course, run) for course, run in whole if self._watch(course, run, what, inputs.tensors)]
             if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
                 # The gradients of gradients are second ones.
                 first = _moderate(what, inputs) if what.is_gradient else inputs
@@ -255,9 +267,27 @@ class _Measurement:
                 if function == "legal" or isinstance(function, str) and not course.as_written:
                     continue
                 said = function if isinstance(function, str) else verdict(what, function)
+                if not isinstance(function, str):
+                    self._watch(course, function, what, what.sample.tensors)
                 # Alternatives serve different calls: a decline counts only if no sample of the dtype is served.
                 if course.dtypes.get(name, "declines").startswith("declines") or not said.startswith(("equal", "decl")):
                     course.dtypes[name] = said
+
+    def _of_integers(self, sample: Sample, courses: Sequence[Course]) -> None:
+        """What the ways count on where integers are at the ends of their range."""
+        for what in integer_trials(sample, self.seed):
+            for course in courses:
+                function = course.attempt(what)
+                if not isinstance(function, str):
+                    self._watch(course, function, what, what.sample.tensors)
+
+    def _watch(self, course: Course, function: Function, what: Trial, tensors: Sequence[torch.Tensor]) -> bool:
+        """Note what it counts on that has no value in C++, unless it is never asked. Whether there was any integer
+        arithmetic to look at."""
+        found = undefined(function, what, tensors)
+        if found and not any(serves(rule, what) for rule in asked_before(self.rule)):
+            course.note("arithmetic", found)
+        return found is not None
 
     def _laid_out_otherwise(self, sample: Sample, courses: Sequence[Course]) -> None:
         """Whether results lie in memory as the op's own do, for arguments that do not lie in order; as written, and on

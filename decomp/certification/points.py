@@ -46,6 +46,12 @@ def whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.
     return tuple(torch.cat([row, _random_integers(rest, dtype, random)]) for row in rows)
 
 
+def without_ends(numbers: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Integers for ops that divide: the least of them becomes the next one, and 0 as a divisor 1."""
+    first, *others = [torch.where(t == torch.iinfo(t.dtype).min, t + 1, t) for t in numbers]
+    return (first, *(torch.where(t == 0, 1, t) for t in others))
+
+
 def moderate(points: torch.Tensor) -> torch.Tensor:
     """Whether each point is zero or neither huge nor tiny: where second derivatives mean something."""
     size = points.double().abs()

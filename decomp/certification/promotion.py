@@ -41,6 +41,21 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
                 yield name, Trial(changed, dtype, pointwise, ())
 
 
+def integer_trials(sample: Sample, seed: int = 0) -> Iterator[Trial]:
+    """A pointwise call of integers alone: on integers of the whole range, and on those that do not divide by zero. Of
+    the least integer the kernel of `lcm` ends the process (torch 2.13)."""
+    tensors = sample.tensors
+    if not sample.pointwise or not tensors or any(t.is_floating_point() or t.is_complex() for t in tensors):
+        return
+    for dtype in (torch.int64, torch.int32):
+        numbers = points.whole_numbers(len(tensors), dtype, seed)
+        harmless = points.without_ends(numbers)
+        for chosen in (harmless,) if "lcm" in str(sample.overload) else (numbers, harmless):
+            changed = sample.with_tensors(n if t.dim() else n[0].clone() for n, t in zip(chosen, tensors))
+            if takes(changed):
+                yield Trial(changed, dtype, True, ())
+
+
 def verdict(what: Trial, function: Function) -> str:
     """ "equal", or how the results of `function` differ from the op's own."""
     try:

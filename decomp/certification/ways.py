@@ -112,6 +112,22 @@ def asked_first(rule: Rule, given: Rules | None = None) -> Rules:
     return Rules([rule, *(other for other in rules if other is not rule)], composites=rules.composites)
 
 
+def asked_before(rule: Rule) -> list[Rule]:
+    """The rules of the library that are asked before this one, whatever the target."""
+    alternatives = list(library().of(rule.op))
+    before = alternatives[: alternatives.index(rule)] if rule in alternatives else []
+    return [other for other in before if not other.needs]
+
+
+def serves(rule: Rule, what: Trial) -> bool:
+    """Whether a rule computes a call."""
+    try:
+        AsWritten(rule).bind(what)
+    except Exception:  # whatever a rule raises, it does not
+        return False
+    return True
+
+
 def identity(rule: Rule) -> str:
     """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped."""
     function = rule.function
