@@ -156,7 +156,7 @@ class Tally:
         faulty = {seed for found in self.faults.values() for seed, _ in found}
         out = [f"{self.programs} programs, {len(faulty)} with a fault, "
                f"{self.seconds / max(1, self.programs):.2f} s of the processor each", ""]
-        statuses = ("right", "refused", "torch", "fault")
+        statuses = ("right", "copied", "refused", "torch", "fault")
         out += [f"{'form':22}{'target':12}" + "".join(f"{status:>9}" for status in statuses)]
         for (form, target), counts in self.by_form.items():
             out.append(f"{form:22}{target:12}" + "".join(f"{counts[status]:9}" for status in statuses))

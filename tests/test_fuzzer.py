@@ -8,7 +8,7 @@ import torch
 import decomp
 from tests import fuzz
 from tests.fuzzing import checking
-from tests.fuzzing.checking import Loaded, check
+from tests.fuzzing.checking import Loaded, Verdict, check
 from tests.fuzzing.outcomes import difference
 from tests.fuzzing.programs import Program, program
 from tests.fuzzing.reducing import reduced, smallest
@@ -111,3 +111,13 @@ def test_the_summary_counts_programs_by_form_and_says_why_some_were_refused():
         ("exported", "tinygrad", "right", ""), ("graph", "tinygrad", "refused", "NotLowered: aten.gelu: pass args=")]))
     text = "\n".join(tally.lines())
     assert "1 programs, 0 with a fault, 0.50 s" in text and "NotLowered: aten.gelu: pass args=" in text
+
+
+FIRST, PROGRAMS = 20001, 13
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + PROGRAMS))
+def test_random_programs_are_right_in_every_form_on_every_target(seed):
+    found = [Verdict(*line) for line in fuzz.verdicts(seed)["verdicts"]]
+    assert [verdict for verdict in found if verdict.status == "fault"] == []
+    assert any(verdict.status == "right" for verdict in found)
