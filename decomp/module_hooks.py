@@ -31,6 +31,11 @@ def is_customised(module: nn.Module) -> bool:
     return has_own_forward(module) or bool(hooks_of(module))
 
 
+def is_guards(module: nn.Module) -> bool:
+    """Whether a module is the one that torch.export puts in front of a program, to check its inputs."""
+    return type(module).__name__.startswith("GuardsFn")
+
+
 def hooks_of(module: nn.Module, kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
     """The hooks that run when the module is called, those of all modules among them, as one would name them."""
     return [*_told(module, "_", kinds), *global_hooks(kinds)]

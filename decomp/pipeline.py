@@ -3,7 +3,7 @@ higher-order ops) is made functional, planned, retraced, verified and put togeth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
@@ -23,17 +23,18 @@ from decomp.frontends import Parts, Program
 from decomp.handed_over import HandedOver
 from decomp.inlining import Body, Leaves, body_of_graph_module, inlined, traced_forward
 from decomp.input_checks import check_inputs
-from decomp.module_hooks import has_own_forward, hooks_of, is_customised, why_left
+from decomp.module_hooks import has_own_forward, hooks_of, is_customised, is_guards, why_left
 from decomp.mutation import Functional, Write, append_writes, functionalize, mutates
 from decomp.needs import lacking
 from decomp.ops import of_function, of_method, of_module_class, op as op_of
 from decomp.plan import KEEP, PROVED, Blocked, Cost, Decision, Derived, Plan, Planner
-from decomp.rebuild_exported import lifted_name, lifted_state
+from decomp.rebuild_exported import input_names, lifted_state
 from decomp.regions import without_regions
 from decomp.relaying import Relaying
 from decomp.respelling import respell
 from decomp.retrace import Retraced, retrace
 from decomp.rules import Declined, Rules
+from decomp.sharing import near_writes
 from decomp.sizes import fresh_sizes_dropped
 from decomp.target import Everything, Target
 from decomp.verify import Correspondence, Proof, proved
@@ -155,7 +156,7 @@ class Pipeline:
     def _body_of_module(self, module: nn.Module, call: fx.Node) -> Body | None:
         """The forward of a leaf module, where what it computes has to be lowered. What hooks do beside it cannot be
         put into a graph."""
-        if hooks_of(module) or _is_guards(module) or not self.everywhere and self._is_legal(module):
+        if hooks_of(module) or is_guards(module) or not self.everywhere and self._is_legal(module):
             return None
         if isinstance(module, fx.GraphModule) and not has_own_forward(module):
             return self._inlined_within(module, body_of_graph_module(module, call))
@@ -178,8 +179,8 @@ class Pipeline:
 
     def _wants(self, module: nn.Module, call: fx.Node) -> bool:
         """Whether a leaf module that is left is to be captured by torch.export."""
-        if _is_guards(module) or not self.everywhere:
-            return not _is_guards(module) and not self._is_legal(module)
+        if is_guards(module) or not self.everywhere:
+            return not is_guards(module) and not self._is_legal(module)
         return self._hides_match(module, call) or traced_forward(module, call) is None
 
     def _serves(self, body: fx.Graph, module: nn.Module) -> bool:
@@ -262,7 +263,10 @@ class Pipeline:
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
         if not mutates(graph, root):
             return False
-        return not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes)
+        if not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes):
+            return True
+        # What a rule gives may share memory where what the op gives does not, or the reverse.
+        return any(node.op != "call_module" and self._matches(root, node) for node in near_writes(graph, root))
 
     def _rule_for_inplace(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method"):
@@ -290,7 +294,7 @@ class Pipeline:
 
     def _module(self, root: nn.Module, node: fx.Node) -> Decision:
         module = root.get_submodule(str(node.target))
-        if _is_guards(module) or not self.everywhere and self._is_legal(module):
+        if is_guards(module) or not self.everywhere and self._is_legal(module):
             return KEEP
         if self.everywhere and not self._hides_match(module, node):
             return KEEP
@@ -373,11 +377,6 @@ class Pipeline:
         )
 
 
-def _is_guards(module: nn.Module) -> bool:
-    """Whether a module is the one that torch.export puts in front of a program, to check its inputs."""
-    return type(module).__name__.startswith("GuardsFn")
-
-
 def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
     """The autocast under which the body that `node` names runs."""
     regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
@@ -439,19 +438,13 @@ def correspondence(piece: Piece, target: Target) -> Correspondence:
         values=retraced.values,
         expansions=tuple(stamp.graph for stamp in retraced.stamps),
         illegal=_judge(target, {*_blocked(piece), *_write_backs(piece)}),
-        added=frozenset(_input_names(retraced.constants)),
+        added=frozenset(input_names(retraced.constants)),
         writes=tuple(write.value for write in piece.writes),
         stamps={node: d.stamp for node, d in piece.decisions.items() if isinstance(d, Derived)},
-        constants={name: tensor for key, tensor in retraced.constants.items() for name in _input_names([key])},
+        constants={name: tensor for key, tensor in retraced.constants.items() for name in input_names([key])},
         signed=tuple(write.value for write in piece.writes[: piece.signed]),
         copied=tuple((write.source, write.value) for write in piece.writes[piece.signed :]),
     )
-
-
-def _input_names(constants: Iterable[str]) -> Iterator[str]:
-    """Names under which a rule's tensors stand in a program: as attributes, or as inputs of an exported one."""
-    for name in constants:
-        yield from (name, lifted_name(name), lifted_name(name, trained=True))
 
 
 def _blocked(piece: Piece) -> Iterator[fx.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,12 @@ def _place(specs: list[InputSpec], trained: bool) -> int:
 def lifted_name(constant: str, trained: bool = False) -> str:
     """Name of the input that a constant, or a parameter, becomes."""
     return f"{'p' if trained else 'c'}_{constant.strip('_')}"
+
+
+def input_names(constants: Iterable[str]) -> Iterator[str]:
+    """Names under which a rule's tensors stand in a program: as attributes, or as inputs of an exported one."""
+    for name in constants:
+        yield from (name, lifted_name(name), lifted_name(name, trained=True))
 
 
 def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:

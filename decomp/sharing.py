@@ -102,6 +102,12 @@ def _storage(value: Any) -> int | None:
     return value.untyped_storage()._cdata if strided else None
 
 
+def near_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node]:
+    """The nodes whose results, or arguments, may share memory with something that is written."""
+    sharing = Sharing(graph, root)
+    return (node for node in graph.nodes if any(map(sharing.touched, (node, *node.all_input_nodes))))
+
+
 def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
     """The body of a higher-order op that runs one, with the operands that are its inputs."""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:

@@ -269,3 +269,28 @@ def test_one_of_several_new_tensors_is_written_in_a_graph_without_shapes():
     gm = fx.symbolic_trace(forward)
     x = torch.randn(3, 5)
     same(functional(gm)(x), forward(x))
+
+
+@pytest.mark.parametrize("rule", [lambda x: x, lambda x: x.view(-1), lambda x: x[:]])
+def test_a_rule_that_returns_its_input_leaves_it_alone_when_the_result_is_written(rule):
+    def program(x):
+        h = F.relu(x)
+        h.add_(1)
+        return h * x
+
+    x = torch.rand(4) + 1
+    before = x.clone()
+    decomposed = decomp.decompose(fx.symbolic_trace(program), {F.relu: rule})
+    torch.testing.assert_close(decomposed(x), program(before))
+    assert torch.equal(x, before)
+
+
+def test_a_rule_that_copies_what_the_op_views_is_written_through():
+    def program(x):
+        h = x * 2
+        h.squeeze(0).add_(1)
+        return h
+
+    x = torch.rand(1, 4)
+    decomposed = decomp.decompose(fx.symbolic_trace(program), {torch.squeeze: lambda x, dim: x.sum(dim)}, args=(x,))
+    torch.testing.assert_close(decomposed(x), program(x))
