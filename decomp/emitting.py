@@ -26,6 +26,7 @@ OVERLOADS = {
     "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
     "view_dtype": "dtype", "to_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim",
     "var": "correction", "lerp": "Scalar", "sub": "Tensor", "masked_fill": "Scalar",
+    "fill": "Scalar",
 }
 """Overloads of the ATen ops that are emitted here, where it is not the default one."""
 

@@ -48,7 +48,7 @@ class Functional:
 SAVES_NOTHING = frozenset(
     "add sub rsub neg cat stack clone expand expand_as sum mean detach to _to_copy type_as copy view reshape permute "
     "transpose t select slice squeeze unsqueeze select_scatter slice_scatter diagonal_scatter zeros_like full_like "
-    "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill".split()
+    "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill fill".split()
 )
 """Ops whose derivative does not need the tensors they are given."""
 

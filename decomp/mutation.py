@@ -36,6 +36,7 @@ from decomp.functional import (
     input_requires_grad,
     keep_saved_values,
 )
+from decomp.gradients import Sources, reaches
 from decomp.inplace import cast, functional_call, method_name, out_call, sibling
 from decomp.running_statistics import functional_form
 from decomp.sharing import Sharing
@@ -74,6 +75,7 @@ class _Walk:
         self.emit = Emitter(graph)
         self.memory = Memory(self.emit, grad_enabled)
         self.sharing = Sharing(graph, root, state)
+        self.sources = Sources(root, state or ())
         self.copies: dict[fx.Node, fx.Node] = {}
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""
@@ -244,9 +246,12 @@ class _Walk:
 
     def _inplace(self, node: fx.Node, target: fx.Node) -> None:
         tensor = self.tensors[target]
-        requires = self._gradient_of(node)
-        new = sibling(self.emit, node, self.value_of, requires)
-        self.memory.write(tensor.alias, new, requires, node)
+        requires, before = self._gradient_of(node), self.value_of(target)
+        tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
+        last = next(iter(reversed(self.emit.graph.nodes)))
+        new = sibling(self.emit, node, self.value_of, tracked)
+        lost = tracked and not reaches(new, before, last)
+        self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
         self.tensors[node] = tensor
 
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:

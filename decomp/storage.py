@@ -10,6 +10,7 @@ from torch import fx
 from decomp.calls import metadata
 from decomp.emitting import Emitter
 from decomp.functional import can_require_grad
+from decomp.gradients import reaches
 from decomp.views import View, put, replay
 
 
@@ -53,6 +54,8 @@ class Alias:
     """Whether this is a tuple of views, as chunk gives."""
     piece: int | None = None
     """Which of its parent's tuple this is."""
+    overwritten: fx.Node | None = None
+    """What it was before it was wholly overwritten, to which autograd still connects it, and `value` does not."""
 
     @property
     def above(self) -> Alias:
@@ -99,6 +102,8 @@ class Memory:
         if alias.requires_grad and not data_only:
             self._track(root, at)
         if self._is_current(alias):
+            if not data_only:
+                self._connect(alias)
             return alias.value
         if alias.version != root.clock and root.head is not None:
             self._flush(root, _meeting(alias, root.head), at)
@@ -107,12 +112,15 @@ class Memory:
             stale.append(alias)
             assert alias.parent is not None
             alias = alias.parent
+        self._connect(alias)
         for one in reversed(stale):
             self._rederive(one, at)
         return stale[0].value if stale else alias.value
 
-    def write(self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node) -> None:
-        """`value` becomes the value of `alias`; `at` is the node of the source that writes."""
+    def write(self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node,
+              overwritten: fx.Node | None = None) -> None:
+        """`value` becomes the value of `alias`; `at` is the node of the source that writes. `overwritten`: the value
+        before, if autograd is to connect the two and `value` does not depend on it."""
         root = alias.root
         self._track(root, at)
         if alias.requires_grad and not self.grad_enabled and root.tracked is None:
@@ -127,6 +135,7 @@ class Memory:
         root.clock += 1
         root.head, root.writer = alias, at
         alias.value, alias.version, alias.region = value, root.clock, self.region if not self.grad_enabled else 0
+        alias.overwritten = None if _is_detached(alias) else overwritten
 
     def flush(self, at: fx.Node) -> None:
         """Put every pending write into its root, as the gradient mode is about to change."""
@@ -136,6 +145,8 @@ class Memory:
                 while top.parent is not None:
                     top = top.parent
                 self._flush(root, top, at)
+            if root.top is not None:
+                self._connect(root.top)
 
     def set_grad_enabled(self, enabled: bool, at: fx.Node) -> None:
         """From here on, autograd sees what is done, or does not."""
@@ -155,10 +166,20 @@ class Memory:
         return not (alias.region and alias.parent is not None and self.grad_enabled and alias.requires_grad
                     and alias is not alias.root.head)
 
+    def _connect(self, alias: Alias) -> None:
+        """Give a value that took the place of another a gradient of zero in it, as the write gave it."""
+        if alias.overwritten is None or not self.grad_enabled:
+            return
+        writer = alias.root.writer or alias.root.source
+        nothing = self.emit.call("fill", (alias.overwritten, 0), at=writer)
+        # Less 0, not plus: −0 stays −0.
+        alias.value = self.emit.call("sub", (alias.value, nothing), at=writer)
+        alias.overwritten = None
+
     def _rederive(self, alias: Alias, at: fx.Node) -> None:
         assert alias.parent is not None and alias.view is not None
         alias.value = replay(self.emit, alias.view, alias.parent.value, at)
-        alias.version = alias.root.clock
+        alias.version, alias.overwritten = alias.root.clock, None
         alias.region = 0 if self.grad_enabled else self.region
         alias.requires_grad = alias.parent.requires_grad and not alias.view.is_detach
 
@@ -169,7 +190,10 @@ class Memory:
             child = root.head
             above = child.above
             assert child.view is not None
-            old, value = above.value, put(self.emit, child.view, above.value, child.value, writer)
+            old, last = above.value, next(iter(reversed(self.emit.graph.nodes)))
+            value = put(self.emit, child.view, old, child.value, writer)
+            if child.overwritten is not None and above.overwritten is None and not reaches(value, old, last):
+                above.overwritten = old
             if child.view.is_detach:
                 value = self._through_detach(above, old, value, writer)
             elif child.requires_grad:
