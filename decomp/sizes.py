@@ -129,7 +129,7 @@ def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator
     """Sizes of the symbols that break no guard, the others being what they were."""
     import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
 
-    around = {symbol: sympy.Integer(int(value)) for symbol, value in hints.items()}
+    around = {symbol: sympy.sympify(value) for symbol, value in hints.items()}  # sizes, and numbers such as an eps
     draw = random.Random(0)
     for _ in range(DRAWN):
         drawn = {s: around[s] * draw.choice(MULTIPLES) + draw.choice(OFFSETS) for s in symbols}
