@@ -144,6 +144,11 @@ def inplace_position(function: Any) -> int | None:
         return None
 
 
+def updates_statistics(node: fx.Node) -> bool:
+    """Whether what a call writes are running statistics, of which its result is no view."""
+    return node.op == "call_function" and _is_batch_norm(node.target)
+
+
 @functools.lru_cache(maxsize=None)
 def _is_batch_norm(function: Any) -> bool:
     return of_function(function).op.short in BATCH_NORMS

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 from typing import Any
+import warnings
 
 import torch
 from torch import fx
@@ -67,7 +68,7 @@ class _Compilation:
         # Seconds of imports that only torch.compile needs.
         from torch._functorch.aot_autograd import aot_module_simplified
 
-        from decomp.dynamo import in_overloads
+        from decomp.dynamo import NotSpelled, in_overloads
 
         def autograd(before: fx.GraphModule) -> Callable[..., Any]:
             found: Callable[..., Any] = aot_module_simplified(
@@ -78,8 +79,15 @@ class _Compilation:
             )
             return found
 
-        spelled = in_overloads(module, inputs)
-        if spelled is None or writes_are_shared(spelled.graph, spelled, inputs):
+        try:
+            spelled = in_overloads(module, inputs)
+        except NotSpelled as reason:
+            if _gradient_is_wanted(inputs) or not reason.foreseen:
+                _warn_of_gradients(str(reason))
+            return autograd(module)
+        if writes_are_shared(spelled.graph, spelled, inputs):
+            if _gradient_is_wanted(inputs):
+                _warn_of_gradients("it writes an input that shares its memory with another input or an output")
             return autograd(module)  # which knows how to hand on memory that inputs and outputs share
         # What does not reach the target yet may do so once autograd has spelled it in ATen: that step has the last
         # word.
@@ -97,6 +105,18 @@ class _Compilation:
         result = lower(module, **self.settings, partial=partial).result
         assert isinstance(result, fx.GraphModule)
         return result
+
+
+def _gradient_is_wanted(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+
+
+def _warn_of_gradients(why: str) -> None:
+    warnings.warn(
+        "decomp.backend lowers a graph behind autograd only: its gradients are those of PyTorch's ops, lowered, and "
+        f"not those of the rules; because {why}",
+        stacklevel=2,
+    )
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,34 +13,70 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, rebind_unbacked
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    compute_unbacked_bindings,
+    rebind_unbacked,
+)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from decomp import autocast
 from decomp.ambient import neutral
-from decomp.recording import SYMBOLIC, Recorder, Tape, fake_like
+from decomp.errors import first_line
+from decomp.recording import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 
 _LOG = logging.getLogger(__name__)
 _SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
 """Functions that change the state of PyTorch, and that a graph holds."""
 _LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
 """Where the functions live whose effect is on calls other than themselves, and that no graph of overloads can hold."""
+_LIMITS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    NotImplementedError,  # a tensor subclass, or a layout, that fake tensors do not know
+    UnknownSize,
+    UnsupportedOperatorException,
+)
+"""What is raised where fake tensors cannot tell what a program does."""
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
-def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule | None:
+class NotSpelled(Exception):
+    """Why a graph of Dynamo is lowered behind autograd only. `foreseen`: whether it is a limit that is known."""
+
+    def __init__(self, why: str, foreseen: bool) -> None:
+        super().__init__(why)
+        self.foreseen = foreseen
+
+
+def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """The graph that Dynamo hands to a backend, in overloads above autograd, with metadata. The casts of autocast are
-    calls of it. None where it cannot be spelled so: it holds levels of functorch, streams, or other state."""
-    if not _is_spellable(module):
-        return None
+    calls of it. Raises `NotSpelled` where there is none: it holds levels of functorch, streams, or other state, an
+    input is made of several tensors, or PyTorch cannot run it on fake tensors."""
+    switch = _switch_of_state(module)
+    if switch is not None:
+        raise NotSpelled(f"it changes state that no graph of overloads holds, by {switch}", foreseen=True)
+    subclass = next((type(value) for value in inputs if is_traceable_wrapper_subclass(value)), None)
+    if subclass is not None:
+        raise NotSpelled(f"an input is a {subclass.__name__}, which autograd has to take apart", foreseen=True)
     mode = _own_mode(inputs)
     try:
         return _spelled(module, mode, [_fake_input(mode, value) for value in inputs])
-    except Exception:
-        _LOG.info("a graph of Dynamo is lowered behind autograd only", exc_info=True)
-        return None  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
+    except _LIMITS as error:
+        raise NotSpelled(first_line(error), foreseen=True) from error
+    except Exception as error:  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
+        _LOG.info("a graph of Dynamo could not be spelled in overloads", exc_info=True)
+        raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
 
 
 def _spelled(module: fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[Any]) -> fx.GraphModule:
@@ -58,9 +94,11 @@ def _spelled(module: fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[Any])
     return result
 
 
-def _is_spellable(module: fx.GraphModule) -> bool:
+def _switch_of_state(module: fx.GraphModule) -> str | None:
+    """The name of a function in a graph that changes state which no graph of overloads holds."""
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
-    return not any(_switches_state(node) for graph in graphs for node in graph.nodes)
+    found = next((node for graph in graphs for node in graph.nodes if _switches_state(node)), None)
+    return getattr(found.target, "__name__", str(found.target)) if found is not None else None
 
 
 def _switches_state(node: fx.Node) -> bool:
@@ -125,6 +163,9 @@ class _ProgramTape(Tape):
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
         yield from super()._known_sizes()
         for whole in self.data_dependent:
+            if isinstance(whole.meta["val"], SYMBOLIC):
+                yield whole, None, whole.meta["val"]
+                continue
             for value in tree_leaves(whole.meta["val"]):
                 node = self.node_of(value)
                 if node is not None:

@@ -170,8 +170,9 @@ class Tape:
 
     def _computed_size(self, value: Any, expr: Any) -> fx.Node:
         for node, dim, size in self._known_sizes():
-            if dim is not None and size.node.expr == expr:
-                return self.append(torch.ops.aten.sym_size.int, (node.meta["val"], dim), {}, size)
+            if size.node.expr == expr:
+                size_of = torch.ops.aten.sym_size.int
+                return node if dim is None else self.append(size_of, (node.meta["val"], dim), {}, size)
         if expr.is_symbol or self._is_solvable(expr):
             return self._solved(value, expr)
         return self._interpreted(value, expr)
@@ -246,7 +247,10 @@ class Leaked(Exception):
 
 
 def _linear(expr: Any, part: Any) -> tuple[int, int]:
-    """a and b where an expression is a·part + b; a is 0 where it is not."""
+    """a and b where an expression is a·part + b, both whole numbers; a is 0 where it is not, or where one of them is a
+    condition or a float."""
+    if not all(getattr(given, "is_integer", False) for given in (expr, part)):
+        return 0, 0
     factor = expr.coeff(part, 1)
     rest = expr - factor * part
     if not (factor.is_number and factor.is_integer and rest.is_number and rest.is_integer):

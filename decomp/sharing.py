@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.aliases import REGIONS, attribute, bodies, viewed, written
+from decomp.aliases import REGIONS, attribute, bodies, updates_statistics, viewed, written
 from decomp.calls import nodes_in
 
 
@@ -58,7 +58,7 @@ class Sharing:
     def _add(self, node: fx.Node) -> list[fx.Node]:
         """Join `node` with what it may share memory with; what it writes."""
         mutated = list(written(node, self.root))
-        related = [*mutated, *viewed(node, self.root)]
+        related = [*viewed(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in _regions(node, self.root):
             inner, inputs, results = Sharing(body.graph, body), _inputs(body), _results(body)
             for operand, source in zip(operands, inputs):

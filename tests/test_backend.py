@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import copy
 import shutil
 from typing import Any
+import warnings
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 import decomp
-from decomp_rules import targets
+from decomp import dynamo
+from decomp_rules import RULES, targets
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 TARGETS = [targets.core_aten, targets.tinygrad]
@@ -64,6 +67,13 @@ def test_sizes_may_vary_from_the_second_call_on(function: Callable[..., Any], ta
         )
 
 
+def test_sizes_may_be_quotients_beside_numbers_that_are_guarded() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 4, stride=4), nn.Flatten(2), nn.LayerNorm(16))
+    compiled = torch.compile(model, backend=decomp.backend(to=targets.tinygrad), dynamic=True)
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_is_compiled_anew_for_a_third_size() -> None:
     seen = []
 
@@ -84,15 +94,76 @@ def test_a_python_number_may_vary() -> None:
         torch.testing.assert_close(compiled(x, number), x * number + number)
 
 
-def test_gradients_are_those_of_the_lowered_ops() -> None:
-    def with_doubled_gradient(x: torch.Tensor) -> torch.Tensor:
-        return torch.clamp(x, min=0) + x - x.detach()
+def clamped(x: torch.Tensor) -> torch.Tensor:
+    """relu, with twice its gradient."""
+    return torch.clamp(x, min=0) + x - x.detach()
 
-    to = (targets.core_aten | {torch.detach}) - {F.relu}
-    compiled = torch.compile(F.relu, backend=decomp.backend(to=to, rules={F.relu: with_doubled_gradient}))
-    x = torch.ones(3, requires_grad=True)
-    compiled(x).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [2.0, 2.0, 2.0]
+
+def with_doubled_gradients() -> Callable[..., Any]:
+    return decomp.backend(to=(targets.core_aten | {torch.detach}) - {F.relu}, rules={F.relu: clamped} | RULES)
+
+
+def test_gradients_are_those_of_the_lowered_ops() -> None:
+    x = torch.ones(3)
+    wanted, gradient = value_and_gradient(F.relu, x)
+    compiled = torch.compile(F.relu, backend=with_doubled_gradients())
+    torch.testing.assert_close(value_and_gradient(compiled, x), (wanted, gradient * 2))
+
+
+def of_selected(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x[x.detach() > 0]).sum() * x.shape[0]
+
+
+def of_number(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x) * (x.detach().sum().item() * 2)
+
+
+def of_count(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).sum() * (x.detach() > 0).nonzero().shape[0]
+
+
+@pytest.mark.parametrize("function", [of_selected, of_number, of_count])
+def test_gradients_are_those_of_the_lowered_ops_where_sizes_are_data(function: Callable[..., Any]) -> None:
+    x = torch.rand(3, 4)
+    wanted, gradient = value_and_gradient(function, x)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, backend=with_doubled_gradients(), fullgraph=True)
+        torch.testing.assert_close(value_and_gradient(compiled, x), (wanted, gradient * 2))
+
+
+def test_running_statistics_share_nothing_with_what_is_normalized() -> None:
+    norm = nn.BatchNorm1d(4)
+    x, other = torch.randn(3, 4), copy.deepcopy(norm)
+    wanted, gradient = value_and_gradient(lambda x: norm(F.relu(x) * torch.arange(3.0)[:, None]), x.abs())
+    compiled = torch.compile(lambda x: other(F.relu(x) * torch.arange(3.0)[:, None]), backend=with_doubled_gradients())
+    torch.testing.assert_close(value_and_gradient(compiled, x.abs()), (wanted, gradient * 2))
+    torch.testing.assert_close(other.state_dict(), norm.state_dict())
+
+
+def test_a_graph_that_is_lowered_behind_autograd_only_warns_where_gradients_are_wanted() -> None:
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: row.softmax(0))(x)
+
+    compiled, x = torch.compile(rows, backend=decomp.backend(to=targets.core_aten)), torch.randn(3, 4)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compiled(x)
+    assert not [w for w in seen if "autograd" in str(w.message)]
+    with pytest.warns(UserWarning, match="those of PyTorch's ops.*state that no graph of overloads holds"):
+        torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(rows, x))
+
+
+def test_an_input_of_several_tensors_is_taken_apart_by_autograd() -> None:
+    ragged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    compiled = torch.compile(lambda x: F.gelu(x), backend=decomp.backend(to=targets.core_aten))
+    torch.testing.assert_close(compiled(ragged).values(), F.gelu(ragged.values()))
+
+
+def test_a_fault_while_a_graph_is_spelled_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, "_spelled", lambda *given: {}["fault"])
+    compiled, x = torch.compile(F.gelu, backend=decomp.backend(to=targets.core_aten)), torch.randn(3)
+    with pytest.warns(UserWarning, match="gradients are those of PyTorch's ops.*because KeyError: 'fault'"):
+        torch.testing.assert_close(compiled(x), F.gelu(x))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

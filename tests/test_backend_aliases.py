@@ -52,6 +52,7 @@ def test_a_write_to_one_input_is_seen_in_another_that_shares_its_memory(target):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
 def test_gradients_go_through_a_write_to_an_input_that_is_returned_as_a_view():
     def function(x):
         y = x * 3
