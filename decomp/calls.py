@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+import functools
 import operator
 from typing import Any
 
@@ -16,6 +17,9 @@ from decomp import _spellings as spellings
 from decomp.binding import BindingError, Bound, bind_function, bind_method
 from decomp.errors import CaptureError, boundary, spelled
 from decomp.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
+
+NUMBER = "number"
+"""In the meta of an expansion's input that stands for a size or another number, where there is no metadata."""
 
 
 def metadata(node: Any) -> Any:
@@ -134,9 +138,9 @@ def kind_of(value: Any) -> str:
 
 def _kind_without_metadata(node: fx.Node) -> str:
     if node.op == "call_method":
-        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)))
+        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)), node)
     if node.op != "call_function":
-        return "unknown"
+        return "host" if NUMBER in node.meta else "unknown"
     if node.target is getattr:
         return "host" if node.args[1] in spellings.HOST_ATTRIBUTES else "unknown"
     if node.target in (len, int, float, bool):
@@ -147,7 +151,7 @@ def _kind_without_metadata(node: fx.Node) -> str:
             return "host"
     if _is_arithmetic(node):
         return "host" if _works_on_host_values(node) else "unknown"
-    return _results(of_function(node.target))
+    return _results(of_function(node.target), node)
 
 
 def _is_arithmetic(node: fx.Node) -> bool:
@@ -181,16 +185,29 @@ def _works_on_host_values(node: fx.Node) -> bool:
     return True
 
 
-def _results(spelling: Spelling) -> str:
-    """Whether an op that has a schema returns one tensor or several."""
+def _results(spelling: Spelling, node: fx.Node) -> str:
+    """Whether an op that has a schema returns one tensor or several. Of some, as max, it is the overload that says."""
     packet = spelling.op.packet
     if packet is None:
         return "unknown"
-    overload = getattr(packet, spelling.overload or packet.overloads()[0])
+    overload = spelling.overload
+    if overload is None and _differ_in_results(spelling.op):
+        try:
+            overload = _bound(kind_of, node).overload
+        except BindingError:
+            return "unknown"
+    return "many" if _has_several(getattr(packet, overload or packet.overloads()[0])) else "unknown"
+
+
+@functools.lru_cache(maxsize=None)
+def _differ_in_results(op: Op) -> bool:
+    names = [name for name in op.packet.overloads() if "out" not in name] if op.packet is not None else []
+    return len({_has_several(getattr(op.packet, name)) for name in names}) > 1
+
+
+def _has_several(overload: Any) -> bool:
     returns = [str(r.type) for r in overload._schema.returns]
-    if len(returns) > 1 or returns == ["List[Tensor]"]:
-        return "many"
-    return "unknown"
+    return len(returns) > 1 or returns == ["List[Tensor]"]
 
 
 def is_projection(node: fx.Node) -> bool:

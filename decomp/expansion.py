@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from decomp._spellings import NUMBER_AS_TENSOR
 from decomp.binding import Bound
-from decomp.calls import kind_of, metadata
+from decomp.calls import NUMBER, kind_of, metadata
 from decomp.effects import Effects, EffectTable
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
 from decomp.layouts import dense_order, inverse, same_strides
@@ -199,6 +199,7 @@ def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
     if mode is None or value is None:
         node = tracer.tape.placeholder(f"arg{index}", None)
         if kind_of(slot) == "host":
+            node.meta[NUMBER] = True
             tracer.numbers.add(node)
         return tracer.proxy(node)
     fake = value if isinstance(value, SYMBOLIC) else fake_like(mode, value)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.calls import metadata
+from decomp.calls import kind_of, metadata
 from decomp.sizes import SYMBOLIC, strides_of
 
 Key = tuple[Any, ...]
@@ -52,12 +52,14 @@ class Signatures:
         return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
 
     def spec(self, node: fx.Node) -> int:
-        """A number for the metadata of `node`'s value, equal for equal metadata."""
+        """A number for the metadata of `node`'s value, equal for equal metadata; without, for its kind: `x * 2` of a
+        size is another call than of a tensor."""
         found = self._of_node.get(node)
         if found is None:
-            spec = described(metadata(node))
+            value = metadata(node)
+            spec = described(value) if value is not None else ("unknown", kind_of(node))
             found = self._interned.setdefault(spec, len(self._interned))
-            if found not in self.symbolic and is_symbolic(metadata(node)):
+            if found not in self.symbolic and is_symbolic(value):
                 self.symbolic.add(found)
             self._of_node[node] = found
         return int(found)

@@ -25,7 +25,7 @@ LEAST = 9.999999960041972e-13
 @register(aten.mse_loss)
 def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     """(x − t)²."""
-    error = wide(x) - wide(target)
+    error = _gap(x, target)
     return reduced(error * error, reduction, torch.result_type(x, target))
 
 
@@ -40,7 +40,7 @@ def l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
     """c / β (d − ½ c) with d = |x − t| and c = min(d, β): ½ d² / β below β, d − ½ β above, without the square of an
     infinite distance, whose gradient would be NaN. For β = 0 the op's gradients are −1 where x = t, and NaN at NaN."""
-    error = wide(x) - wide(target)
+    error = _gap(x, target)
     distance = torch.abs(error)
     if beta > 0:
         bounded = torch.clamp_max(distance, beta)
@@ -55,9 +55,16 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float
 def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
     """c (d − ½ c) with d = |x − t| and c = min(d, δ): ½ d² up to δ, δ (d − ½ δ) above, without the square of an
     infinite distance, whose gradient would be NaN."""
-    distance = torch.abs(wide(x) - wide(target))
+    distance = torch.abs(_gap(x, target))
     bounded = torch.clamp_max(distance, delta)
     return reduced((distance - 0.5 * bounded) * bounded, reduction, x.dtype)
+
+
+def _gap(x: Tensor, target: Tensor) -> Tensor:
+    """x − t. A bool is cast to what the two promote to: PyTorch subtracts none."""
+    dtype = torch.result_type(x, target)
+    x, target = (cast(t, dtype) if t.dtype == torch.bool else t for t in (x, target))
+    return wide(x) - wide(target)
 
 
 @register(aten.nll_loss_forward, aten.nll_loss2d_forward)
@@ -156,6 +163,8 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, weight: Tensor |
                                      pos_weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
     """(1 − t) x − (1 + (pos − 1) t) log σ(x). With log σ(x) = min(x, 0) − log1p(e^−|x|) what cancels below 0 is left
     out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|). Of x = −∞ it is NaN where the first form is ∞ − ∞, as the op."""
+    if target.is_complex():
+        return decline("only real targets")
     z, t = wide(x), wide(target)
     negative, other = z < 0, 1 - t
     rest = torch.log1p(torch.exp(torch.where(negative, z, -z)))

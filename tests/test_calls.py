@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.calls import bound_call, is_host, is_projection, kind_of, module_path
+import decomp_rules
 
 
 class Net(nn.Module):
@@ -120,3 +121,27 @@ def test_what_is_no_call_is_none():
 )
 def test_module_paths_lose_the_prefixes_of_captures(stack, path):
     assert module_path(stack) == path
+
+
+@pytest.mark.parametrize("function, kinds", [
+    (lambda x: x.max(1)[0], ["many", "unknown"]), (lambda x: torch.min(x, dim=0)[1], ["many", "unknown"]),
+    (lambda x: x.max()[None], ["unknown", "unknown"]), (lambda x: torch.max(x, x)[0], ["unknown", "unknown"]),
+    (lambda x: torch.median(x, 0, True)[0], ["many", "unknown"]),
+])
+def test_without_metadata_the_overload_says_whether_there_are_several_results(function, kinds):
+    traced = fx.symbolic_trace(function)
+    assert [kind_of(node) for node in traced.graph.nodes if node.op.startswith("call")] == kinds
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.arange(x.shape[0]), lambda x: torch.arange(x.shape[0] * 2.5), lambda x: torch.arange(1, x.size(0)),
+])
+def test_without_metadata_a_size_is_not_taken_for_data(function):
+    with pytest.raises(decomp.NotLowered, match="needs a size as a number, and .* no metadata; pass args="):
+        decomp.lower(fx.symbolic_trace(function), to=decomp_rules.targets.tinygrad)
+
+
+def test_without_metadata_arithmetic_of_sizes_is_another_call_than_of_tensors():
+    traced = fx.symbolic_trace(lambda x: x.view(x.shape[0] * 2, -1) * 2)
+    with pytest.raises(decomp.NotLowered, match="aten.mul at mul_1"):
+        decomp.lower(traced, to=decomp.Target("chip", ["view"]))

@@ -260,3 +260,27 @@ def test_cross_entropy_keeps_the_log_softmax_of_a_target(kept):
 class _CrossEntropy(torch.nn.Module):
     def forward(self, x, target):
         return F.cross_entropy(x, target)
+
+
+@pytest.mark.parametrize("function", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_distance_from_truth_values_is_one_from_zeros_and_ones(function, dtype):
+    x, target = sample(6, dtype=dtype), sample(6, seed=1) > 0
+    model = decomp.lower(_Of(function), to=targets.core_aten, args=(x, target)).result
+    assert aten.sub.Tensor in {node.target for node in model.graph.nodes}
+    torch.testing.assert_close(model(x, target), function(x, target))
+
+
+def test_cross_entropy_of_logits_declines_complex_targets():
+    x = sample(3)
+    with pytest.raises(decomp.errors.NotLowered, match="only real targets"):
+        decomp.lower(_Of(F.binary_cross_entropy_with_logits), to=targets.core_aten, args=(x, x + 1j))
+
+
+class _Of(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
