@@ -27,12 +27,12 @@ from decomp.module_hooks import (
     carry_hooks,
     refuse_changed_graph_module,
     refuse_what_export_loses,
-    refuse_what_tracing_loses,
 )
 from decomp.number_spelling import spell_numbers
 from decomp.propagation import NeedsData, propagated
 from decomp.rebuild_exported import rebuild_exported
 from decomp.source_state import source_unchanged
+from decomp.symbolic_capture import traced
 
 
 @dataclass
@@ -110,18 +110,8 @@ def _exported(program: ExportedProgram, kind: str) -> Program:
 
 
 def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Program:
-    try:
-        tracer = tracer_class()
-        refuse_what_tracing_loses(model, tracer)
-        graph = tracer.trace(model)
-    except CaptureError:
-        raise
-    except Exception as error:
-        raise CaptureError(
-            f"{tracer_class.__name__} could not trace {type(model).__name__}: {first_line(error)}\n"
-            "  to do: pass example inputs (args=...), so that torch.export captures it"
-        ) from error
-    return _prepared(graph, tracer.root, "module", leaves)
+    graph, root = traced(model, tracer_class)
+    return _prepared(graph, root, "module", leaves)
 
 
 def _captured(
@@ -141,18 +131,18 @@ def _captured(
         return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
     except CaptureError as error:
         refused = error
-    traced: Program | None = None
+    program: Program | None = None
     with contextlib.suppress(CaptureError):
         if dynamic_shapes is None:
-            traced = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
-            traced = replace(traced, refused=first_line(refused))
-    if traced is not None and all(node.op != "call_module" for node in traced.graph.nodes):
-        return traced
+            program = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
+            program = replace(program, refused=first_line(refused))
+    if program is not None and all(node.op != "call_module" for node in program.graph.nodes):
+        return program
     with contextlib.suppress(CaptureError):
         if infer is not None and lacks_data(refused.__cause__):
             return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
-    if traced is not None:
-        return traced
+    if program is not None:
+        return program
     raise refused
 
 

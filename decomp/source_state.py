@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+from dataclasses import dataclass
 import random
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
 @contextlib.contextmanager
-def source_unchanged(model: nn.Module) -> Iterator[None]:
+def source_unchanged(model: nn.Module) -> Iterator[Source]:
     """While it lasts, the model may be run; afterwards its attributes, hooks, training flags, buffers, `requires_grad`,
     `grad`, and the states of the random generators are those of before. Parameters are not copied: nothing that
     captures a module writes into them."""
@@ -25,7 +26,7 @@ def source_unchanged(model: nn.Module) -> Iterator[None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices):
-            yield
+            yield Source(modules, tensors)
     finally:
         random.setstate(state)
         for module, attributes in modules:
@@ -77,6 +78,31 @@ def _refill(value: Any, contents: Any) -> None:
         value.update(contents)
 
 
+@dataclass(frozen=True)
+class Source:
+    """A model that may have been run, and what it was before."""
+
+    modules: list[tuple[nn.Module, dict[str, tuple[Any, Any]]]]
+    tensors: list[_TensorState]
+
+    def written(self) -> list[str]:
+        """The names of tensors of the model whose data was written since, and of buffers that were replaced."""
+        written = {id(state.tensor) for state in self.tensors if state.is_written()}
+        paths = {id(module): path for path, module in self.modules[0][0].named_modules()}
+        return [
+            f"{paths[id(module)]}.{name}" if paths.get(id(module)) else name
+            for module, attributes in self.modules
+            for name, tensor in _named_tensors(attributes)
+            if id(tensor) in written or module._buffers.get(name, tensor) is not tensor
+        ]
+
+
+def _named_tensors(attributes: dict[str, tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    yield from attributes["_parameters"][1].items()
+    yield from attributes["_buffers"][1].items()
+    yield from ((name, value) for name, (value, _) in attributes.items() if isinstance(value, torch.Tensor))
+
+
 class _TensorState:
     """What a tensor of a module was: its flags, and its data if it is no parameter."""
 
@@ -84,10 +110,19 @@ class _TensorState:
         self.tensor = tensor
         self.grad = tensor.grad if tensor.is_leaf else None
         self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
+        self.version = tensor._version if _counts_writes(tensor) else None
         self.data: torch.Tensor | None = None
         if not isinstance(tensor, nn.Parameter) and _has_data(tensor):
             with torch.no_grad(), unset_fake_temporarily():
                 self.data = tensor.detach().clone()
+
+    def is_written(self) -> bool:
+        """Whether its data changed, or was written."""
+        if self.version is not None and self.tensor._version != self.version:
+            return True
+        # What is not equal to itself has NaN in it. A write through `.data` counts no version.
+        known = self.data is not None and _is_equal(self.data, self.data)
+        return known and self.data is not None and not _is_equal(self.tensor, self.data)
 
     def restore(self) -> None:
         if self.requires_grad is not None:
@@ -106,6 +141,10 @@ def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
         return bool(torch.equal(tensor, data))
     except (RuntimeError, NotImplementedError):  # some narrow dtypes cannot be compared (torch 2.13)
         return False
+
+
+def _counts_writes(tensor: torch.Tensor) -> bool:
+    return not nn.parameter.is_lazy(tensor) and not tensor.is_inference()
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
