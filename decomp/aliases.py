@@ -239,7 +239,7 @@ def shares_memory(node: fx.Node, base: fx.Node) -> bool | None:
         return True
     if name.endswith("dropout"):
         return _dropout_is_identity(node)
-    return _on_meta(node, base)
+    return shares_on_meta(node, base)
 
 
 def is_basic_index(index: Any) -> bool | None:
@@ -262,7 +262,7 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
     return True if train is False or p == 0 else False if train is True and isinstance(p, (int, float)) else None
 
 
-def _on_meta(node: fx.Node, base: fx.Node) -> bool | None:
+def shares_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
     """Run the op on meta tensors of the sizes and strides that the program records."""
     if not isinstance(metadata(base), torch.Tensor):
         return None

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field, replace
-import functools
+from functools import partial
 import time
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from decomp import autocast, frontends
+from decomp import autocast, frontends, own_memory
 from decomp.accounting import is_structure
 from decomp.binding import BindingError
 from decomp.calls import bound_call, is_free, is_host, is_projection, metadata
@@ -242,6 +242,7 @@ class Pipeline:
                 unit.decisions[node] = self.planner.decide(node)
                 self.planner.relay(way, node, unit.decisions[node])
         unit.take(way)
+        own_memory.separate_results(unit.graph, unit.decisions, self.planner)
 
     def _state(self, name: str) -> dict[str, Any]:
         """The tensors behind the inputs of the program itself, where it lifts them."""
@@ -315,8 +316,7 @@ class Pipeline:
             for node in retraced.graph.nodes:
                 if unit.explicit and autocast.is_region(node):
                     autocast.switched_off(node)
-            origin = functools.partial(self._source_of, unit)
-            self.done.insert(0, (Piece(unit.graph, retraced, unit.decisions, origin), unit))
+            self.done.insert(0, (Piece(unit.graph, retraced, unit.decisions, partial(self._source_of, unit)), unit))
 
     def _source_of(self, unit: _Unit, node: fx.Node) -> fx.Node:
         """The node of the program that came in."""

@@ -279,7 +279,7 @@ class Planner:
         expansion = self._expansion(rule, call, node, key, slots, memory)
         if isinstance(expansion, Declined):
             return Obstacle(expansion.reason, meant=expansion.meant)
-        return self._reached(expansion, key, call.op, index, metadata(node))
+        return self.reached(expansion, key, call.op, index, metadata(node))
 
     def _price(self, stamp: Stamp) -> float:
         """What the calls of a flat expansion cost."""
@@ -297,7 +297,7 @@ class Planner:
         if isinstance(expansion, Declined):
             return blocked if expansion is NO_COMPOSITE else blocked.after(COMPOSITE, expansion.reason)
         self.runs += 1
-        reached = self._reached(expansion, key, Op(blocked.op), _COMPOSITE, metadata(node))
+        reached = self.reached(expansion, key, Op(blocked.op), _COMPOSITE, metadata(node))
         if isinstance(reached, Stamp):
             return _derived(expansion.rule, reached, blocked.tried, node)
         return blocked.after(COMPOSITE, reached.reason, reached.limitation)
@@ -336,7 +336,7 @@ class Planner:
         """How a rule for this call is recorded: what PyTorch's own kernels left in a torch graph is ATen already."""
         return "aten" if isinstance(node.target, OpOverload) else self.dialect
 
-    def _reached(self, expansion: Expansion, key: Key, op: Op, index: int, expected: Any) -> Stamp | Obstacle:
+    def reached(self, expansion: Expansion, key: Key, op: Op, index: int, expected: Any) -> Stamp | Obstacle:
         """The expansion lowered in turn, flat; or why it does not reach the target."""
         if len(self._path) > 60:
             return Obstacle("leads into a recursion deeper than 60 rules")
