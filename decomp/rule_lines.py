@@ -13,17 +13,23 @@ from typing import Any
 
 def line_of(function: Callable[..., Any], error: BaseException) -> str | None:
     """`mine.py:15: u += 1`, or None if the error does not come from Python code of `function`."""
-    code, found = _code(function), None
+    code, found = code_of(function), None
     for frame, number in traceback.walk_tb(error.__traceback__):
         if frame.f_code is code:
             found = number
     if code is None or found is None:
         return None
-    text = linecache.getline(code.co_filename, found).strip()
-    return f"{code.co_filename.rsplit('/', 1)[-1]}:{found}" + (f": {text}" if text else "")
+    return written(code, found)
 
 
-def _code(function: Any) -> CodeType | None:
+def written(code: CodeType, number: int) -> str:
+    """`mine.py:15: u += 1`: a line of some code."""
+    text = linecache.getline(code.co_filename, number).strip()
+    return f"{code.co_filename.rsplit('/', 1)[-1]}:{number}" + (f": {text}" if text else "")
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The Python code of a function; None if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

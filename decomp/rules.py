@@ -14,6 +14,7 @@ import torch
 from decomp import _spellings as spellings
 from decomp.calls import Call
 from decomp.errors import ArgumentError, ReasonMissing, RuleError, located, pickled, spelled
+from decomp.instance_checks import require_no_tensor_checks
 from decomp.limitation import Limitation, first, from_library, library_place
 from decomp.needs import Needs, needs_of
 from decomp.ops import Op, once_known, op as op_of
@@ -173,6 +174,7 @@ class Rules:
                 title = name or getattr(function, "__name__", None) or spelled(function)
                 rule = Rule(op, function, title, order, texts=order is not None, needs=needed, spelled=own)
                 _check_arity(rule)
+                require_no_tensor_checks(rule, function)
                 self._add(rule)
             return function
 

@@ -63,7 +63,7 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """−log p(target), and log α of every step and place, −∞ where a sequence has ended."""
-    if isinstance(target_lengths, Tensor) or not isinstance(target_lengths, (list, tuple)):
+    if not isinstance(target_lengths, (list, tuple)):
         return decline("the shape of log α depends on the lengths, which are data")
     steps, sizes = as_tensor(input_lengths, log_probs), as_tensor(target_lengths, log_probs)
     labels = extended_labels(targets, target_lengths, sizes, blank)

@@ -63,7 +63,7 @@ def _padded(x: Tensor, dim: int, before: Any, after: Any) -> Tensor:
 @register(aten.narrow, aten.narrow_copy)
 def narrow(x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
     """x[start : start + length] along `dim`."""
-    if isinstance(start, torch.Tensor):
+    if not isinstance(start, (int, torch.SymInt)):
         return decline("the start is data")
     if type(start) is int and start < 0:
         start = start + x.shape[dim]
