@@ -107,7 +107,8 @@ class Lowering:
         asked = self.request
         assert asked is not None
         work = Pipeline(asked.rules, self.target)
-        return work.captured(source, asked.args, asked.kwargs, asked.tracer_class, asked.dynamic_shapes).graph
+        with exclusively(asked.rules, source, captures=asked.args is not None):
+            return work.captured(source, asked.args, asked.kwargs, asked.tracer_class, asked.dynamic_shapes).graph
 
     def provenance(self, node: fx.Node | str) -> Provenance:
         """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""

@@ -47,9 +47,10 @@ def callable_of(program: Any) -> nn.Module:
 
 def run(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, gradients: bool, wide: bool = False,
-    moved: Callable[[Any], Any] | None = None,
+    plain: bool = False, moved: Callable[[Any], Any] | None = None,
 ) -> Run:  # fmt: skip
-    """Runs a module on copies. `wide`: in float64. `moved` changes inputs and state before."""
+    """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too unless `plain`. `moved`
+    changes inputs and state before."""
     given = _copies((tuple(args), dict(kwargs or {})))
     state = _copies({name: t for name, t in (*module.named_parameters(), *module.named_buffers())})
     if moved is not None:
@@ -59,7 +60,7 @@ def run(
     before = {name: t for name, t in _named((given, state)) if isinstance(t, torch.Tensor)}
     kept = {name: t.clone() for name, t in before.items()}
     wanted = _asking(module, given, state) if gradients else {}
-    with aside(), _Wide() if wide else contextlib.nullcontext(), torch.set_grad_enabled(bool(wanted)):
+    with aside(), _Wide() if wide and not plain else contextlib.nullcontext(), torch.set_grad_enabled(bool(wanted)):
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}

@@ -328,7 +328,8 @@ def whole_programs(
     before, after = callable_of(source), callable_of(lowered)
     if _is_random(source, before) or _is_random(lowered, after):
         return "the whole program not compared, as it is random"
-    truth, found = _Truth(before, args, kwargs), _ran(after, args, kwargs)
+    truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered))
+    found = _ran(after, args, kwargs, truth.differentiable)
     worst = []
     for what, said, kind in (
         ("values", "results and changed inputs", ValuesDiffer),
@@ -345,9 +346,9 @@ def whole_programs(
     return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}"
 
 
-def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run:
+def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Run:
     try:
-        return run(module, args, kwargs, gradients=True)
+        return run(module, args, kwargs, gradients=gradients)
     except Exception as error:  # the source ran on these inputs
         raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
 
@@ -364,19 +365,21 @@ class _Truth:
     """What a program should give: in its own dtypes, in float64 if it runs there, and with its inputs moved in their
     last place."""
 
-    def __init__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.own = run(module, args, kwargs, gradients=True)
-        self.wide = self._tried(module, args, kwargs, wide=True)
-        self.moved = [
-            found for seed in range(2) if (found := self._tried(module, args, kwargs, moved=nudged(seed))) is not None
-        ]
+    def __init__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool) -> None:
+        own = self._tried(module, args, kwargs, gradients=True)
+        self.differentiable = own is not None
+        self.own = own or run(module, args, kwargs, gradients=False)
+        how = {"gradients": self.differentiable}
+        self.wide = self._tried(module, args, kwargs, wide=True, plain=plain, **how)
+        tried = (self._tried(module, args, kwargs, moved=nudged(seed), **how) for seed in range(2))
+        self.moved = [found for found in tried if found is not None]
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
     @staticmethod
     def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> Run | None:
         try:
-            return run(module, args, kwargs, gradients=True, **how)
-        except Exception:  # the program fixes its dtypes
+            return run(module, args, kwargs, **how)
+        except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
             return None
 
     def of(self, name: str, what: str) -> Truth:
@@ -403,6 +406,14 @@ def _require_close(
     if judged.fault is not None:
         raise kind(f"{name} of the lowered program is another: it {judged.fault}")
     return judged.error, judge([own], expected, float("inf"), pointwise=False).error
+
+
+def _branches(program: Any) -> bool:
+    """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
+    torch 2.13.)"""
+    graphs = [graph for _, graph in graphs_of(program)] if hasattr(program, "graph") else []
+    higher = torch._ops.HigherOrderOperator
+    return any(isinstance(node.target, higher) for graph in graphs for node in graph.nodes)
 
 
 def nudged(seed: int) -> Any:

@@ -113,3 +113,30 @@ def test_two_plain_programs_are_compared_by_running_them():
         decomp.verify(one, two, level="values", args=(x(),))
     with pytest.raises(ArgumentError, match="pass args="):
         decomp.verify(one, two, level="values")
+
+
+def test_control_flow_is_run_and_can_be_run_afterwards():
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, F.gelu, torch.tanh, (x,))
+
+    model = Model()
+    proof = decomp.lower(model, to=targets.tinygrad, args=(x(),), verify="values").proof
+    assert "1 results" in proof.checks[-1]
+    assert model(x()).shape == (3, 4)
+
+
+def test_a_program_that_cannot_be_trained_is_compared_in_value():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros((), dtype=torch.long))
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.n += 1
+            return self.linear(x) * self.n
+
+    program = torch.export.export(Counting(), (x(),))
+    proof = decomp.lower(program, to=targets.tinygrad, verify="values").proof
+    assert "2 results and changed inputs" in proof.checks[-1] and ", 0 gradients" in proof.checks[-1]
