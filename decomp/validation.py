@@ -56,11 +56,11 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
             raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")
         return [whole_programs(source, lowered, *given)]
     given = _example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
-    phrases = [expansions(lowered, given)]
+    verdicts = expansions(lowered, given)
     if given is None:
-        return [*phrases, "the whole program not run, as there are no example inputs"]
-    floor = max((verdict.promise for verdict in lowered.verdicts.values()), default=0.0)
-    return [*phrases, whole_programs(source, lowered.result, *given, floor)]
+        return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
+    promise = max((verdict.promise for verdict in verdicts), default=0.0)
+    return [_phrase(verdicts), whole_programs(source, lowered.result, *given, promise)]
 
 
 def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -73,8 +73,9 @@ def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...
 # expansions
 
 
-def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> str:
-    """Measures each distinct expansion of a lowering that was not measured before."""
+def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Verdict]:
+    """Measures each distinct expansion of a lowering that was not measured before, and returns what is known of each.
+    Raises `ValuesDiffer`, `GradientsDiffer`."""
     waiting = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
     known = lowering.verdicts
     fresh = {stamp: each for stamp, each in waiting.items() if stamp not in known}
@@ -86,7 +87,7 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
                 known[stamp] = _verdict(node, decision, lowering.target.name, None)
     for stamp, (_, node, _) in waiting.items():
         _require(known[stamp], node)
-    return _phrase([known[stamp] for stamp in waiting])
+    return [known[stamp] for stamp in waiting]
 
 
 def _derived(piece: Piece) -> Iterator[tuple[fx.Node, Derived]]:
