@@ -45,6 +45,27 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def of_two_or_more(env: Any) -> Iterator[None]:
+    """Within, the sizes of `env` that vary are at least 2. That is what PyTorch assumes while it captures: sizes 0 and
+    1 are programs of their own. (The ranges, and the counter that empties the caches, are private to torch 2.13.)"""
+    if env is None:
+        yield
+        return
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    before = dict(env.var_to_range)
+    sizes = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    narrowed = {s: r & ValueRanges(2, r.upper) for s, r in before.items() if s in sizes and r.lower < 2 <= r.upper}
+    try:
+        env.var_to_range.update(narrowed)
+        env._update_version_counter()
+        yield
+    finally:
+        env.var_to_range.update(before)
+        env._update_version_counter()
+
+
+@contextlib.contextmanager
 def asked_in_earnest() -> Iterator[None]:
     """Within, what is asked is asked in earnest: planning suppresses guards, and PyTorch would answer from the example
     what it was asked before. (The import costs a quarter of a second; without it nothing is suppressed.)"""

@@ -13,7 +13,7 @@ import torch
 from decomp.calls import Call, Predicate, metadata
 from decomp.errors import TargetError, pickled
 from decomp.ops import Op, Spelling, resolve
-from decomp.sizes import SYMBOLIC, Undecided, decided_at_every_size, strides_of
+from decomp.sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
 
 Key = tuple[Op, str | None]
 """An op, and the overload if only that one is meant."""
@@ -166,10 +166,16 @@ class Everything(Target):
 
 
 def _broken(condition: Condition, call: Call) -> str | None:
-    """None if the condition holds; otherwise its reason. What cannot be decided for every size does not hold."""
+    """None if the condition holds; otherwise its reason. What cannot be decided for every size does not hold, empty
+    sizes and those of one element apart."""
+    env = _shape_env(call)
     try:
-        with decided_at_every_size(_shape_env(call)):
-            return None if condition.holds(call) else condition.reason
+        try:
+            with decided_at_every_size(env):
+                return None if condition.holds(call) else condition.reason
+        except Undecided:
+            with of_two_or_more(env), decided_at_every_size(env):
+                return None if condition.holds(call) else condition.reason
     except Undecided:
         return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
     except (AttributeError, TypeError, LookupError) as error:

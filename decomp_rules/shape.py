@@ -250,7 +250,8 @@ def _rolled(x: Tensor, shift: Any, dim: int) -> Tensor:
     length = x.shape[dim]
     if type(length) is int and length == 0:
         return x
-    cut = -shift % length
+    # By one, the cut needs no remainder, of which nobody knows that it is smaller than a dynamic length.
+    cut = {1: length - 1, -1: 1}[shift] if shift in (1, -1) else -shift % length
     if type(cut) is int and cut == 0:
         return x
     return torch.cat([x.narrow(dim, cut, length - cut), x.narrow(dim, 0, cut)], dim)

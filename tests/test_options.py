@@ -164,15 +164,16 @@ def test_dynamic_shapes_that_do_not_fit_are_a_capture_error(shapes):
 # what nobody foresaw
 
 
-def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy():
-    def cost(call):
-        raise ZeroDivisionError("no such price")
+def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch):
+    def planned(*args):
+        raise ZeroDivisionError("no such plan")
 
+    monkeypatch.setattr("decomp.pipeline.Pipeline.planned", planned)
     with pytest.raises(decomp.InternalError) as caught:
-        decomp.lower(nn.Softmax(-1), to=targets.tinygrad, args=(X,), cost=cost)
+        decomp.lower(nn.Softmax(-1), to=targets.tinygrad, args=(X,))
     assert re.match(
-        r"lower failed: ZeroDivisionError: no such price\n"
-        r"  at test_options.py:\d+, cost\n"
+        r"lower failed: ZeroDivisionError: no such plan\n"
+        r"  at test_options.py:\d+, planned\n"
         r"  to do: look at the exception above this one; ", str(caught.value))
     assert isinstance(caught.value.__cause__, ZeroDivisionError) and caught.value.stage == "lower"
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), decomp.InternalError)
