@@ -158,7 +158,8 @@ def _other_dtype(
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return "bool" if predicate else None
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
-    if found == {own.dtype} and not predicate and method_name(node) != "float_power_":
+    inexact = own.dtype.is_floating_point or own.dtype.is_complex
+    if found == {own.dtype} and inexact and not predicate and method_name(node) != "float_power_":
         return None
     result = emit.computed(op, target, args, kwargs)
     return result.dtype if isinstance(result, torch.Tensor) and result.dtype != own.dtype else None

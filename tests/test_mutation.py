@@ -294,3 +294,17 @@ def test_a_rule_that_copies_what_the_op_views_is_written_through():
     x = torch.rand(1, 4)
     decomposed = decomp.decompose(fx.symbolic_trace(program), {torch.squeeze: lambda x, dim: x.sum(dim)}, args=(x,))
     torch.testing.assert_close(decomposed(x), program(x))
+
+
+@pytest.mark.parametrize("name", ["cumsum_", "cumprod_"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_sums_of_integers_in_place_keep_their_dtype(name, dtype):
+    class Model(nn.Module):
+        def forward(self, x):
+            y = x.clone()
+            getattr(y, name)(1)
+            return y
+
+    x = torch.tensor([[1, 0, 2, 3]]).to(dtype)
+    for to in (targets.core_aten, targets.tinygrad):
+        assert torch.equal(decomp.lower(Model(), to=to, args=(x,)).result(x), Model()(x))

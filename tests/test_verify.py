@@ -452,3 +452,19 @@ def test_many_indirect_edges_cost_one_walk_a_batch(monkeypatch: pytest.MonkeyPat
     visited = counted_walks(monkeypatch)
     check(pair)
     assert 1 <= len(visited) <= 6
+
+
+def test_a_result_that_nobody_reads_may_be_none() -> None:
+    pair = Pair()
+    x, lx = pair.both("placeholder", "x")
+    both = pair.call(aten.native_batch_norm_backward.default, x, name="both")
+    both.meta["val"] = (fake(2), fake(3))
+    second = pair.call(operator.getitem, both, 1, name="second")
+    second.meta["val"] = fake(3)
+    stamped = pair.stamp(both, aten.sum.default, lx, name="both_sum")
+    stamped.meta["val"] = fake(3)
+    pair.values[both], pair.values[second] = (None, stamped), stamped
+    correspondence = pair.returning(second)
+    assert "shape, dtype and device of 2 values unchanged" in check(correspondence).checks
+    pair.values[both] = (stamped, None)
+    assert "other metadata" in broken(correspondence, MetadataChanged)
