@@ -54,7 +54,7 @@ def of_two_or_more(env: Any) -> Iterator[None]:
     from torch.utils._sympy.value_ranges import ValueRanges
 
     before = dict(env.var_to_range)
-    sizes = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    sizes = getattr(env, "backed_var_to_val", {})
     narrowed = {s: r & ValueRanges(2, r.upper) for s, r in before.items() if s in sizes and r.lower < 2 <= r.upper}
     try:
         env.var_to_range.update(narrowed)

@@ -23,7 +23,13 @@ ROOT = Path(__file__).parent.parent
 def command(*words, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     return subprocess.Popen([sys.executable, "-m", "decomp", *map(str, words)], env=environment,
-                            stderr=subprocess.PIPE, **{"stdout": subprocess.PIPE, **options})
+                            stderr=subprocess.PIPE,
+                            **{"stdout": subprocess.PIPE, "preexec_fn": _interruptible, **options})
+
+
+def _interruptible():
+    """A shell that runs the tests in the background has them ignore interrupts, and so all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(*words, **options):
@@ -81,7 +87,10 @@ def test_an_interrupt_of_certify_ends_it_at_once_with_130_and_nothing_half_writt
         time.sleep(15)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130 and err.decode().strip() == "interrupted"
     assert {path: path.read_bytes() for path in (ROOT / "decomp_rules/certificates").iterdir()} == before
 
