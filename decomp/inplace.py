@@ -149,6 +149,10 @@ def keeping_dtype(
     return cast(emit, node, wide, tensor)
 
 
+PROMOTING = frozenset(("float_power_", "cumsum_", "cumprod_"))
+"""In-place calls whose functional forms give another dtype than that of their operands."""
+
+
 def _other_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> torch.dtype | str | None:
@@ -158,8 +162,7 @@ def _other_dtype(
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return "bool" if predicate else None
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
-    inexact = own.dtype.is_floating_point or own.dtype.is_complex
-    if found == {own.dtype} and inexact and not predicate and method_name(node) != "float_power_":
+    if found == {own.dtype} and not predicate and method_name(node) not in PROMOTING:
         return None
     result = emit.computed(op, target, args, kwargs)
     return result.dtype if isinstance(result, torch.Tensor) and result.dtype != own.dtype else None
