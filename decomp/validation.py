@@ -327,7 +327,7 @@ def whole_programs(
     """Runs two programs on the same inputs and compares all that a caller sees; `promise` is what the rules of the
     second may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`."""
     before, after = callable_of(source), callable_of(lowered)
-    if _is_random(source, before) or _is_random(lowered, after):
+    if _is_random(source) or _is_random(lowered):
         return "the whole program not compared, as it is random"
     truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered))
     found = _ran(after, args, kwargs, truth.differentiable)
@@ -412,9 +412,8 @@ def _require_close(
 def _branches(program: Any) -> bool:
     """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
     torch 2.13.)"""
-    graphs = [graph for _, graph in graphs_of(program)] if hasattr(program, "graph") else []
     higher = torch._ops.HigherOrderOperator
-    return any(isinstance(node.target, higher) for graph in graphs for node in graph.nodes)
+    return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
 
 
 def nudged(seed: int) -> Any:
@@ -436,9 +435,7 @@ def nudged(seed: int) -> Any:
     return change
 
 
-def _is_random(program: Any, module: Any) -> bool:
-    """Whether a run depends on random numbers: by its graph, or by running it twice where it has none."""
-    graphs = [graph for _, graph in graphs_of(program)] if not isinstance(program, nn.Module) or any(
-        isinstance(inner, fx.GraphModule) for inner in program.modules()
-    ) else []
-    return any(EffectTable(graph.owning_module).of(node).most for graph in graphs for node in graph.nodes)
+def _is_random(program: Any) -> bool:
+    """Whether a graph of a program draws random numbers. Of what has no graph nothing is known."""
+    tables = ((EffectTable(root), graph) for root, graph in graphs_of(program))
+    return any(table.of(node).most for table, graph in tables for node in graph.nodes)

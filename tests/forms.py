@@ -3,6 +3,7 @@ example inputs (torch dialect with metadata). What holds for rules holds in all 
 
 import types
 
+import pytest
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
@@ -12,6 +13,8 @@ import decomp
 ATEN, TORCH, EXAMPLES = "exported", "traced", "traced with args"
 FORMS = (ATEN, TORCH, EXAMPLES)
 KNOWING = (ATEN, EXAMPLES)
+anywhere = pytest.mark.parametrize("form", FORMS)
+with_metadata = pytest.mark.parametrize("form", KNOWING)
 
 
 class Holder(nn.Module):
@@ -77,3 +80,15 @@ def same(one, two):
     if isinstance(one, dict):
         return isinstance(two, dict) and list(one) == list(two) and all(same(one[key], two[key]) for key in one)
     return one == two
+
+
+def x():
+    return torch.tensor([[-1.5, 0.0, 2.0], [4.0, -0.25, 1.0]])
+
+
+def check(function, rules, form, args=None, expected=None):
+    """The program with the rules applied gives what `expected` (by default the function itself) gives."""
+    args = (x(),) if args is None else args
+    result = decomposed(function, rules, args, form)
+    assert same(outcome(result, *args), (expected or function)(*args))
+    return result

@@ -2,7 +2,7 @@
 
 import inspect
 
-from forms import FORMS, KNOWING, decomposed, ops, outcome, same
+from forms import anywhere, check, decomposed, ops, outcome, same, x
 import pytest
 import torch
 from torch.nn import functional as F
@@ -12,22 +12,6 @@ from decomp.ops import of_function
 from decomp.python_calls import python_signature
 
 torch.set_num_threads(1)
-
-anywhere = pytest.mark.parametrize("form", FORMS)
-with_metadata = pytest.mark.parametrize("form", KNOWING)
-
-
-def x():
-    return torch.tensor([[-1.5, 0.0, 2.0], [4.0, -0.25, 1.0]])
-
-
-def check(function, rules, form, args=None, expected=None):
-    """The program with the rules applied gives what `expected` (by default the function itself) gives."""
-    args = (x(),) if args is None else args
-    result = decomposed(function, rules, args, form)
-    assert same(outcome(result, *args), (expected or function)(*args))
-    return result
-
 
 # Arguments.
 

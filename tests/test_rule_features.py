@@ -1,6 +1,6 @@
 """A rule is ordinary PyTorch: what it may do, in both dialects, with and without metadata."""
 
-from forms import ATEN, FORMS, KNOWING, TORCH, decomposed, ops, outcome, same
+from forms import ATEN, TORCH, anywhere, check, decomposed, ops, outcome, same, with_metadata, x
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,22 +9,6 @@ import decomp
 from decomp.errors import located
 
 torch.set_num_threads(1)
-
-anywhere = pytest.mark.parametrize("form", FORMS)
-with_metadata = pytest.mark.parametrize("form", KNOWING)
-
-
-def x():
-    return torch.tensor([[-1.5, 0.0, 2.0], [4.0, -0.25, 1.0]])
-
-
-def check(function, rules, form, args=None, expected=None):
-    """The program with the rules applied gives what `expected` (by default the function itself) gives."""
-    args = (x(),) if args is None else args
-    result = decomposed(function, rules, args, form)
-    assert same(outcome(result, *args), (expected or function)(*args))
-    return result
-
 
 # Metadata.
 
