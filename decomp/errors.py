@@ -120,6 +120,18 @@ class InputMismatch(DecompError, ValueError):
         )
 
 
+class InputsOverlap(InputMismatch):
+    """A lowered module that writes one of its inputs, or its state, was called with tensors that share this memory. It
+    reads all of them before it writes."""
+
+    def __init__(self, written: str, other: str) -> None:
+        DecompError.__init__(
+            self,
+            f"{written} and {other} share memory, and the program writes {written}: it would not see its own write in "
+            f"{other}\n  to do: call it with a clone of one of them, or with tensors that do not overlap"
+        )
+
+
 class MutationError(DecompError):
     """A mutation cannot be followed, so it cannot be made functional."""
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.export import ExportedProgram
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from decomp.aliases import attribute
 from decomp.calls import metadata
@@ -77,11 +77,26 @@ def exported_body(module: nn.Module, call: fx.Node) -> Body:
 
 
 def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
-    named = dict(kwargs) if kwargs else None
+    args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
     with warnings.catch_warnings(), _masks_for_what_they_are(model):
         # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-        return torch.export.export(model, tuple(args), named, dynamic_shapes=dynamic_shapes, strict=strict)
+        return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
+
+
+def _apart(inputs: Any) -> Any:
+    """Example inputs of which none is another one. Where a tensor is given twice, torch.export (2.13) takes two inputs
+    for one, for good, and the program computes with the last of them alone; a view of it is an input of its own."""
+    seen: set[int] = set()
+
+    def distinct(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in seen:
+            seen.add(id(value))
+            return value
+        with torch.enable_grad():
+            return value.view_as(value)
+
+    return tree_map_only(torch.Tensor, distinct, inputs)
 
 
 def lacks_data(error: BaseException | None) -> bool:

@@ -3,7 +3,7 @@ rules saw. With others its results would be wrong without a word, so it looks at
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,12 +134,16 @@ class InputCheck:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
+        self.writes: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
+        """Looks at the memory of the inputs, where the program writes some."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         given = self._by_name(args, kwargs)
         for name, expected in zip(self.names, self.expected):
             if name in given:
                 _compare(name.lstrip("*"), expected, given[name])
+        if self.writes is not None:
+            self.writes(module, given)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if self.codegen is not None:

@@ -38,6 +38,7 @@ from decomp.functional import (
 )
 from decomp.gradients import Sources, reaches
 from decomp.inplace import cast, functional_call, method_name, out_call, sibling
+from decomp.overlap import overlap, place
 from decomp.running_statistics import functional_form
 from decomp.sharing import Sharing
 from decomp.storage import Alias, Memory, Tensor
@@ -83,6 +84,8 @@ class _Walk:
         self.attributes: dict[Any, Tensor] = {}
         self.storages: dict[Any, fx.Node] = {}
         """The first `get_attr` of each storage that may be written."""
+        self.inputs: dict[Any, list[fx.Node]] = {}
+        """Inputs that may be written, by the storage of their example values."""
         self.results: dict[tuple[fx.Node, Any], Tensor] = {}
         """What a call of several new tensors gives, by call and place."""
         self.regions: dict[fx.Node, _Region] = {}
@@ -166,9 +169,19 @@ class _Walk:
             if self.storages.setdefault(storage, node) is not node:
                 raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
                               "parameter, and one of them is written", "clone() one of the two when the module is made")
+        if self.sharing.touched(node):
+            self._refuse_overlapping_inputs(node)
         self._fresh(node, new, input_requires_grad(node, self.root))
         if key is not None and node in self.tensors:
             self.attributes[key] = self.tensors[node]
+
+    def _refuse_overlapping_inputs(self, node: fx.Node) -> None:
+        others = self.inputs.setdefault(self.sharing.input_key(node) or node, [])
+        for other in others:
+            if overlap(place(metadata(other)), place(metadata(node))):
+                raise refusal(node, f"it shares memory with the input {other.name!r}, and one of them is written",
+                              f"lower and call the program with inputs that do not overlap ({node.name}.clone())")
+        others.append(node)
 
     def _view(self, node: fx.Node) -> None:
         bases = viewed(node, self.root)

@@ -38,6 +38,7 @@ from decomp.sharing import near_writes
 from decomp.sizes import fresh_sizes_dropped
 from decomp.target import Everything, Target
 from decomp.verify import Correspondence, Proof, proved
+from decomp.write_checks import check_writes
 
 
 @dataclass
@@ -338,8 +339,7 @@ class Pipeline:
                 lowered[id(unit.root)] = frontends.graph_module(unit.root, parts)
             else:
                 result, exported = frontends.rebuild(program, parts)
-                if program.by_example:
-                    self._check_inputs(result, program, unit)
+                self._check_inputs(result, program, unit)
                 self.handed_over = HandedOver(
                     result, piece.retraced.graph, exported, program.exported, program.root, parts.submodules,
                     parts.constants, tuple(place for place, _ in parts.writes), HandedOver.hooks_of(result),
@@ -347,11 +347,13 @@ class Pipeline:
                 return result
         raise AssertionError("the program itself is the first unit")
 
-    def _check_inputs(self, result: fx.GraphModule, program: Program, unit: _Unit) -> None:
-        if program.opened or mutates(program.graph, program.root):
+    def _check_inputs(self, result: Any, program: Program, unit: _Unit) -> None:
+        if program.by_example and (program.opened or mutates(program.graph, program.root)):
             check_inputs(result, program.graph, None)
-        else:
+        elif program.by_example:
             check_inputs(result, unit.graph, {n for n, d in unit.decisions.items() if isinstance(d, Derived)})
+        if unit.functional is not None and isinstance(result, fx.GraphModule):
+            check_writes(result, program.graph)
 
     def _parts(self, piece: Piece, unit: _Unit, program: Program, lowered: Mapping[int, nn.Module]) -> Parts:
         submodules: dict[str, nn.Module] = {}
@@ -383,16 +385,11 @@ def _policy_of_body(node: fx.Node, unit: _Unit) -> autocast.Policy | None:
     return autocast.region_policy(regions[0]) if regions else unit.policy
 
 
-_UNDER_AUTOCAST = Blocked(
-    "autocast",
-    (
-        (
-            "autocast",
-            "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
-            "ExportedProgram, whose regions are made explicit",
-        ),
-    ),
+_SILENT_CASTS = (
+    "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
+    "ExportedProgram, whose regions are made explicit"
 )
+_UNDER_AUTOCAST = Blocked("autocast", (("autocast", _SILENT_CASTS),))
 
 
 def _body(unit: _Unit, name: str) -> fx.GraphModule | None:

@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from decomp.aliases import REGIONS, attribute, bodies, updates_statistics, viewed, written
-from decomp.calls import nodes_in
+from decomp.calls import metadata, nodes_in
 
 
 class Sharing:
     """Sets of nodes that may share memory, by union-find."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> None:
-        """`state`: the tensors behind placeholders, by name, where the program lifts its state to its inputs."""
-        self.root, self.state = root, state or {}
+        """`state`: the tensors behind placeholders, by name, where the program lifts its state to its inputs; None for
+        the body of a region, whose inputs are operands."""
+        self.root, self.state, self.is_body = root, state or {}, state is None
         self.graph = graph
         self._above: dict[fx.Node, fx.Node] = {}
         self._seen: dict[Any, fx.Node] = {}
@@ -49,6 +51,11 @@ class Sharing:
             return None
         return id(value.untyped_storage())  # kept alive, and the same object, as long as the storage is
 
+    def input_key(self, node: fx.Node) -> Any:
+        """What two inputs have in common whose example values lie in one storage."""
+        value = metadata(node) if node.op == "placeholder" and node.users and not self.is_body else None
+        return ("input", _storage(value)) if isinstance(value, FakeTensor) else None
+
     def _tensor(self, node: fx.Node) -> Any:
         """The tensor of the program's state that a node stands for."""
         if node.op == "placeholder":
@@ -70,7 +77,7 @@ class Sharing:
                     related.append(operand)
         for other in related:
             self._join(node, other)
-        for key in (self.attribute_key(node), self.storage_key(node)):
+        for key in (self.attribute_key(node), self.storage_key(node), self.input_key(node)):
             if key is not None:
                 self._join(node, self._seen.setdefault(key, node))
         return mutated

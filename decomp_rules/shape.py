@@ -107,14 +107,14 @@ def t(x: Tensor) -> Tensor:
 
 @register(aten.mT)
 def matrix_transpose(x: Tensor) -> Tensor:
-    """permute, the last two dimensions exchanged."""
-    return torch.transpose(x, -2, -1)
+    """permute, the last two dimensions exchanged. A tensor without dimensions is its own transpose."""
+    return torch.transpose(x, -2, -1) if x.dim() else x
 
 
 @register(aten.adjoint, aten.mH)
 def adjoint(x: Tensor) -> Tensor:
     """The conjugate of the transpose, which of a real matrix is its transpose."""
-    return decline("only real inputs") if x.is_complex() else torch.transpose(x, -2, -1)
+    return decline("only real inputs") if x.is_complex() else matrix_transpose(x)
 
 
 @register(aten.matrix_H)

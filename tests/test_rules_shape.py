@@ -48,6 +48,8 @@ def test_dimensions_are_moved_as_the_ops_move_them():
     agrees(RULES, aten.numpy_T.default, CUBE[0])
     agrees(RULES, aten.mT.default, CUBE)
     agrees(RULES, aten.adjoint.default, CUBE)
+    for op in (aten.mT.default, aten.adjoint.default, aten.mH.default):
+        agrees(RULES, op, torch.tensor(3.0))
     agrees(RULES, aten.matrix_H.default, CUBE[0])
     agrees(RULES, aten.movedim.int, CUBE, 0, -1)
     agrees(RULES, aten.movedim.intlist, CUBE, [0, 2], [1, 0])
