@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from decomp import appending
 from decomp.input_checks import flat_inputs
 from decomp.module_hooks import is_customised
+from decomp.traced_regions import no_regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,10 @@ def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:
 def traced_forward(module: nn.Module, call: fx.Node) -> Body | None:
     """The graph of what a module's forward does with the arguments of `call`, its children being leaves; None if it
     cannot be traced."""
+    tracer = _Forward(call)
     try:
-        return Body(_Forward(call).trace(_without_checks(module)), tuple(call.all_input_nodes))
+        with no_regions(tracer):
+            return Body(tracer.trace(_without_checks(module)), tuple(call.all_input_nodes))
     except Exception:
         return None
 

@@ -11,6 +11,7 @@ from decomp.errors import CaptureError, first_line
 from decomp.inlining import with_attributes
 from decomp.module_hooks import refuse_what_tracing_loses
 from decomp.source_state import source_unchanged
+from decomp.traced_regions import no_regions
 
 
 def traced(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, nn.Module]:
@@ -48,7 +49,8 @@ def _attempt(model: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, nn.Module, 
     names = set(vars(model))
     with source_unchanged(model) as source:
         try:
-            graph = tracer.trace(model)
+            with no_regions(tracer):
+                graph = tracer.trace(model)
         except Exception as error:
             raise _refused(model, type(tracer), error) from error
         constants = {name: vars(model)[name] for name in _attributes(graph) if name in vars(model).keys() - names}

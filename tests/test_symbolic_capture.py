@@ -95,3 +95,96 @@ def test_a_tracer_of_the_users_own_is_made_once_where_nothing_is_written():
 
     decomp.decompose(Stateful(lambda model, x: x * model.state), {"sin": torch.cos}, tracer_class=Own)
     assert len(made) == 1 and not made[0].proxy_buffer_attributes
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 100
+
+
+def switched_off(model, x):
+    torch.set_grad_enabled(False)
+    y = x * 2
+    torch.set_grad_enabled(True)
+    return y + x
+
+
+def in_a_region(region):
+    def program(model, x):
+        with region():
+            y = x * 2
+        return y + x
+
+    return program
+
+
+OFF = "gradients off (in a region, or in a torch.autograd.Function)"
+SWITCHES = {
+    "no_grad": (in_a_region(torch.no_grad), OFF),
+    "decorated": (torch.no_grad()(lambda model, x: x * 2), OFF),
+    "set_grad_enabled": (switched_off, OFF),
+    "inference_mode": (in_a_region(torch.inference_mode), "inference mode on"),
+    "autocast": (in_a_region(lambda: torch.autocast("cpu", torch.bfloat16)), "autocast on"),
+    "function": (lambda model, x: Doubled.apply(x), OFF),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_region_that_no_graph_would_show_is_refused(name):
+    program, switched = SWITCHES[name]
+    with pytest.raises(decomp.CaptureError) as caught:
+        lowered(program)
+    head, place, remedy = str(caught.value).splitlines()
+    assert head == f"Stateful makes a call with {switched}, which a symbolic trace does not record"
+    assert place.startswith("  at test_symbolic_capture.py:") and "x * 2" in place
+    assert remedy == "  to do: pass example inputs (args=...), so that torch.export captures it"
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("name", ["no_grad", "set_grad_enabled", "autocast"])
+def test_with_example_inputs_a_region_keeps_its_meaning(name):
+    program, _ = SWITCHES[name]
+    x = torch.arange(3.0, requires_grad=True)
+    for run in (lowered(program, args=(torch.ones(3),)), Stateful(program)):
+        (gradient,) = torch.autograd.grad(run(x).sum(), x)
+        assert gradient.tolist() == ([3] * 3 if name == "autocast" else [1] * 3)
+
+
+def test_gradients_on_within_what_the_caller_switched_off_is_refused_too():
+    with torch.no_grad(), pytest.raises(decomp.CaptureError, match="makes a call with gradients on"):
+        lowered(in_a_region(torch.enable_grad))
+
+
+def test_regions_that_change_nothing_or_compute_nothing_are_served():
+    def program(model, x):
+        with torch.enable_grad():
+            y = x * 2
+        with torch.no_grad():
+            z = torch.ones(3) * 2
+        return y + z
+
+    assert lowered(program)(torch.ones(3)).tolist() == [4] * 3
+    with torch.no_grad():
+        assert lowered(in_a_region(torch.no_grad))(torch.ones(3)).tolist() == [3] * 3
+
+
+def test_a_region_inside_a_leaf_module_is_refused():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.leaf = Stateful(in_a_region(torch.no_grad))
+
+        def forward(self, x):
+            return self.leaf(x)
+
+    class Leaves(fx.Tracer):
+        def is_leaf_module(self, module, name):
+            return True
+
+    with pytest.raises(decomp.NotLowered, match="its forward cannot be traced symbolically; pass args="):
+        decomp.lower(Outer(), to=targets.core_aten, tracer_class=Leaves)
