@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from decomp.cli_bench import bench
+from decomp.tools.cli.bench import bench
 
 if __name__ == "__main__":
     typer.run(bench)

@@ -15,8 +15,8 @@ import torch
 from benchmarks import programs
 from benchmarks.contenders import contenders, graph_of
 from benchmarks.measuring import bytes_per_node, compare, microseconds
-from decomp.benchmarking import machine
-from decomp.benchmarking.records import Results, Row
+from decomp.tools.benchmarking import machine
+from decomp.tools.benchmarking.records import Results, Row
 
 RESULTS = Path(__file__).parent / "results"
 SLOW_LIMIT = 1_200

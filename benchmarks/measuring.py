@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import Contender, Run, graph_of
-from decomp.benchmarking.clock import Clock, Effort, Timing, interleaved
-from decomp.benchmarking.records import Case, Row
+from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
+from decomp.tools.benchmarking.records import Case, Row
 
 PATIENCE = 60.0
 """Seconds of a program, after which two rounds have to do."""

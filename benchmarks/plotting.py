@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.measuring import microseconds
-from decomp.benchmarking.records import Row
+from decomp.tools.benchmarking.records import Row
 
 MARKERS = "os^D"
 """One for each kind of program."""

@@ -1,10 +1,10 @@
 """Lower any PyTorch model to the ops that a backend knows, and prove it. The public names, and nothing else."""
 
+from typing import TYPE_CHECKING, Any
+
+from decomp._library import TOOLS, tool
 from decomp.backends import backend as backend
-from decomp.benchmarking.workload import Workload as Workload
-from decomp.calls import Call as Call, calls as calls
-from decomp.certification.certificate import Certificate as Certificate, Certificates as Certificates
-from decomp.certification.certify import certify as certify
+from decomp.derive.planner import Plan as Plan
 from decomp.errors import (
     ArgumentError as ArgumentError,
     CaptureError as CaptureError,
@@ -19,14 +19,29 @@ from decomp.errors import (
     TargetError as TargetError,
     UnknownOp as UnknownOp,
 )
-from decomp.limitation import Limitation as Limitation
-from decomp.linting import Finding as Finding, lint as lint
+from decomp.ir.call import Call as Call, calls as calls
+from decomp.ir.ops import Op as Op, op as op
 from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
-from decomp.ops import Op as Op, op as op
-from decomp.plan import Plan as Plan
+from decomp.proof.correspondence import VerificationError as VerificationError
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report
-from decomp.rules import Declined as Declined, Rule as Rule, Rules as Rules, decline as decline
+from decomp.rules.limitation import Limitation as Limitation
+from decomp.rules.linting import Finding as Finding, lint as lint
+from decomp.rules.rules import Declined as Declined, Rule as Rule, Rules as Rules, decline as decline
+from decomp.rules.target import Target as Target
 from decomp.samples import Leeway as Leeway, Sample as Sample
-from decomp.target import Target as Target
-from decomp.verify import VerificationError as VerificationError, verify as verify
+from decomp.verification import verify as verify
+
+if TYPE_CHECKING:
+    from decomp.tools.benchmarking.workload import Workload as Workload
+    from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
+    from decomp.tools.certification.certifying import certify as certify
+
+
+def __getattr__(name: str) -> Any:
+    """What stands on the library is imported when it is asked for."""
+    return tool(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *TOOLS})

@@ -10,8 +10,8 @@ import sys
 def main() -> None:
     """Run the command line. Exits with 2 if what it is built on is not installed, with 130 if it is interrupted."""
     try:
-        from decomp.cli import app
-        from decomp.terminal import speak_ascii_where_needed
+        from decomp.tools.cli.app import app
+        from decomp.tools.cli.terminal import speak_ascii_where_needed
 
         speak_ascii_where_needed()
         app()

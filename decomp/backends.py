@@ -12,13 +12,13 @@ import warnings
 import torch
 from torch import fx
 
+from decomp.derive.planner import Cost
 from decomp.errors import ArgumentError, boundary
+from decomp.functionalize.alias_sets import writes_are_shared
 from decomp.lowering import lower
-from decomp.options import CHECKS
-from decomp.plan import Cost
-from decomp.rules import Rules
-from decomp.sharing import writes_are_shared
-from decomp.target import Target
+from decomp.rules.options import CHECKS
+from decomp.rules.rules import Rules
+from decomp.rules.target import Target
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 """What is given a lowered graph of overloads and its example inputs, and returns something to call."""
@@ -68,7 +68,7 @@ class _Compilation:
         # Seconds of imports that only torch.compile needs.
         from torch._functorch.aot_autograd import aot_module_simplified
 
-        from decomp.dynamo import NotSpelled, in_overloads
+        from decomp.capture.dynamo import NotSpelled, in_overloads
 
         def autograd(before: fx.GraphModule) -> Callable[..., Any]:
             found: Callable[..., Any] = aot_module_simplified(

@@ -10,22 +10,24 @@ from typing import Any
 
 from torch import fx
 
-from decomp import frontends
-from decomp.ambient import neutral
+from decomp._library import library
+from decomp.capture import frontends
+from decomp.capture.frontends import Program
+from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.pipeline import Piece, Pipeline, correspondence
+from decomp.derive.planner import Cost, Plan
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
-from decomp.exclusive import collector_paused, exclusively
-from decomp.frontends import Program
-from decomp.handed_over import HandedOver
-from decomp.ops import op as op_of
-from decomp.options import CHECKS
-from decomp.pipeline import Piece, Pipeline, correspondence
-from decomp.plan import Cost, Plan
+from decomp.graphs.tracing import without_guards
+from decomp.ir.ops import op as op_of
+from decomp.metadata.ambient_modes import neutral
+from decomp.proof.correspondence import Correspondence, Proof
+from decomp.proof.handed_over import HandedOver
 from decomp.provenance import Provenance, record
-from decomp.recording import without_guards
 from decomp.report import Report, report_of
-from decomp.rules import Rules, as_rules
-from decomp.target import Everything, Target
-from decomp.verify import Correspondence, Proof
+from decomp.rules.options import CHECKS
+from decomp.rules.rules import Rules, as_rules
+from decomp.rules.target import Everything, Target
+from decomp.validation.values import measured
 
 
 @dataclass(frozen=True)
@@ -239,13 +241,6 @@ def plan(
 _EVERYTHING = Everything("wherever a rule matches")
 
 
-def library() -> Rules:
-    """The rules that ship with the project. They stand on this package, so they are imported when they are wanted."""
-    import decomp_rules
-
-    return decomp_rules.RULES
-
-
 def _chosen(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
     """The rules and the target of a call, the library's rules being the default."""
     return as_rules(rules) if rules is not None else library(), _keeping(to, keep)
@@ -315,7 +310,5 @@ def _through(work: Pipeline, program: Program, request: Request, partial: bool, 
 
 def _measure(lowering: Lowering) -> None:
     """Adds what running it tells to the proof of a lowering."""
-    from decomp.validation import measured
-
     assert lowering.proof is not None and lowering.request is not None
     lowering.proof = lowering.proof.also(measured(lowering.request.model, lowering, None, None))

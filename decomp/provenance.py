@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from decomp.calls import module_path
 from decomp.errors import source_line, spelled
+from decomp.ir.call import module_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.accounting import WRITE_BACK, effects_in
-from decomp.calls import is_host, is_projection, module_path
+from decomp.derive.planner import PROVED
 from decomp.errors import spelled
-from decomp.plan import PROVED
+from decomp.ir.accounting import WRITE_BACK, effects_in
+from decomp.ir.call import is_host, is_projection, module_path
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from decomp.binding import BindingError, bind_function
-from decomp.calls import kind_of
+from decomp._library import samples as library_samples
 from decomp.errors import ArgumentError, spelled
-from decomp.ops import of_function, op as op_of
-from decomp.rules import Rule
+from decomp.ir.binding import BindingError, bind_function
+from decomp.ir.call import kind_of
+from decomp.ir.ops import of_function, op as op_of
+from decomp.rules.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,7 @@ def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
 
 
 def _from_library(rule: Rule) -> tuple[Sample, ...]:
-    """The library stands on this package, so it is imported when it is wanted."""
-    from decomp_rules import samples
-
-    found: tuple[Sample, ...] = samples.calls_of(rule.op.packet if rule.op.packet is not None else rule.op.name)
+    found: tuple[Sample, ...] = library_samples().calls_of(rule.op.packet or rule.op.name)
     return found
 
 

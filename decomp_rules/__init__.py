@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     RULES: Rules
 
 FAMILIES = (
-    "primitives complex_numbers complex_functions complex_trigonometry complex_reductions complex_convolution"
-    " activation activation_backward gelu exponential logarithm power quotient rounding trigonometry error_function"
-    " special orthogonal_polynomials incomplete_gamma normal gamma zeta bessel modified_bessel order_statistics"
-    " differences histograms copies index_reduction data_dependent number_theory representation hashing strided"
-    " uniqueness arithmetic comparison selection numbering bits casts creation shape slicing diagonals indexing"
-    " scattering sorting reduction softmax normalization batch_norms linear triangular lu cholesky orthogonal"
-    " eigen singular grouped_products matrix_functions covariance indefinite attention fused_attention quantization"
-    " loss loss_backward ctc linear_cross_entropy embedding convolution convolution_kernels pooling"
-    " fractional_pooling adaptive_pooling padding resampling grid recurrent random spectral short_time"
-    " window_functions"
+    "support.primitives complex.numbers complex.functions complex.trigonometry complex.reductions"
+    " complex.convolution pointwise.activation pointwise.activation_backward pointwise.gelu pointwise.exponential"
+    " pointwise.logarithm pointwise.power pointwise.quotient pointwise.rounding pointwise.trigonometry"
+    " special.error_function special.functions special.orthogonal_polynomials special.incomplete_gamma"
+    " special.normal special.gamma special.zeta special.bessel special.modified_bessel reduce.order_statistics"
+    " reduce.differences index.histograms shape.copies index.index_reduction index.data_dependent"
+    " pointwise.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"
+    " pointwise.arithmetic pointwise.comparison index.selection index.numbering pointwise.bits pointwise.casts"
+    " creation.factories shape.shapes shape.slicing shape.diagonals index.indexing index.scattering index.sorting"
+    " reduce.reduction nn.softmax nn.normalization nn.batch_norms linalg.linear linalg.triangular linalg.lu"
+    " linalg.cholesky linalg.orthogonal linalg.eigen linalg.singular linalg.grouped_products linalg.matrix_functions"
+    " linalg.covariance linalg.indefinite nn.attention nn.fused_attention nn.quantization nn.loss nn.loss_backward"
+    " nn.ctc nn.linear_cross_entropy nn.embedding spatial.convolution spatial.convolution_kernels spatial.pooling"
+    " spatial.fractional_pooling spatial.adaptive_pooling spatial.padding spatial.resampling spatial.grid"
+    " nn.recurrent creation.random complex.spectral complex.short_time creation.window_functions"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

@@ -20,7 +20,7 @@ def pytest_report_header(config):
 def pytest_generate_tests(metafunc):
     if "opinfo_job" not in metafunc.fixturenames:
         return
-    from tests.opinfo_sweep import TARGETS, cases
+    from tests.opinfo.sweep import TARGETS, cases
 
     jobs = [(str(case), target, 3) for case in cases() for target in TARGETS]
     if not metafunc.config.getoption("--all"):
@@ -53,7 +53,7 @@ def pytest_terminal_summary(terminalreporter, config):
     rows = config.stash[ROWS]
     if not rows:
         return
-    from tests.opinfo_table import summaries
+    from tests.opinfo.table import summaries
 
     terminalreporter.section("rules on PyTorch's own operator and module tests")
     for target, (kind, total, counts) in ((name, line) for name, found in summaries(rows).items() for line in found):

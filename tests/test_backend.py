@@ -15,7 +15,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 import decomp
-from decomp import dynamo
+from decomp.capture import dynamo
 from decomp_rules import RULES, targets
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")

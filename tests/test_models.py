@@ -7,7 +7,6 @@ import copy
 import io
 from typing import Any
 
-from models import MODELS, build
 import pytest
 import torch
 from torch import fx, nn
@@ -15,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 
 import decomp
 from decomp_rules import targets
+from tests.models import MODELS, build
 
 TARGETS = ("core_aten", "tinygrad")
 

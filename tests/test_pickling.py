@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import decomp
 from decomp import errors
 from decomp.errors import Blocker
-from decomp.limitation import Limitation
+from decomp.rules.limitation import Limitation
 from decomp_rules import RULES, samples, targets
 
 

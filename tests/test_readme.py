@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import decomp
-from decomp.benchmarking.records import Results
-from decomp.benchmarking.table import summary
-from decomp.cli import app
+from decomp.tools.benchmarking.records import Results
+from decomp.tools.benchmarking.table import summary
+from decomp.tools.cli.app import app
 from decomp_rules import RULES
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from torch._guards import detect_fake_mode
 
 import decomp
 from decomp.errors import RuleError
-from decomp.proof import VerificationError
+from decomp.proof.correspondence import VerificationError
 from decomp_rules import targets
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
 from tests.fuzzing.prelude import Given

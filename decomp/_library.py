@@ -1,0 +1,57 @@
+"""The one door upwards: what stands on this package, and is imported when it is wanted. The rule library, its samples,
+and the tools are named here as strings, and nowhere else below them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decomp.rules.rules import Rules
+    from decomp.tools.certification.certificate import Certificate
+
+TOOLS = {
+    "Certificate": "decomp.tools.certification.certificate",
+    "Certificates": "decomp.tools.certification.certificate",
+    "Workload": "decomp.tools.benchmarking.workload",
+    "certify": "decomp.tools.certification.certifying",
+}
+"""Public names of `decomp` that tools define, by module."""
+
+
+def library() -> Rules:
+    """The rules that ship with the project."""
+    rules: Rules = importlib.import_module("decomp_rules").RULES
+    return rules
+
+
+def samples() -> Any:
+    """The module of sample calls and sample models."""
+    return importlib.import_module("decomp_rules.samples")
+
+
+def has_wrong_gradients(op: str) -> bool:
+    """Whether PyTorch's own gradients of an ATen op, by its short name, are known to be wrong."""
+    return op in importlib.import_module("decomp_rules.samples.derivatives").DIFFERENTIABLE
+
+
+def certificate_of(rule: Any) -> Certificate | None:
+    """The committed certificate of a rule of the library."""
+    name: str = importlib.import_module("decomp.tools.certification.ways").identity(rule)
+    certificates = importlib.import_module("decomp.tools.certification.certificates")
+    return _certificates(certificates.family(name)).get(name) if name.startswith("decomp_rules.") else None
+
+
+@functools.lru_cache(maxsize=None)
+def _certificates(family: str) -> dict[str, Certificate]:
+    certificates = importlib.import_module("decomp.tools.certification.certificates")
+    path = certificates.directory() / f"{family}{certificates.SUFFIX}"
+    return certificates.read(path) if path.is_file() else {}
+
+
+def tool(name: str) -> Any:
+    """A public name that a tool defines. Raises `AttributeError` where there is none."""
+    if name not in TOOLS:
+        raise AttributeError(f"module 'decomp' has no attribute {name!r}")
+    return getattr(importlib.import_module(TOOLS[name]), name)

@@ -1,0 +1,1 @@
+"""Programs in and out: modules, graph modules, exported programs, Dynamo's graphs."""

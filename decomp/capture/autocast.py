@@ -1,0 +1,166 @@
+"""Autocast made explicit: a region that casts the inputs of its calls silently becomes one whose casts are calls, so
+that what a call is lowered to computes in the dtypes that the call computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from decomp.errors import CaptureError, describe
+from decomp.graphs.node_builder import copied
+from decomp.graphs.tracing import fake_like
+from decomp.ir.call import metadata
+
+Policy = tuple[str, torch.dtype]
+"""Device type and dtype of an autocast region that is switched on."""
+
+
+def region_policy(call: fx.Node) -> Policy | None:
+    """What a `wrap_with_autocast` call switches on, or None if it switches autocast off."""
+    device, dtype, enabled = call.args[:3]
+    if not enabled:
+        return None
+    assert isinstance(device, str)
+    chosen = dtype if isinstance(dtype, torch.dtype) else torch.get_autocast_dtype(device)
+    return device, chosen
+
+
+def is_region(node: fx.Node) -> bool:
+    """Whether the node calls the body of an autocast region."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() == "wrap_with_autocast"
+
+
+def marker(node: fx.Node) -> int:
+    """1 where a graph of Dynamo enters an autocast region, -1 where it leaves one, else 0."""
+    name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+    return {"_enter_autocast": 1, "_exit_autocast": -1}.get(name, 0)
+
+
+def switched_off(call: fx.Node) -> None:
+    """Switch autocast off in a region whose body casts explicitly."""
+    call.args = (*call.args[:2], False, *call.args[3:])
+
+
+def ambient_policy(value: Any) -> Policy | None:
+    """The autocast that is on for the device of a value."""
+    device = value.device.type if isinstance(value, torch.Tensor) else "cpu"
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return device, torch.get_autocast_dtype(device)
+
+
+def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
+    """A copy of a graph with the casts of autocast written out, `policy_of` telling for each call which autocast it
+    runs under. Raises `CaptureError` for a call whose dtypes under autocast cannot be had by casting its inputs."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
+    for node in body.graph.nodes:
+        policy = policy_of(node) if isinstance(node.target, torch._ops.OpOverload) else None
+        wanted = _casts(node, policy) if policy is not None else {}
+        for source, dtype in wanted.items():
+            if (source, dtype) not in casts:
+                casts[source, dtype] = _cast(graph, values[source], dtype)
+        cast_or_copied = {n: casts[n, wanted[n]] if n in wanted else values[n] for n in node.all_input_nodes}
+        values[node] = copied(graph, node, cast_or_copied.__getitem__)
+        if policy is not None:
+            _set_dtype(values[node])
+            if node.target._schema.is_mutable:  # type: ignore[union-attr]
+                casts.clear()
+    graph._codegen = body.graph._codegen
+    module = fx.GraphModule(body, graph)
+    module.meta = dict(body.meta)
+    return module
+
+
+def _cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    node = graph.create_node("call_function", torch.ops.aten._to_copy.default, (value,), {"dtype": dtype})
+    given = metadata(value)
+    with given.fake_mode:
+        node.meta["val"] = given.to(dtype)
+    node.meta.update({k: v for k, v in value.meta.items() if k in ("stack_trace", "nn_module_stack")})
+    return node
+
+
+def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
+    """The inputs of a call that autocast casts, with the dtype it casts them to."""
+    sources = [
+        n for n in node.all_input_nodes if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()
+    ]
+    if not sources:
+        return {}
+    mode = metadata(sources[0]).fake_mode
+    fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
+    plain = _seen_casts(node, fakes, mode, None)
+    under = _seen_casts(node, fakes, mode, policy)
+    return {
+        source: under[id(fakes[source])]
+        for source in sources
+        if id(fakes[source]) in under and id(fakes[source]) not in plain
+    }
+
+
+def _seen_casts(
+    node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode, policy: Policy | None
+) -> dict[int, torch.dtype]:
+    """Casts of inputs that happen when the call runs, by the identity of the input."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
+    seen = _Casts({id(fake) for fake in fakes.values()})
+    with torch.no_grad(), mode, seen, _policy(policy):
+        node.target(*args, **kwargs)  # type: ignore[operator]
+    return seen.found
+
+
+@contextlib.contextmanager
+def _policy(policy: Policy | None) -> Iterator[None]:
+    if policy is None:
+        yield
+        return
+    with torch.autocast(policy[0], dtype=policy[1], cache_enabled=False):
+        yield
+
+
+class _Casts(TorchDispatchMode):
+    """Notes which inputs are cast, and to what."""
+
+    def __init__(self, inputs: set[int]) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.found: dict[int, torch.dtype] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and id(args[0]) in self.inputs and kwargs.get("dtype") is not None:
+            self.found.setdefault(id(args[0]), kwargs["dtype"])
+        return func(*args, **(kwargs or {}))
+
+
+def _set_dtype(node: fx.Node) -> None:
+    """A call that autocast makes compute in another dtype by its own `dtype` argument gets that argument."""
+    expected = metadata(node)
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(expected, FakeTensor):
+        return
+    if (
+        any(not isinstance(v, torch.Tensor) for v in map(metadata, node.all_input_nodes))
+        or node.target._schema.is_mutable
+    ):
+        return
+    fakes = {n: fake_like(expected.fake_mode, metadata(n)) for n in node.all_input_nodes}
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
+    with torch.no_grad(), expected.fake_mode:
+        found = tree_leaves(node.target(*args, **kwargs))[0]
+    if found.dtype == expected.dtype:
+        return
+    if any(argument.name == "dtype" for argument in node.target._schema.arguments) and "dtype" not in node.kwargs:
+        node.kwargs = {**node.kwargs, "dtype": expected.dtype}
+        return
+    raise CaptureError(
+        f"{describe(node)} gives {expected.dtype} under autocast and {found.dtype} without, whatever its inputs\n"
+        "  to do: export the model without autocast, or cast where the model is written"
+    )

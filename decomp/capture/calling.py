@@ -1,0 +1,66 @@
+"""How the module of a captured program is called. Export's own module flattens and compares trees, and checks
+constraints, before each call: forty times the cost of a small op, and a break in the graph under `torch.compile`. Where
+inputs are plain tensors of fixed sizes, a Python signature and one look at the tensors do the same. Dtypes are checked
+here in any case: export's own module does not look at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from decomp.capture.input_checks import ANYTHING, InputCheck, Scope, scope_of, tensor_input
+from decomp.ir.call import metadata
+
+
+def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:
+    """The module of an exported program, of which `source` is what it computes, if it was lowered. Its training flag is
+    that of a plain module: what the flag did is recorded."""
+    module = program.module(check_guards=False)
+    for name in ("train", "eval"):
+        module.__dict__.pop(name, None)
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    expected = _expected(inputs, scope_of(module.graph, source or module.graph))
+    check = InputCheck([str(node.target) for node in inputs], expected)
+    if _takes_fixed_tensors(inputs, program) and _is_plain(program.call_spec.out_spec):
+        _made_plain(module, program.call_spec.out_spec)
+    else:
+        check.codegen = module.graph._codegen
+    module.register_forward_pre_hook(check, with_kwargs=True)
+    return module
+
+
+def _expected(inputs: list[fx.Node], scope: Scope) -> list[Any]:
+    """What the tensors among the inputs are to be; numbers are checked by export's own module."""
+    values = [metadata(node) for node in inputs]
+    return [tensor_input(value, scope) if isinstance(value, torch.Tensor) else ANYTHING for value in values]
+
+
+def _takes_fixed_tensors(inputs: list[fx.Node], program: ExportedProgram) -> bool:
+    """Whether all inputs are tensors of fixed sizes, given by position."""
+    values = [metadata(node) for node in inputs]
+    fixed = all(isinstance(v, torch.Tensor) and all(type(size) is int for size in v.shape) for v in values)
+    spec = program.call_spec.in_spec
+    flat = spec is not None and spec == pytree.tree_structure(((0,) * len(inputs), {}))
+    return fixed and flat and all(str(node.target).isidentifier() for node in inputs)
+
+
+def _is_plain(spec: pytree.TreeSpec | None) -> bool:
+    """Whether results are one tensor, or a tuple or list of them."""
+    if spec is None:
+        return False
+    return spec.is_leaf() or spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())
+
+
+def _made_plain(module: fx.GraphModule, out: pytree.TreeSpec) -> None:
+    module.graph._codegen = fx.graph.CodeGen()
+    output = module.graph.output_node()
+    output.args = (pytree.tree_unflatten(list(output.args[0]), out),)
+    module.recompile()
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        hooks.clear()
+    for more in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
+        more.clear()

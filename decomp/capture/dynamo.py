@@ -1,0 +1,314 @@
+"""Graphs of Dynamo spelled in overloads above autograd, as `torch.export` spells a program: inside `torch.compile`
+rules then meet the same graphs, sizes and dtypes as everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import copy
+import logging
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    compute_unbacked_bindings,
+    rebind_unbacked,
+)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from decomp.capture import autocast
+from decomp.errors import first_line
+from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
+from decomp.metadata.ambient_modes import neutral
+
+_LOG = logging.getLogger(__name__)
+_SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
+"""Functions that change the state of PyTorch, and that a graph holds."""
+_LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
+"""Where the functions live whose effect is on calls other than themselves, and that no graph of overloads can hold."""
+_LIMITS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    NotImplementedError,  # a tensor subclass, or a layout, that fake tensors do not know
+    UnknownSize,
+    UnsupportedOperatorException,
+)
+"""What is raised where fake tensors cannot tell what a program does."""
+_KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
+
+
+class NotSpelled(Exception):
+    """Why a graph of Dynamo is lowered behind autograd only. `foreseen`: whether it is a limit that is known."""
+
+    def __init__(self, why: str, foreseen: bool) -> None:
+        super().__init__(why)
+        self.foreseen = foreseen
+
+
+def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    """The graph that Dynamo hands to a backend, in overloads above autograd, with metadata. The casts of autocast are
+    calls of it. Raises `NotSpelled` where there is none: it holds levels of functorch, streams, or other state, an
+    input is made of several tensors, or PyTorch cannot run it on fake tensors."""
+    switch = _switch_of_state(module)
+    if switch is not None:
+        raise NotSpelled(f"it changes state that no graph of overloads holds, by {switch}", foreseen=True)
+    subclass = next((type(value) for value in inputs if is_traceable_wrapper_subclass(value)), None)
+    if subclass is not None:
+        raise NotSpelled(f"an input is a {subclass.__name__}, which autograd has to take apart", foreseen=True)
+    mode = _own_mode(inputs)
+    try:
+        return _spelled(module, mode, [_fake_input(mode, value) for value in inputs])
+    except _LIMITS as error:
+        raise NotSpelled(first_line(error), foreseen=True) from error
+    except Exception as error:  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
+        _LOG.info("a graph of Dynamo could not be spelled in overloads", exc_info=True)
+        raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
+
+
+def _spelled(module: fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[Any]) -> fx.GraphModule:
+    tape = _ProgramTape(fx.Graph(), mode)
+    speller = _Speller(module, tape)
+    with torch.set_grad_enabled(torch.is_grad_enabled()), speller.balanced():
+        speller.run(*fakes, enable_io_processing=False)
+    tape.graph._codegen = copy.copy(module.graph._codegen)
+    result = fx.GraphModule({**speller.bodies, **tape.constants}, tape.graph)
+    result.meta.update(module.meta)
+    result.train(module.training)
+    if any("autocast" in node.meta for node in tape.graph.nodes):
+        with neutral():
+            return autocast.explicit(result, lambda node: node.meta.get("autocast"))
+    return result
+
+
+def _switch_of_state(module: fx.GraphModule) -> str | None:
+    """The name of a function in a graph that changes state which no graph of overloads holds."""
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    found = next((node for graph in graphs for node in graph.nodes if _switches_state(node)), None)
+    return getattr(found.target, "__name__", str(found.target)) if found is not None else None
+
+
+def _switches_state(node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return True
+    if node.op == "call_method":
+        return bool(node.target == "requires_grad_")
+    if node.op != "call_function" or isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return False
+    name = getattr(node.target, "__name__", "")
+    return name not in _SWITCHES and str(getattr(node.target, "__module__", "")).startswith(_LEVELS)
+
+
+def _own_mode(inputs: Sequence[Any]) -> FakeTensorMode:
+    """A mode of one's own on the program's sizes: what runs here leaves the fakes of Dynamo and AOTAutograd alone."""
+    context = TracingContext.try_get()
+    theirs = context.fake_mode if context is not None else detect_fake_mode(inputs)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=theirs.shape_env if theirs is not None else None)
+
+
+def _fake_input(mode: FakeTensorMode, value: Any) -> Any:
+    """An input as AOTAutograd makes it fake, by the symbols that Dynamo gave it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, FakeTensor):
+        return _like(mode, value)
+    context = TracingContext.try_get()
+    symbolic = context.tensor_to_context.get(value) if context is not None else None
+    if symbolic is None:
+        return mode.from_tensor(value, static_shapes=True)
+    return mode.from_tensor(value, symbolic_context=symbolic, source=getattr(symbolic, "tensor_source", None))
+
+
+def _like(mode: FakeTensorMode, value: Any) -> Any:
+    """A fake tensor of this mode with the metadata of one of another."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_like(mode, item) for item in value)
+    made = fake_like(mode, value)
+    if isinstance(made, torch.Tensor) and value.requires_grad:
+        made.requires_grad_()
+    return made
+
+
+class _ProgramTape(Tape):
+    """A tape that holds a whole program, sizes that are data among its values."""
+
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode) -> None:
+        super().__init__(graph, mode)
+        self.data_dependent: list[fx.Node] = []
+
+    def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
+        node = super().append(target, args, kwargs, out)
+        env = self.mode.shape_env if self.mode is not None else None
+        bindings = compute_unbacked_bindings(env, out) if env is not None else None
+        if bindings:
+            node.meta["unbacked_bindings"] = bindings
+            self.data_dependent.append(node)
+        if isinstance(out, SYMBOLIC):
+            self._sizes.setdefault(out.node.expr, node)
+        return node
+
+    def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
+        yield from super()._known_sizes()
+        for whole in self.data_dependent:
+            if isinstance(whole.meta["val"], SYMBOLIC):
+                yield whole, None, whole.meta["val"]
+                continue
+            for value in tree_leaves(whole.meta["val"]):
+                node = self.node_of(value)
+                if node is not None:
+                    yield from ((node, d, s) for d, s in enumerate(value.shape) if isinstance(s, torch.SymInt))
+
+
+class _ProgramRecorder(Recorder):
+    """Records what a program does: unlike a rule it may mutate, and may read data."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            func = torch.ops.aten.clone.default  # made anew at each run: the program may write it
+        args, kwargs = tree_map(self._fake, (args, kwargs or {}))
+        out = self.executed(func, args, kwargs)
+        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))]
+        if not results:
+            self._recorded_effect(func, args, kwargs, out)
+        elif func._schema.is_mutable or not _is_known(out, tree_leaves((args, kwargs))):
+            node = self.tape.append(func, args, kwargs, out)
+            policy = autocast.ambient_policy(results[0])
+            if policy is not None:
+                node.meta["autocast"] = policy
+        return out
+
+
+def _is_known(out: Any, given: Sequence[Any]) -> bool:
+    """Whether a call gave what it was given, or a size that the sizes of inputs tell."""
+    if isinstance(out, SYMBOLIC):
+        return not any(symbol_is_type(symbol, _DATA) for symbol in out.node.expr.free_symbols)
+    return isinstance(out, torch.Tensor) and any(out is leaf for leaf in given)
+
+
+_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT, SymT.FLOAT)
+"""Symbols of numbers that are data of tensors. (The numbers that Python passes in are tensors, to Dynamo.)"""
+
+
+class _Speller(fx.Interpreter):
+    """Runs a graph on fake tensors, recording what PyTorch dispatches."""
+
+    def __init__(self, module: fx.GraphModule, tape: _ProgramTape) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.tape = tape
+        assert tape.mode is not None
+        self.mode = tape.mode
+        self.bodies: dict[str, fx.GraphModule] = {}
+        """Bodies of higher-order ops, spelled, by the name of their attribute."""
+        self.body_nodes: dict[str, fx.Node] = {}
+        self.states: dict[int, fx.Node] = {}
+        """The nodes of the states that switches return, by identity."""
+        self.entered: list[tuple[Callable[[Any], Any], Any]] = []
+        """Regions that have been entered: how to leave each, and its state."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        last = next(iter(reversed(self.tape.graph.nodes)), None)
+        if isinstance(n.target, torch._ops.HigherOrderOperator):
+            result = self._higher_order(n)
+        else:
+            result = super().run_node(n)
+            if self.mode.shape_env is not None and "unbacked_bindings" in n.meta:
+                rebind_unbacked(self.mode.shape_env, n, result)
+        new = last.next if last is not None else next(iter(self.tape.graph.nodes))
+        while new.op != "root":
+            new.meta.update({key: n.meta[key] for key in _KEPT_META if key in n.meta})
+            new = new.next
+        return result
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().placeholder(target, args, kwargs)
+        self.tape.placeholder(str(target), value)
+        return value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return self.tape.constant(value) if isinstance(value, torch.Tensor) else value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        name = getattr(target, "__name__", "")
+        if name in _ENTERING or name in _LEAVING:
+            return self._region(name, target, args)
+        if target is torch._C._set_grad_enabled:
+            self.tape.graph.call_function(target, tuple(args))
+            return target(*args)
+        with self._recording():
+            return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        with self._recording():
+            return super().call_method(target, args, kwargs)
+
+    def output(self, target: Any, args: Any, kwargs: Any) -> Any:
+        self.tape.graph.output(self.tape.arguments(args[0]))
+        return args[0]
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        recorder = _ProgramRecorder(self.tape, lambda func: None)
+        with self.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), recorder:
+            yield
+
+    def _region(self, name: str, function: Callable[..., Any], args: Any) -> Any:
+        """Enter or leave a region. Of autocast nothing is left in the graph: its casts are calls."""
+        state = function(*args)
+        if name in _LEAVING:
+            self.entered.pop()
+        else:
+            self.entered.append((_ENTERING[name], state))
+        if "inference" in name:
+            given = tuple(self.states.get(id(arg), arg) for arg in args)
+            self.states[id(state)] = self.tape.graph.call_function(function, given)
+        return state
+
+    @contextlib.contextmanager
+    def balanced(self) -> Iterator[None]:
+        """Within, a failure leaves every region that was entered."""
+        try:
+            yield
+        finally:
+            for leave, state in reversed(self.entered):
+                leave(state)
+
+    def _higher_order(self, n: fx.Node) -> Any:
+        """The call as it is, on bodies that are spelled in turn; its results as Dynamo found them."""
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._argument)
+        node = self.tape.graph.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
+        out = node.meta["val"] = _like(self.mode, n.meta.get("example_value"))
+        self.tape.track(out, node)
+        self.tape.items(node)
+        return out
+
+    def _argument(self, node: fx.Node) -> Any:
+        value = self.env[node]
+        if not isinstance(value, fx.GraphModule):
+            return self.tape.arguments(value)
+        name = str(node.target)
+        if name not in self.body_nodes:
+            inputs = [inner.meta["example_value"] for inner in value.graph.nodes if inner.op == "placeholder"]
+            self.bodies[name] = _spelled(value, self.mode, [_like(self.mode, given) for given in inputs])
+            self.body_nodes[name] = self.tape.graph.get_attr(name)
+        return self.body_nodes[name]
+
+
+_ENTERING: dict[str, Callable[[Any], Any]] = {
+    "_enter_autocast": torch.amp.autocast_mode._exit_autocast,
+    "_enter_inference_mode": torch.autograd.grad_mode._exit_inference_mode,
+}
+_LEAVING = ("_exit_autocast", "_exit_inference_mode")

@@ -1,0 +1,184 @@
+"""Capture by torch.export, with what it lacks put right: modules that look at data for a hint alone are told the
+answer, lazy ones are refused with what to do, and calls that PyTorch cannot run on fake tensors are made by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import inspect
+from typing import Any
+import warnings
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.export import ExportedProgram
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map, tree_map_only
+
+from decomp.capture.inlining import Body, parts_of, substituted
+from decomp.capture.input_checks import flat_inputs
+from decomp.capture.module_hooks import refuse_what_export_loses
+from decomp.errors import CaptureError, NotLowered, first_line
+from decomp.ir.aliases import attribute
+from decomp.ir.call import metadata
+
+Infer = Callable[[fx.Node], Any]
+"""What a call gives, on the metadata of its arguments; None if nobody knows."""
+
+
+def export(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any = None,
+    infer: Infer | None = None,
+) -> ExportedProgram:
+    """The exported program of a module; where Python runs into what it cannot trace, by Dynamo (`strict=True`). With
+    `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. Raises
+    `CaptureError`, `NotLowered`."""
+    try:
+        with _ByRule(infer) if infer is not None else contextlib.nullcontext():
+            return _export(model, args, kwargs, dynamic_shapes, strict=False)
+    except NotLowered:
+        raise
+    except Exception as error:
+        refused = error
+    reasons = first_line(refused)
+    if not lacks_data(refused):
+        try:
+            return _export(model, args, kwargs, dynamic_shapes, strict=True)
+        except Exception as error:
+            reasons += f"\n  with strict=True: {first_line(error)}"
+    raise CaptureError(
+        f"torch.export could not capture {type(model).__name__}: {reasons}\n"
+        "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
+    ) from refused
+
+
+def exported_body(module: nn.Module, call: fx.Node) -> Body:
+    """What a leaf module computes, by export on inputs of the metadata that `call` gives it. Raises `CaptureError`."""
+    refuse_what_export_loses(module)
+    args, kwargs = substituted((call.args, call.kwargs), metadata)
+    program = export(module, args, kwargs).module(check_guards=False)
+    attributes: dict[str, Any] = {}
+    for node in program.graph.nodes:
+        if node.op == "get_attr" and not isinstance(attribute(module, str(node.target)), torch.Tensor):
+            attributes[str(node.target)] = attribute(program, str(node.target))
+    if any(isinstance(value, nn.Module) for value in attributes.values()):
+        raise CaptureError(f"{type(module).__name__} has regions (no_grad, autocast, cond) inside")
+    args, kwargs = substituted((call.args, call.kwargs), lambda node: parts_of(node, metadata(node)))
+    return Body(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
+
+
+def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
+    args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
+    with warnings.catch_warnings(), _masks_for_what_they_are(model):
+        # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
+        warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
+        return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
+
+
+def _apart(inputs: Any) -> Any:
+    """Example inputs of which none is another one. Where a tensor is given twice, torch.export (2.13) takes two inputs
+    for one, for good, and the program computes with the last of them alone; a view of it is an input of its own."""
+    seen: set[int] = set()
+
+    def distinct(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in seen:
+            seen.add(id(value))
+            return value
+        with torch.enable_grad():
+            return value.view_as(value)
+
+    return tree_map_only(torch.Tensor, distinct, inputs)
+
+
+def lacks_data(error: BaseException | None) -> bool:
+    """Whether PyTorch cannot run an op on fake tensors because it reads their data (as torch 2.13 says it)."""
+    kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+    return isinstance(error, kinds) or "its data is not allocated" in str(error)
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise `CaptureError` if a module has parameters that only its first call makes."""
+    lazy = [
+        name or "the module itself"
+        for name, module in model.named_modules()
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
+    ]
+    if lazy:
+        raise CaptureError(
+            f"{type(model).__name__} has lazy modules without parameters: {', '.join(lazy)}\n"
+            "  to do: run the module once on example inputs, which gives them their shapes, then lower it"
+        )
+
+
+@contextlib.contextmanager
+def _masks_for_what_they_are(model: nn.Module) -> Iterator[None]:
+    """While it lasts, encoders and decoders take their masks as they are. Left alone they read the data of a mask to
+    see whether it is the causal one, which is a hint for fused kernels and changes no value; export cannot read it."""
+    hooks = []
+    for module in model.modules():
+        name = _HINTS.get(next((kind for kind in _HINTS if isinstance(module, kind)), None))
+        if name is not None and name in inspect.signature(module.forward).parameters:
+            hooks.append(module.register_forward_pre_hook(_Hint(name), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+_HINTS: dict[Any, str] = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}
+"""The parameter that says whether a mask is causal; None asks the module to find out."""
+
+
+class _Hint:
+    """Answers a hint that a call leaves open with False, which is right for any mask."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        place = list(inspect.signature(module.forward).parameters).index(self.name)
+        if len(args) > place:
+            return ((*args[:place], bool(args[place]), *args[place + 1 :]), kwargs)
+        return args, {**kwargs, self.name: bool(kwargs.get(self.name))}
+
+
+class _ByRule(TorchFunctionMode):
+    """Makes calls that do not run on fake tensors by rule, so that what is traced is the rule's expansion."""
+
+    def __init__(self, infer: Infer) -> None:
+        super().__init__()
+        self.infer = infer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            result = self.infer(_as_node(func, args, kwargs or {})) if lacks_data(error) else None
+            if result is None:
+                raise
+            return result
+
+
+def _as_node(function: Any, args: Any, kwargs: Any) -> fx.Node:
+    """A call as the node of a graph, its tensors being inputs."""
+    graph = fx.Graph()
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        node = graph.placeholder("x")
+        node.meta["val"] = value
+        return node
+
+    args, kwargs = tree_map(place, (args, kwargs))
+    return graph.call_function(function, args, kwargs)

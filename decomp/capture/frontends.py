@@ -1,0 +1,390 @@
+"""Front ends: any kind of program in, the same kind out. Between the two there is one thing: a graph, the module that
+owns its attributes, its dialect, and the fake mode of its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.utils._pytree import tree_flatten
+
+from decomp.capture import inlining
+from decomp.capture.calling import unlifted
+from decomp.capture.exporting import Infer, export, exported_body, lacks_data, refuse_lazy
+from decomp.capture.inlining import Body, Leaves
+from decomp.capture.input_checks import flat_inputs
+from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
+from decomp.capture.propagation import NeedsData, propagated
+from decomp.capture.rebuild_exported import rebuild_exported
+from decomp.capture.source_state import source_unchanged
+from decomp.capture.symbolic_capture import traced
+from decomp.errors import CaptureError, first_line
+from decomp.ir.call import metadata
+from decomp.metadata.nonfinite_constants import spell_numbers
+
+
+@dataclass
+class Program:
+    """A model as a graph."""
+
+    graph: fx.Graph
+    root: nn.Module
+    """Owner of the attributes and modules that the graph names."""
+    kind: str
+    """What came in: "module", "captured" (a module, exported here), "graph" or "exported"."""
+    dialect: str
+    """"aten" (overloads) or "torch" (functions, methods, modules)."""
+    mode: FakeTensorMode | None
+    """The fake mode of the metadata; None if there is no metadata."""
+    exported: ExportedProgram | None = None
+    origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """Where the graph was prepared (modules inlined, metadata added): its nodes -> those of the graph that came in."""
+    by_example: bool = False
+    """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
+    refused: str | None = None
+    """Why torch.export did not capture it, where it was tried."""
+    refused_leaves: Mapping[str, str] = field(default_factory=dict)
+    """The same for leaf modules, by path."""
+    opened: bool = False
+    """Whether leaf modules were captured by torch.export, which takes numbers and sizes for what they are."""
+
+
+def capture(
+    model: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+    leaves: Leaves | None = None,
+    infer: Infer | None = None,
+) -> Program:
+    """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs, and
+    `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
+    if isinstance(model, ExportedProgram):
+        return _exported(model, "exported")
+    if isinstance(model, nn.Module):
+        with source_unchanged(model):
+            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer)
+    if callable(model):
+        raise CaptureError(
+            f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram "
+            "(torch.fx.symbolic_trace(function) makes one of a function)"
+        )
+    raise CaptureError(f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram")
+
+
+def _of_module(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    tracer_class: Any,
+    dynamic_shapes: Any,
+    leaves: Leaves | None,
+    infer: Infer | None,
+) -> Program:
+    if isinstance(model, fx.GraphModule):
+        return _graph(model, args, kwargs, leaves, infer)
+    refuse_lazy(model)
+    if args is not None or kwargs:
+        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer)
+    return _traced(model, tracer_class, leaves)
+
+
+def _exported(program: ExportedProgram, kind: str) -> Program:
+    graph = program.graph
+    _lint(graph)
+    return Program(graph, program.graph_module, kind, "aten", mode_of(graph), program)
+
+
+def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Program:
+    graph, root = traced(model, tracer_class)
+    return _prepared(graph, root, "module", leaves)
+
+
+def _captured(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    tracer_class: Any,
+    dynamic_shapes: Any,
+    leaves: Leaves | None,
+    infer: Infer | None,
+) -> Program:
+    """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
+    which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
+    traced, by export with their rules in their places. What fails here too is told as export told it."""
+    refuse_what_export_loses(model)
+    try:
+        return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
+    except CaptureError as error:
+        refused = error
+    program: Program | None = None
+    with contextlib.suppress(CaptureError):
+        if dynamic_shapes is None:
+            program = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
+            program = replace(program, refused=first_line(refused))
+    if program is not None and all(node.op != "call_module" for node in program.graph.nodes):
+        return program
+    with contextlib.suppress(CaptureError):
+        if infer is not None and lacks_data(refused.__cause__):
+            return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
+    if program is not None:
+        return program
+    raise refused
+
+
+def _graph(
+    model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None
+) -> Program:
+    given = args is not None or bool(kwargs)
+    refuse_changed_graph_module(model, by_example=given)
+    _lint(model.graph)
+    program = _prepared(model.graph, model, "graph", leaves)
+    known = _completed(program, leaves, infer)
+    if known is not None and not (given and _contradicts(program.graph, args or (), kwargs or {})):
+        return known
+    if not given:
+        return program
+    try:
+        return _from_examples(program, args or (), kwargs or {}, leaves, infer)
+    except NeedsData as refused:
+        return _exported_instead(model, args or (), kwargs or {}, refused)
+
+
+def _completed(program: Program, leaves: Leaves | None, infer: Infer | None) -> Program | None:
+    """The program with the metadata of its inputs carried to every node, also to those that some pass added without
+    any; None if its inputs have none."""
+    values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
+    if program.mode is None or any(value is None for value in values):
+        return None
+    if any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
+        with contextlib.suppress(CaptureError):
+            known = _with_metadata(program, values, infer, program.mode)
+            opened = _leaves_opened(known, leaves)
+            return opened if opened.graph is known.graph else _with_metadata(opened, values, infer, program.mode)
+    return program
+
+
+def _lacks_metadata(graph: fx.Graph) -> bool:
+    calls = (node for node in graph.nodes if node.op in ("call_function", "call_method") and node.users)
+    return any("val" not in node.meta and "example_value" not in node.meta for node in calls)
+
+
+def _contradicts(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether example inputs are others than those that the metadata of a graph tells of."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    given = _flat_inputs(graph, args, kwargs, len(inputs))
+    return any(_differs(metadata(node), value) for node, value in zip(inputs, given))
+
+
+def _differs(known: Any, given: Any) -> bool:
+    if not isinstance(known, torch.Tensor) or not isinstance(given, torch.Tensor):
+        return isinstance(known, torch.Tensor) or isinstance(given, torch.Tensor)
+    if known.dtype != given.dtype or known.dim() != given.dim():
+        return True
+    return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
+
+
+def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Program:
+    """The graph by export, where it has sizes that are data, for which only an exported graph has symbols."""
+    try:
+        return _exported(export(model, args, kwargs), "captured")
+    except CaptureError:
+        raise refused from refused.__cause__
+
+
+def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> Program:
+    origin: dict[fx.Node, fx.Node] = {}
+    if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
+        graph, origin = inlining.inlined(graph, root, leaves.body)
+    return Program(graph, root, kind, dialect_of(graph), mode_of(graph), origin=origin)
+
+
+def dialect_of(graph: fx.Graph) -> str:
+    """ "aten" if the graph calls overloads, else "torch"."""
+    calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
+    return "aten" if any(isinstance(node.target, torch._ops.OpOverload) for node in calls) else "torch"
+
+
+def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """The fake mode of a graph's metadata."""
+    for node in graph.nodes:
+        value = metadata(node)
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, FakeTensor):
+                return item.fake_mode
+    return None
+
+
+def _with_metadata(
+    program: Program, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
+) -> Program:
+    """The program with metadata from its inputs: examples, or, with `mode`, the metadata that it has of them. Leaf
+    modules that could not be traced are captured by what they are then given."""
+    graph, origin, mode = propagated(program.graph, program.root, values, infer, mode)
+    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
+    return replace(program, graph=graph, mode=mode, origin=origin, dialect=dialect_of(graph))
+
+
+def _from_examples(
+    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
+) -> Program:
+    """The program with metadata from example inputs; the graph that came in is left alone."""
+    count = sum(node.op == "placeholder" for node in program.graph.nodes)
+    values = _flat_inputs(program.graph, args, kwargs, count)
+    known = replace(_with_metadata(program, values, infer), by_example=True)
+    opened = _leaves_opened(known, leaves)
+    return opened if opened.graph is known.graph else _with_metadata(opened, values, infer)
+
+
+def _leaves_opened(program: Program, leaves: Leaves | None) -> Program:
+    """The program with leaf modules captured by torch.export that could not be traced; their metadata is of another
+    fake mode."""
+    bodies: dict[fx.Node, Body] = {}
+    refused: dict[str, str] = {}
+    for node in program.graph.nodes:
+        module = program.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if leaves is None or module is None or not leaves.wants(module, node):
+            continue
+        try:
+            body = exported_body(module, node)
+        except CaptureError as error:
+            refused[str(node.target)] = str(error)
+        else:
+            if leaves.serves(body.graph, module):
+                bodies[node] = body
+    if not bodies:
+        return replace(program, refused_leaves=refused)
+    graph, origin = inlining.inlined(program.graph, program.root, lambda _, call: bodies.get(call))
+    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
+    attributes = {f"{call.target}.{k}": v for call, body in bodies.items() for k, v in body.attributes.items()}
+    root = inlining.with_attributes(program.root, attributes)
+    return replace(program, graph=graph, root=root, origin=origin, refused_leaves=refused, opened=True)
+
+
+def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:
+    if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
+        try:
+            return flat_inputs(graph._codegen, args, kwargs)
+        except Exception as error:
+            raise CaptureError(f"args= and kwargs= do not fit the program: {first_line(error)}") from error
+    names = [str(node.target).lstrip("*") for node in graph.nodes if node.op == "placeholder"]
+    values = list(args) + [kwargs[name] for name in names[len(args) :] if name in kwargs]
+    if len(values) != count:
+        defaults = [n.args[0] for n in graph.nodes if n.op == "placeholder" and n.args]
+        values += defaults[len(defaults) - (count - len(values)) :] if count > len(values) else []
+    if len(values) != count:
+        raise CaptureError(f"the program takes {count} inputs ({', '.join(names)}), args= gave {len(values)}")
+    return values
+
+
+def all_inputs(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """What the graph of a program takes for a call with these arguments, state included; None where they do not fit."""
+    if program.exported is None:
+        count = sum(node.op == "placeholder" for node in program.graph.nodes)
+        try:
+            return _flat_inputs(program.graph, args, kwargs, count)
+        except (CaptureError, TypeError, ValueError, RuntimeError):
+            return None
+    flat, spec = tree_flatten((args, kwargs))
+    exported = program.exported
+    if exported.call_spec.in_spec is not None and spec != exported.call_spec.in_spec:
+        return None
+    state: dict[str, Any] = {**exported.constants, **exported.state_dict}
+    given = iter(flat)
+    specs = exported.graph_signature.input_specs
+    return [next(given) if spec.kind.name == "USER_INPUT" else state.get(str(spec.target)) for spec in specs]
+
+
+def _lint(graph: fx.Graph) -> None:
+    try:
+        graph.lint()
+    except Exception as error:
+        raise CaptureError(f"the graph is malformed: {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a lowered program is put together from."""
+
+    graph: fx.Graph
+    constants: Mapping[str, torch.Tensor]
+    """Tensors that rules use, by attribute name."""
+    submodules: Mapping[str, nn.Module]
+    """Lowered bodies of higher-order ops, by attribute name."""
+    writes: Sequence[tuple[fx.Node, fx.Node]]
+    """For exported programs: the input (of this graph) that is written back, and its new value."""
+
+
+def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None]:
+    """The same kind of thing as came in, around the lowered graph; and the exported program that it is, or was made
+    of."""
+    if program.exported is None:
+        result = graph_module(program.root, parts)
+        carry_hooks(program.root, result)
+        return result, None
+    exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
+    return (exported if program.kind == "exported" else unlifted(exported, program.graph)), exported
+
+
+def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
+    """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
+    is first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
+    attributes: dict[str, Any] = {}
+    for node in parts.graph.nodes:
+        spell_numbers(node)
+        if node.op in ("get_attr", "call_module"):
+            name = str(node.target)
+            attributes[name] = _attribute(root, name, parts)
+    if isinstance(root, fx.GraphModule):
+        name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
+    else:
+        name = type(root).__name__
+    with _use_lazy_graph_module(True):
+        from torch.fx._lazy_graph_module import _make_graph_module
+
+        module = _make_graph_module(attributes, parts.graph, class_name=name)
+    _call_once(module)
+    module.training = root.training
+    if isinstance(root, fx.GraphModule):
+        module.meta = copy.copy(root.meta)
+    for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # what hooks of torch.export read
+        if hasattr(root, name):
+            setattr(module, name, getattr(root, name))
+    return module
+
+
+def _call_once(module: fx.GraphModule) -> None:
+    """A lazy module of torch 2.13 calls itself anew when it has generated its code, so that hooks run twice at its
+    first call; this one goes on with its forward."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return self.forward(*args, **kwargs)
+
+    owner: Any = type(module)  # each GraphModule has a class of its own
+    owner._lazy_forward = owner.forward = forward
+
+
+def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
+    if name in parts.submodules:
+        return parts.submodules[name]
+    if name in parts.constants:
+        tensor = parts.constants[name]
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+        with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
+            return nn.Buffer(tensor, persistent=False)
+    value: Any = root
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,215 @@
+"""What a lowered graph was made for: shapes, dtypes and kinds of its inputs, and numbers among them, are part of what
+rules saw. With others its results would be wrong without a word, so it looks at what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx._pytree import tree_flatten_spec
+
+from decomp.errors import InputMismatch
+from decomp.ir.aliases import SOMETIMES, spelling_of
+from decomp.ir.call import metadata
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInput:
+    """What a tensor is to be; None is not looked at."""
+
+    dtype: torch.dtype
+    shape: torch.Size | None
+    device: torch.device | None = None
+    strides: tuple[int, ...] | None = None
+
+
+class _Anything:
+    """An input that nobody looks at."""
+
+
+ANYTHING = _Anything()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What of a tensor a program depends on, beside dtype and shape."""
+
+    devices: bool
+    """Some call names a device."""
+    strides: bool
+    """Some call reads memory by strides, or is a view or a copy as they decide."""
+
+
+def scope_of(lowered: fx.Graph, source: fx.Graph) -> Scope:
+    """What the lowered program depends on, of which `source` is what it computes."""
+    devices = any(isinstance(a, torch.device) for n in lowered.nodes for a in (*n.args, *n.kwargs.values()))
+    return Scope(devices, any(_reads_strides(node) for node in source.nodes))
+
+
+_STRIDED = frozenset("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset".split())
+
+
+def _reads_strides(node: fx.Node) -> bool:
+    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in _STRIDED
+
+
+def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
+    """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
+    the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
+    calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
+    inputs = [node for node in source.nodes if node.op == "placeholder"]
+    scope = scope_of(module.graph, source)
+    if derived is None:
+        scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
+    checked = [node for node in inputs if derived is None or _reaches(node, derived)]
+    expected = [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
+    if any(each is not ANYTHING for each in expected):
+        codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
+        defaults = {str(node.target): node.args[0] for node in inputs if node.args}
+        check = InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
+        module.register_forward_pre_hook(check, with_kwargs=True)
+
+
+def _may_view(node: fx.Node) -> bool:
+    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in SOMETIMES
+
+
+def _expected(value: Any, scope: Scope) -> Any:
+    """What an input of this metadata is to be."""
+    if isinstance(value, torch.Tensor):
+        return tensor_input(value, scope)
+    if type(value) in (list, tuple) and not _is_plain(value):
+        return type(value)(_expected(item, scope) for item in value)
+    if type(value) is dict:
+        return {key: _expected(item, scope) for key, item in value.items()}
+    return value if _is_plain(value) else ANYTHING
+
+
+_PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device)
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
+
+
+def tensor_input(value: torch.Tensor, scope: Scope) -> TensorInput:
+    """What a tensor like `value` is to be; sizes that vary are not looked at."""
+    fixed = all(type(size) is int for size in value.shape)
+    strides = value.stride() if scope.strides and fixed and value.layout is torch.strided else None
+    shape = torch.Size(value.shape) if fixed else None
+    return TensorInput(value.dtype, shape, value.device if scope.devices else None, strides)
+
+
+def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
+    """Whether a derived call sees the input: a tensor through any calls, a number as far as it is one. Of None, nothing
+    is left in the graph."""
+    value = metadata(start)
+    if value is None:
+        return True
+    number = _is_plain(value)
+    seen, waiting = {start}, [start]
+    while waiting:
+        node = waiting.pop()
+        if node in derived:
+            return True
+        if number and isinstance(metadata(node), torch.Tensor):
+            continue
+        waiting += [user for user in node.users if user not in seen]
+        seen.update(node.users)
+    return False
+
+
+class InputCheck:
+    """Compares the inputs of each call with what the program was lowered for. `codegen`: of a program that takes trees,
+    which come in flat; `defaults`: of inputs that a call may leave out."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        expected: Sequence[Any],
+        codegen: fx.graph._PyTreeCodeGen | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
+        self.writes: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
+        """Looks at the memory of the inputs, where the program writes some."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = self._by_name(args, kwargs)
+        for name, expected in zip(self.names, self.expected):
+            if name in given:
+                _compare(name.lstrip("*"), expected, given[name])
+        if self.writes is not None:
+            self.writes(module, given)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if self.codegen is not None:
+            return dict(zip(self.names, flat_inputs(self.codegen, args, kwargs)))
+        given = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+        for i, name in enumerate(self.names):
+            if name.startswith("**"):
+                given[name] = {key: value for key, value in kwargs.items() if key not in self.names}
+            elif name.startswith("*"):
+                given[name] = args[i:]
+        return given
+
+
+def flat_inputs(codegen: fx.graph._PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The leaves of what a program that takes trees is called with, in the order of its placeholders."""
+    spec = codegen.pytree_info.in_spec
+    if spec.type is tuple and spec.num_children == 2 and spec.child(1).type is dict:  # as torch.export has it
+        names = codegen.pytree_info.orig_args
+        by_place = dict(zip(names[len(args):], range(len(args), spec.child(0).num_children)))
+        moved = tuple(kwargs[name] for name in by_place if name in kwargs)
+        named = {name: value for name, value in kwargs.items() if name not in by_place}
+        return list(tree_flatten_spec(((*args, *moved), named), spec))
+    more = [kwargs[name] for name in codegen.pytree_info.orig_args[len(args):] if name in kwargs]
+    return list(codegen.process_inputs(*args, *more))
+
+
+def _compare(name: str, expected: Any, found: Any) -> None:
+    if expected is ANYTHING:
+        return
+    if isinstance(expected, TensorInput):
+        _compare_tensor(name, expected, found)
+    elif isinstance(expected, (list, tuple, dict)) and not _is_plain(expected):
+        if type(found) is not type(expected) or len(found) != len(expected):
+            raise InputMismatch(name, _shown(expected), _shown(found), "value")
+        for key, one, other in _paired(expected, found):
+            _compare(f"{name}[{key!r}]", one, other)
+    elif type(found) is not type(expected) or found != expected and (found == found or expected == expected):
+        raise InputMismatch(name, expected, _shown(found), "value")
+
+
+def _paired(expected: Any, found: Any) -> Iterable[tuple[Any, Any, Any]]:
+    if not isinstance(expected, dict):
+        return ((i, *pair) for i, pair in enumerate(zip(expected, found)))
+    return ((key, value, found.get(key)) for key, value in expected.items())
+
+
+def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
+    if not isinstance(found, torch.Tensor):
+        raise InputMismatch(name, "a tensor", _shown(found), "value")
+    if expected.shape is not None and found.shape != expected.shape:
+        raise InputMismatch(name, tuple(expected.shape), tuple(found.shape))
+    if found.dtype != expected.dtype:
+        raise InputMismatch(name, expected.dtype, found.dtype, "dtype")
+    if expected.device is not None and found.device != expected.device:
+        raise InputMismatch(name, expected.device, found.device, "device")
+    if expected.strides is not None and found.stride() != expected.strides:
+        raise InputMismatch(name, expected.strides, found.stride(), "strides")
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, (torch.Tensor, TensorInput)):
+        return "a tensor"
+    if value is ANYTHING:
+        return "anything"
+    if type(value) in (list, tuple):
+        return type(value)(_shown(item) for item in value)
+    if _is_plain(value):
+        return value
+    return f"a {type(value).__name__}"

@@ -1,0 +1,140 @@
+"""What a module's call does beside the forward of its class: hooks, and a forward that was put on the instance. A graph
+that takes the place of the call must keep their effect, so whoever inlines or captures a module asks here first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.modules import module as torch_module
+
+from decomp.capture.input_checks import InputCheck
+from decomp.errors import CaptureError, located
+
+FORWARD = {"forward pre-hook": "forward_pre_hooks", "forward hook": "forward_hooks"}
+BACKWARD = {"backward pre-hook": "backward_pre_hooks", "backward hook": "backward_hooks"}
+
+_REGISTRIES = (
+    "_forward_pre_hooks _forward_pre_hooks_with_kwargs _forward_hooks _forward_hooks_with_kwargs "
+    "_forward_hooks_always_called _backward_pre_hooks _backward_hooks"
+).split()
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether `module.forward` was assigned on the instance."""
+    return "forward" in vars(module)
+
+
+def is_customised(module: nn.Module) -> bool:
+    """Whether a call of the module is more, or something else, than the forward of its class."""
+    return has_own_forward(module) or bool(hooks_of(module))
+
+
+def is_guards(module: nn.Module) -> bool:
+    """Whether a module is the one that torch.export puts in front of a program, to check its inputs."""
+    return type(module).__name__.startswith("GuardsFn")
+
+
+def hooks_of(module: nn.Module, kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
+    """The hooks that run when the module is called, those of all modules among them, as one would name them."""
+    return [*_told(module, "_", kinds), *global_hooks(kinds)]
+
+
+def why_left(module: nn.Module, refused: str | None) -> str:
+    """Why a leaf module was not replaced by a graph, and what to do; `refused`: what torch.export said of it."""
+    found = hooks_of(module)
+    if found and not refused:
+        return (
+            f"it has {', '.join(found)}, which a graph of its forward would lose; remove the hooks, or pass args=, so "
+            "that torch.export captures what forward hooks do"
+        )
+    remedy = refused or "pass args=, so that torch.export captures the model"
+    return f"its forward cannot be traced symbolically; {remedy}"
+
+
+def global_hooks(kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
+    """The hooks that were registered for every module (`register_module_forward_hook` and its like)."""
+    return [f"{told}, registered for all modules" for told in _told(torch_module, "_global_", kinds)]
+
+
+def _told(owner: Any, prefix: str, kinds: Iterable[dict[str, str]]) -> list[str]:
+    return [
+        f"a {kind} {_name(hook)}"
+        for registries in kinds
+        for kind, registry in registries.items()
+        for hook in getattr(owner, prefix + registry).values()
+    ]
+
+
+def _name(hook: Any) -> str:
+    return f"{getattr(hook, '__name__', type(hook).__name__)} ({located(hook)})"
+
+
+def refuse_what_export_loses(model: nn.Module) -> None:
+    """Raise `CaptureError` for what torch.export does not capture (seen on torch 2.13): it records what forward hooks
+    do, drops backward hooks without a word, and stumbles over hooks of all modules."""
+    found = [*_found(model.named_modules(), (BACKWARD,)), *global_hooks()]
+    if found:
+        raise CaptureError(_lost("torch.export", found))
+
+
+def refuse_what_tracing_loses(model: nn.Module, tracer: fx.Tracer) -> None:
+    """Raise `CaptureError` for what symbolic tracing does not capture: a forward of the root's own, and backward hooks
+    of modules that are traced into, which torch 2.13 drops, or runs into an endless loop with."""
+    if has_own_forward(model):
+        raise CaptureError(
+            f"{type(model).__name__} has a forward of its own ({located(model.forward)}), which symbolic tracing does "
+            "not see\n  to do: pass example inputs (args=...), so that torch.export captures it"
+        )
+    leaves = {name for name, module in model.named_modules() if name and tracer.is_leaf_module(module, name)}
+    inside = [(name, module) for name, module in model.named_modules() if name and not _is_within(name, leaves)]
+    found = [*_found(inside, (BACKWARD,)), *(global_hooks((BACKWARD,)) if inside else ())]
+    if found:
+        raise CaptureError(_lost("symbolic tracing", found))
+
+
+def _is_within(name: str, leaves: set[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in leaves for count in range(1, len(parts) + 1))
+
+
+def _found(modules: Iterable[tuple[str, nn.Module]], kinds: Iterable[dict[str, str]]) -> Iterator[str]:
+    for name, module in modules:
+        for told in _told(module, "_", kinds):
+            yield f"{told} on {repr(name) if name else 'the module itself'} ({type(module).__name__})"
+
+
+def _lost(by: str, found: list[str]) -> str:
+    return (
+        f"{by} would lose {'; '.join(found)}\n"
+        "  to do: remove the hooks (handle.remove()) while you lower, or write what they do into the model, backward "
+        "hooks as a torch.autograd.Function"
+    )
+
+
+def refuse_changed_graph_module(model: fx.GraphModule, *, by_example: bool) -> None:
+    """Raise `CaptureError` where a GraphModule does something else than its graph says: a forward of its own, and, if
+    its metadata is to come from example inputs, hooks that change these before the graph sees them."""
+    if has_own_forward(model):
+        raise CaptureError(
+            f"the GraphModule has a forward of its own ({located(model.forward)}), of which its graph says nothing\n"
+            "  to do: del module.forward, or pass the module that it was traced from"
+        )
+    hooks = [hook for hook in model._forward_pre_hooks.values() if not _only_checks(hook)]
+    if by_example and hooks:
+        raise CaptureError(
+            f"the GraphModule has a forward pre-hook {_name(hooks[0])}, which may change the inputs before the graph "
+            "sees them\n  to do: remove it and lower with the inputs that it returns, then register it on the result"
+        )
+
+
+def _only_checks(hook: Any) -> bool:
+    return isinstance(hook, InputCheck) or getattr(hook, "__module__", "").startswith("torch.export")
+
+
+def carry_hooks(source: nn.Module, result: nn.Module) -> None:
+    """Give `result`, which takes the place of `source`, the hooks of `source` itself."""
+    for name in _REGISTRIES:
+        getattr(result, name).update(getattr(source, name))
+    result._is_full_backward_hook = source._is_full_backward_hook

@@ -1,0 +1,92 @@
+"""Metadata by running: a graph is run on fake tensors, and each node of a copy notes what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import copy
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from decomp.capture.exporting import Infer, lacks_data
+from decomp.errors import CaptureError, NotLowered, first_line
+from decomp.graphs.node_builder import copied
+from decomp.graphs.tracing import without_guards
+from decomp.ir.aliases import METADATA_WRITES, method_name
+
+
+class NeedsData(CaptureError):
+    """An op of the program does not run on fake tensors, because it reads their data."""
+
+
+def propagated(
+    graph: fx.Graph, root: nn.Module, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
+) -> tuple[fx.Graph, dict[fx.Node, fx.Node], FakeTensorMode]:
+    """A copy of `graph` with the metadata that `values` of its inputs lead to, which node of `graph` each of its nodes
+    is, and the fake mode: `mode`, if the values are of one. Raises `CaptureError`, `NotLowered`."""
+    new, origin = _copied(graph)
+    module = fx.GraphModule(root, new)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    values = [tree_map(lambda v: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v, v) for v in values]
+    try:
+        _Propagation(module, mode, infer).run(*values)
+    except NotLowered:
+        raise
+    except Exception as error:
+        kind = NeedsData if lacks_data(error) else CaptureError
+        remedy = "pass an ExportedProgram, or inputs on which the program runs"
+        problem = f"the program does not run on the example inputs: {first_line(error)}"
+        raise kind(f"{problem}\n  to do: {remedy}") from error
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(inputs, values):
+        if value is None:
+            _written_out(node)
+    return module.graph, {node: origin[node.name] for node in module.graph.nodes if node.name in origin}, mode
+
+
+def _written_out(absent: fx.Node) -> None:
+    """Put None in the place of an input that is None: a rule would take the node for a tensor without metadata."""
+    for user in list(absent.users):
+        user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
+
+
+def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    new = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        values[node] = copied(new, node, values.__getitem__)
+    new._codegen = copy.copy(graph._codegen)
+    return new, {node.name: node for node in graph.nodes}
+
+
+class _Propagation(fx.Interpreter):
+    """Runs a graph on fake tensors and notes what each node gives."""
+
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.mode, self.infer = mode, infer
+        self.reshapes = any(method_name(node) in METADATA_WRITES for node in module.graph.nodes)
+
+    def run(self, *args: Any, **_: Any) -> Any:
+        with self.mode, torch.no_grad(), without_guards(self.mode):
+            return super().run(*args, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        try:
+            result = super().run_node(n)
+        except Exception as error:
+            result = self.infer(n) if self.infer is not None and lacks_data(error) else None
+            if result is None:
+                raise
+        if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
+            result = self.mode.from_tensor(result, static_shapes=True)
+        n.meta["val"] = tree_map(_as_it_is_now, result) if self.reshapes else result
+        return result
+
+
+def _as_it_is_now(value: Any) -> Any:
+    """A view of all of a tensor, which keeps its shape when `transpose_` changes that of the tensor itself."""
+    return torch.ops.aten.alias.default(value) if isinstance(value, FakeTensor) else value

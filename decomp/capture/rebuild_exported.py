@@ -1,0 +1,185 @@
+"""Putting an `ExportedProgram` together again: signature, state, constants, mutations, module-call graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, ModuleCallEntry
+from torch.export.exported_program import _common_getitem_elimination_pass
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+if TYPE_CHECKING:
+    from decomp.capture.frontends import Parts
+
+
+def lifted_state(program: ExportedProgram) -> dict[str, Any]:
+    """The tensors behind the inputs that are parameters, buffers and constants, by the names of their placeholders."""
+    specs = (spec for spec in program.graph_signature.input_specs if spec.target is not None)
+    return {spec.arg.name: program.state_dict.get(spec.target, program.constants.get(spec.target)) for spec in specs}
+
+
+def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
+    """An exported program like `source` with another graph: `module` owns it."""
+    graph = module.graph
+    specs = list(copy.copy(source.graph_signature.input_specs))
+    constants, state = dict(source.constants), dict(source.state_dict)
+    _lift_constants(module, graph, specs, constants, state, parts)
+    outputs = _outputs(source, graph, specs, parts)
+    signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
+    changed = {
+        "graph_signature": signature,
+        "state_dict": state,
+        "range_constraints": copy.copy(source.range_constraints),
+        "module_call_graph": _module_calls(source, signature),
+        "example_inputs": source.example_inputs,
+        "constants": constants,
+        "verifiers": list(source.verifiers),
+    }
+    private = {f"_{name}": value for name, value in changed.items()}
+    if _is_known(source, private):
+        program = _like(source, module, private)
+    else:
+        program = ExportedProgram(root=module, graph=graph, **changed)
+    program._guards_code = list(getattr(source, "_guards_code", None) or [])
+    return program
+
+
+def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:
+    """Whether a program keeps what its constructor is given where torch 2.13 keeps it, and nothing else."""
+    return type(source) is ExportedProgram and vars(source).keys() == {*private, "_graph_module", "_guards_code"}
+
+
+def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, Any]) -> ExportedProgram:
+    """A copy of `source` around another graph, after what the constructor does with a graph, save that code is
+    generated when the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a
+    lowering."""
+    program = copy.copy(source)
+    module.graph._codegen = fx.graph.CodeGen()
+    with _use_lazy_graph_module(True):
+        owner = _make_graph_module(module, module.graph, class_name="GraphModule")
+    owner.meta.update(module.meta)
+    vars(program).update(private, _graph_module=owner)
+    _common_getitem_elimination_pass(owner, program.graph_signature, program.module_call_graph)
+    program.validate()
+    return program
+
+
+def _lift_constants(
+    module: fx.GraphModule,
+    graph: fx.Graph,
+    specs: list[InputSpec],
+    constants: dict[str, Any],
+    state: dict[str, Any],
+    parts: Parts,
+) -> None:
+    """Tensors that rules use become inputs, as export has it, before the inputs of the user: constants, and parameters,
+    which keep their gradients."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in list(graph.nodes):
+        if node.op != "get_attr" or node.target not in parts.constants:
+            continue
+        target = str(node.target)
+        trained = isinstance(parts.constants[target], torch.nn.Parameter)
+        place = _place(specs, trained)
+        anchor = (
+            inputs[place] if place < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
+        )
+        with graph.inserting_before(anchor):
+            lifted = graph.placeholder(lifted_name(target, trained))
+        lifted.meta = dict(node.meta)
+        node.replace_all_uses_with(lifted)
+        graph.erase_node(node)
+        kind = InputKind.PARAMETER if trained else InputKind.CONSTANT_TENSOR
+        specs.insert(place, InputSpec(kind, TensorArgument(lifted.name), target))
+        inputs.insert(place, lifted)
+        (state if trained else constants)[target] = parts.constants[target]
+        if hasattr(module, target) and not trained:
+            delattr(module, target)
+
+
+def _place(specs: list[InputSpec], trained: bool) -> int:
+    """Behind the last parameter, or before the first input of the user."""
+    if trained:
+        return sum(spec.kind == InputKind.PARAMETER for spec in specs)
+    return next((i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
+
+
+def lifted_name(constant: str, trained: bool = False) -> str:
+    """Name of the input that a constant, or a parameter, becomes."""
+    return f"{'p' if trained else 'c'}_{constant.strip('_')}"
+
+
+def input_names(constants: Iterable[str]) -> Iterator[str]:
+    """Names under which a rule's tensors stand in a program: as attributes, or as inputs of an exported one."""
+    for name in constants:
+        yield from (name, lifted_name(name), lifted_name(name, trained=True))
+
+
+def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:
+    """Output specs by the names of the new nodes; what is written back comes first."""
+    output = graph.output_node()
+    results = list(output.args[0])
+    renewed = [
+        OutputSpec(spec.kind, _argument(value), spec.target)
+        for spec, value in zip(source.graph_signature.output_specs, results)
+    ]
+    targets = {spec.arg.name: spec for spec in specs if hasattr(spec.arg, "name")}
+    written = [write_spec(targets[node.name], value) for node, value in parts.writes]
+    output.args = (tuple([value for _, value in parts.writes] + results),)
+    return written + renewed
+
+
+def write_spec(spec: InputSpec, value: fx.Node) -> OutputSpec:
+    """What a signature says of an output that is written back to the input of `spec`."""
+    kinds = {
+        InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
+        InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
+        InputKind.PARAMETER: OutputKind.PARAMETER_MUTATION,
+    }
+    target = spec.target if spec.kind != InputKind.USER_INPUT else spec.arg.name
+    return OutputSpec(kinds.get(spec.kind, OutputKind.BUFFER_MUTATION), TensorArgument(value.name), target)
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        meta = value.meta.get("val")
+        return SymIntArgument(value.name) if isinstance(meta, (int, torch.SymInt)) else TensorArgument(value.name)
+    return ConstantArgument("", value)
+
+
+def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[ModuleCallEntry]:
+    """The module-call graph with the outputs of the whole program by their new names. Its tree specs are shared:
+    copying them deeply goes through a deprecated class of torch 2.13."""
+    users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    entries = [dataclasses.replace(entry) for entry in source.module_call_graph]
+    if entries and entries[0].signature is not None and len(entries[0].signature.outputs) == len(users):
+        entries[0].signature = dataclasses.replace(entries[0].signature, outputs=users)
+    return entries
+
+
+def with_lifted(values: Mapping[fx.Node, Any], place: Mapping[fx.Node, int]) -> Mapping[fx.Node, Any]:
+    """Values with the inputs that an exported program makes of the rules' constants in the place of these."""
+    inputs = {str(node.target): node for node in place if node.op == "placeholder"}
+
+    def lifted(value: Any) -> Any:
+        if not isinstance(value, fx.Node) or value.op != "get_attr" or value in place:
+            return value
+        names = (lifted_name(str(value.target), trained) for trained in (False, True))
+        return next((inputs[name] for name in names if name in inputs), value)
+
+    return {source: lifted(value) for source, value in values.items()}

@@ -1,0 +1,1 @@
+"""Running rules, choosing a derivation for each call, and building the lowered program."""

@@ -1,0 +1,311 @@
+"""Expansions: what a rule recorded when it ran on proxies for one signature, checked against what the op gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+
+from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
+from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
+from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
+from decomp.ir.binding import Bound
+from decomp.ir.call import NUMBER, kind_of, metadata
+from decomp.ir.effects import Effects, EffectTable
+from decomp.ir.spellings import NUMBER_AS_TENSOR
+from decomp.metadata.shape_env import NewGuard, refusing_guards
+from decomp.metadata.strides import dense_order, inverse, same_strides
+from decomp.metadata.symbolic_sizes import is_data, same_size, surely
+from decomp.rules.restrictions import LEAKED, refusal_of_call
+from decomp.rules.rule_lines import line_of
+from decomp.rules.rules import Declined, Rule
+from decomp.rules.torch_tables import Refused, traced
+
+_NUMBERS = (int, float, complex, *SYMBOLIC)
+GUARDS = "adds a guard on sizes that are dynamic"
+COMPOSITE = "PyTorch's composite kernel"
+NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A small graph that computes one op for one signature: a placeholder for each distinct node among the arguments of
+    the call, calls, and an output of the op's own structure. With metadata, if the program has it."""
+
+    rule: Rule | Composite
+    graph: fx.Graph
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """PyTorch's own composite kernel for an op that no rule serves, recorded op by op."""
+
+    name: str
+
+    @property
+    def location(self) -> str:
+        return COMPOSITE
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.location})"
+
+
+def expand(
+    rule: Rule, bound: Bound, node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None, dialect: str
+) -> Expansion | Declined:
+    """Run `rule` on proxies for the call that `node` makes. Returns the expansion, or the reason why the rule does not
+    serve. Raises `RuleError` if the rule does what a rule may not do."""
+    accepted = rule.accept(bound)
+    if isinstance(accepted, Declined):
+        return accepted
+    args, kwargs = accepted
+    function = _of_tensor(rule.function, node) if _is_of_numbers(bound) else rule.function
+    return _record(rule, function, args, kwargs, node, slots, mode, dialect)
+
+
+def _is_of_numbers(bound: Bound) -> bool:
+    """Whether an op on tensors is given numbers alone, as in `torch.div(7, 2)`, which gives a tensor all the same."""
+    operands = [bound.arguments.get(name) for name in ("self", "other")]
+    return bound.op.short in NUMBER_AS_TENSOR and all(map(_is_number, operands))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(metadata(value) if isinstance(value, fx.Node) else value, _NUMBERS)
+
+
+def _of_tensor(function: Callable[..., Any], node: fx.Node) -> Callable[..., Any]:
+    """A rule that is given its first operand as the tensor that PyTorch makes of a number."""
+    device = getattr(metadata(node), "device", None)
+    return lambda number, *args, **kwargs: function(torch.full((), number, device=device), *args, **kwargs)
+
+
+def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None) -> Expansion | Declined:
+    """Record what PyTorch itself runs for `node`: its composite kernel, or, for a function of Python, the ATen ops."""
+    if mode is None:
+        return Declined("PyTorch's own kernel cannot be recorded without metadata; pass args=")
+    target = node.target
+    function: Callable[..., Any]
+    if isinstance(target, torch._ops.OpOverload):
+        if not target._can_decompose() or not target.has_kernel_for_dispatch_key(_COMPOSITE):
+            return NO_COMPOSITE
+        function = _on_fakes(target.decompose)
+    elif node.op == "call_method":
+        function = _method(str(target))
+    else:
+        function = target  # type: ignore[assignment]
+    composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
+    try:
+        recorded = _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
+    except RuleError as error:
+        return Declined(error.problem)
+    if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
+        return NO_COMPOSITE
+    return recorded
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def _on_fakes(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel asked for by proxies would be recorded as a call of the op; on what they stand for, it runs."""
+
+    def on_fakes(*args: Any, **kwargs: Any) -> Any:
+        # Under a function mode, torch 2.13 hands the kernel back to the mode as a call of the op.
+        with torch._C.DisableTorchFunction():
+            return kernel(*fakes_of(args), **fakes_of(kwargs))
+
+    return on_fakes
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+
+
+def _record(
+    rule: Rule | Composite,
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    node: fx.Node,
+    slots: list[fx.Node],
+    mode: FakeTensorMode | None,
+    dialect: str,
+) -> Expansion | Declined:
+    tape = Tape(fx.Graph(), mode)
+    tracer = RuleTracer(tape, rule, dialect)
+    values = {slot: _input(tracer, slot, i) for i, slot in enumerate(slots)}
+    args, kwargs = _substituted(args, values), _substituted(kwargs, values)
+    try:
+        with refusing_guards(mode) as asked:
+            if isinstance(rule, Rule) and rule.overload is not None:
+                function, args, kwargs = traced(rule.function, fakes_of(args), fakes_of(kwargs), mode)
+            result = run_on_proxies(function, tracer, args, kwargs)
+            if isinstance(result, Declined):
+                return result
+            result = _checked(tracer, result, metadata(node), _read(node))
+            tape.graph.output(tape.arguments(result))
+        if asked:
+            return Declined(f"{GUARDS}: {asked[0]}")
+    except Refused as refused:
+        return Declined(str(refused))
+    except MetadataMissing as missing:
+        return Declined(missing.problem + "; pass args=")
+    except RuleError as error:
+        raise error.at(line=line_of(function, error)) from error.__cause__
+    except UnknownSize as unknown:
+        return Declined(f"needs {unknown}")
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
+    except NewGuard as guard:
+        return Declined(f"{GUARDS}: {guard}")
+    except Exception as error:
+        raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
+    finally:
+        tracer.closed = True
+    drop_dead(tape.graph)
+    used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
+    return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
+
+
+def _what_failed(error: Exception) -> tuple[str, str]:
+    """What is said of an exception that left a rule, and what to do about it."""
+    if isinstance(error, Leaked):
+        return LEAKED
+    if isinstance(error, ReasonMissing):
+        return error.problem, error.remedy
+    unbound = _UNBOUND.match(str(error)) if isinstance(error, TypeError) else None
+    if unbound is not None:
+        name = unbound[1]
+        said = refusal_of_call(name, {})
+        return said or (f"calls torch.Tensor.{name} unbound", f"call x.{name}(...)")
+    text = str(error).strip().splitlines()
+    return f"failed with {type(error).__name__}: {text[0] if text else ''}", _TRY
+
+
+_TRY = "run the rule on tensors of these shapes to see where"
+_UNBOUND = re.compile(r"descriptor '(\w+)' for 'torch._C.TensorBase'")
+
+
+def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
+    """What a rule sees for a node among the arguments: a proxy; or the number itself, where it is known."""
+    value, mode = metadata(slot), tracer.tape.mode
+    if mode is None or value is None:
+        node = tracer.tape.placeholder(f"arg{index}", None)
+        if kind_of(slot) == "host":
+            node.meta[NUMBER] = True
+            tracer.numbers.add(node)
+        return tracer.proxy(node)
+    fake = value if isinstance(value, SYMBOLIC) else fake_like(mode, value)
+    if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
+        fake.requires_grad_()  # PyTorch's kernels take other ways then
+    node = tracer.tape.placeholder(f"arg{index}", fake)
+    if isinstance(value, (tuple, list)):
+        return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))
+    return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
+
+
+def _substituted(value: Any, values: dict[fx.Node, Any]) -> Any:
+    if isinstance(value, fx.Node):
+        return values[value]
+    if isinstance(value, (list, tuple)):
+        items = [_substituted(item, values) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _substituted(item, values) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_substituted(item, values) for item in (value.start, value.stop, value.step)))
+    return value
+
+
+def _read(node: fx.Node) -> set[Any] | None:
+    """Which of several results are read; None if the whole is handed on."""
+    indices = [user.args[1] for user in node.users if user.target is operator.getitem]
+    known = len(indices) == len(node.users) and all(isinstance(index, int) for index in indices)
+    return set(indices) if known else None
+
+
+def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | None = None) -> Any:
+    """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several
+    results only those that are `read` matter: what PyTorch says of the others need not be true (`_embedding_bag`,
+    torch 2.13)."""
+    if expected is None or tracer.tape.mode is None:
+        return _plausible(tracer, result)
+    if isinstance(expected, (tuple, list)):
+        result = tracer.tape.items(result) if isinstance(result, fx.Node) else result
+        if not isinstance(result, (tuple, list)) or len(result) != len(expected):
+            got = len(result) if isinstance(result, (tuple, list)) else "one value"
+            tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
+        matters = [read is None or i in read for i in range(len(expected))]
+        return tuple(_checked(tracer, r, e) if m else r for r, e, m in zip(result, expected, matters))
+    if not isinstance(expected, torch.Tensor):
+        return result
+    if not isinstance(result, fx.Node):
+        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+    value = result.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return result
+    for what, got, wanted, same in (
+        ("shape", value.shape, expected.shape, _same_shape(value, expected)),
+        ("dtype", value.dtype, expected.dtype, value.dtype == expected.dtype),
+        ("device", value.device, expected.device, value.device == expected.device),
+    ):
+        if not same:
+            tracer.fail(f"returned {what} {_said(got)}, the op gives {_said(wanted)}", f"return the op's own {what}")
+    return _with_strides(tracer, result, value, expected)
+
+
+def _plausible(tracer: RuleTracer, result: Any) -> Any:
+    """Without metadata: an op that returns one tensor is not served by a rule that forgets to return it."""
+    packet = tracer.rule.op.packet if isinstance(tracer.rule, Rule) else None
+    if packet is None or isinstance(result, fx.Node):
+        return result
+    returns = [str(r.type) for r in getattr(packet, packet.overloads()[0])._schema.returns]
+    if returns == ["Tensor"]:
+        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+    return result
+
+
+def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dim() == b.dim() and all(is_data(y) or surely(x == y) or same_size(x, y) for x, y in zip(a.shape, b.shape))
+
+
+def _said(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expected: torch.Tensor) -> fx.Node:
+    """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
+    if same_strides(value, expected):
+        return node
+    order = dense_order(expected)
+    if order is None:
+        return node
+    result = run_on_proxies(_laid_out, tracer, [tracer.proxy(node), order], {})
+    assert isinstance(result, fx.Node)
+    return result
+
+
+def _laid_out(x: torch.Tensor, order: list[int]) -> torch.Tensor:
+    """A copy of `x` whose dimensions lie in memory in `order`, the slowest first."""
+    if order == sorted(order):
+        return x.clone(memory_format=torch.contiguous_format)
+    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse(order))
+
+
+def _matters(effects: Effects) -> bool:
+    return bool(effects) or not effects.known
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase what nothing uses and what has no effect. Inputs stay."""
+    effects = EffectTable()
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output") and not _matters(effects.of(node)):
+            graph.erase_node(node)

@@ -1,0 +1,192 @@
+"""Whether an expansion that was recorded at the sizes of an example holds at others. While a rule runs, PyTorch's own
+kernels may ask which of two layouts a symbolic size makes, and the example answers; a rule that fixes a size through an
+op (`x.view(3, 4)`) would be answered alike. So the expansion is run once more, on fake tensors of other sizes that the
+program allows, next to the op's own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+import logging
+import random
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._pytree import tree_leaves, tree_map
+
+from decomp.errors import first_line
+from decomp.ir.call import metadata
+from decomp.metadata.shape_env import quiet
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+
+Sizes = Mapping[Any, Any]
+"""A size for each symbol."""
+DRAWN = 100
+TRIED = 2
+UNKNOWN = 5
+"""What a size that depends on data is taken to be at first."""
+
+
+class OtherSizes:
+    """Sizes of one program that its example does not have."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.mode = FakeTensorMode()
+        self._drawn: dict[frozenset[Any], list[Sizes]] = {}
+
+    def why_not(self, graph: fx.Graph, node: fx.Node, slots: list[fx.Node]) -> str | None:
+        """At which sizes the expansion `graph` of the call `node` gives another shape than the call itself, or does not
+        run; None if there are none among those tried."""
+        inputs = [metadata(slot) for slot in slots]
+        for sizes in self._of(frozenset(symbols_in(inputs))):
+            with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
+                problem = self._problem(graph, node, dict(zip(slots, [at(value, sizes) for value in inputs])))
+            if problem is not None and _is_accepted(node, slots, inputs, sizes):
+                said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
+                return f"at {said} {problem}"
+        return None
+
+    def _problem(self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any]) -> str | None:
+        try:
+            expected = _shapes(_called(node, given))
+        except Exception:  # the call itself is not for these sizes, or nobody knows what it gives
+            return None
+        try:
+            found = _shapes(_run(graph, list(given.values())))
+        except _UNKNOWN:
+            return None
+        except Exception as error:
+            return f"it fails: {first_line(error)}"
+        return None if found == expected else f"it gives {found}, the op {expected}"
+
+    def _of(self, symbols: frozenset[Any]) -> list[Sizes]:
+        if symbols not in self._drawn:
+            self._drawn[symbols] = _drawn(self.env, sorted(symbols, key=str))
+        return self._drawn[symbols]
+
+
+def symbols_in(values: Any) -> Iterator[Any]:
+    """The symbols of the sizes and strides in metadata."""
+    for leaf in tree_leaves(values):
+        parts = (*leaf.shape, *_strides(leaf)) if isinstance(leaf, torch.Tensor) else (leaf,)
+        for part in parts:
+            if isinstance(part, SYMBOLIC):
+                yield from part.node.expr.free_symbols
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def _drawn(env: Any, symbols: list[Any]) -> list[Sizes]:
+    """Up to `TRIED` assignments that the program allows, first those that change every size."""
+    hints = getattr(env, "backed_var_to_val", {})
+    around = {symbol: int(hints.get(symbol, UNKNOWN)) for symbol in {*hints, *symbols}}
+    draw = random.Random(0)
+    wholly: list[Sizes] = []
+    partly: list[Sizes] = []
+    for _ in range(DRAWN):
+        factors = {s: draw.choice((1, 2, 3, 5, 7)) for s in symbols}
+        sizes = {**around, **{s: around[s] * factors[s] + draw.choice((0, 0, 1, 2, 4)) for s in symbols}}
+        different = [sizes[s] != around[s] for s in symbols]
+        if any(different) and _allows(env, symbols, sizes):
+            (wholly if all(different) else partly).append(sizes)
+        if len(wholly) == TRIED:
+            break
+    return [*wholly, *partly][:TRIED]
+
+
+def _allows(env: Any, symbols: list[Any], sizes: Sizes) -> bool:
+    ranges = [env.var_to_range.get(symbol) for symbol in symbols]
+    if any(known is not None and sizes[s] not in known for s, known in zip(symbols, ranges)):
+        return False
+    asserted = [each.expr for deferred in env.deferred_runtime_asserts.values() for each in deferred]
+    conditions = [*(guard.expr for guard in env.guards), *asserted]
+    return all(condition.xreplace(_numbers(sizes)) != False for condition in conditions)  # noqa: E712  (of sympy)
+
+
+def _numbers(sizes: Sizes) -> dict[Any, Any]:
+    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+
+    return {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
+
+
+def at(value: Any, sizes: Sizes) -> Any:
+    """Metadata at these sizes: fake tensors of the current mode, and numbers."""
+    return tree_map(lambda leaf: _leaf_at(leaf, _numbers(sizes)), value)
+
+
+def _leaf_at(leaf: Any, sizes: Sizes) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+        shape, stride = ([_leaf_at(part, sizes) for part in parts] for parts in (leaf.shape, leaf.stride()))
+        return torch.empty_strided(shape, stride, dtype=leaf.dtype, device=leaf.device)
+    if isinstance(leaf, SYMBOLIC):
+        number = leaf.node.expr.xreplace(sizes)
+        return leaf.node.pytype(number)
+    return leaf
+
+
+def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
+    """What an expansion gives for `inputs`."""
+    values: dict[fx.Node, Any] = {}
+    supply = iter(inputs)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(supply)
+        elif node.op == "get_attr":
+            values[node] = at(node.meta["val"], {})
+        elif node.op == "output":
+            return fx.node.map_arg(node.args[0], values.__getitem__)
+        else:
+            values[node] = _called(node, values)
+    raise AssertionError("an expansion has an output")
+
+
+def _called(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+def _is_accepted(node: fx.Node, slots: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:
+    """Whether the kernel of the call itself runs at these sizes: fake tensors do not check what a gradient, say, must
+    have in common with what it is the gradient of. Assumed where it cannot be tried."""
+    known = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if not known or any(value.device.type != "cpu" for value in tensors):
+        return True
+    given = [at(value, sizes) for value in inputs]
+    if sum(leaf.numel() for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)) > _LARGE:
+        return True
+    try:
+        with torch.no_grad():
+            _called(node, dict(zip(slots, tree_map(_zeros, given))))
+    except Exception:
+        return False
+    return True
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+
+
+_LARGE = 10**7
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+"""Where fake kernels tell of every failure."""
+
+
+def _shapes(value: Any) -> list[list[int]]:
+    return [list(leaf.shape) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+_UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)

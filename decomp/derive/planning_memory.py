@@ -1,0 +1,51 @@
+"""What planning remembers: decisions and expansions by signature, for one pair of rules and target. It only grows, so
+that a lowering that fails can be forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp.ir.signature import Signatures
+
+if TYPE_CHECKING:
+    from decomp.derive.expansion import Expansion
+    from decomp.derive.planner import Decision
+    from decomp.graphs.template import Stamp
+    from decomp.rules.rules import Declined
+
+
+@dataclass
+class Memory:
+    """What one pair of rules and target has found out; it outlives the program unless sizes are symbolic."""
+
+    signatures: Signatures = field(default_factory=Signatures)
+    decisions: dict[Any, Decision] = field(default_factory=dict)
+    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
+    sure: dict[Any, bool] = field(default_factory=dict)
+    laid_out: dict[Any, str] = field(default_factory=dict)
+    """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
+    aliases: set[torch._ops.OpOverload] = field(default_factory=set)
+    """Overloads that were met and whose op has another name."""
+    mode: FakeTensorMode = field(default_factory=FakeTensorMode)
+    verdicts: dict[Stamp, Any] = field(default_factory=dict)
+    """What measuring an expansion found out."""
+
+    def mark(self) -> tuple[int, ...]:
+        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
+        return (*map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
+
+    def rewind(self, mark: tuple[int, ...]) -> None:
+        """Forget what was found out since, by a lowering that failed."""
+        *lengths, signatures, entered = mark
+        for found, length in zip(self._grown(), lengths):
+            while len(found) > length:
+                found.popitem()
+        self.signatures.rewind(signatures)
+        del self.mode.enter_stack[entered:]
+
+    def _grown(self) -> tuple[dict[Any, Any], ...]:
+        return self.decisions, self.expansions, self.sure, self.laid_out, self.verdicts

@@ -1,0 +1,402 @@
+"""Proxies that know their values' metadata, so that a rule is ordinary PyTorch: it reads shapes and dtypes, loops over
+dimensions, and calls what it likes. What it may not do is an error that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from decomp.errors import MetadataMissing, RuleError, spelled
+from decomp.graphs.tracing import SYMBOLIC, Tape, recording
+from decomp.ir.aliases import BATCH_NORMS
+from decomp.ir.effects import Effect, EffectTable
+from decomp.ir.ops import of_function
+from decomp.ir.signature import is_symbolic
+from decomp.metadata.strides import is_surely_contiguous
+from decomp.rules.restrictions import (
+    AUGMENTED,
+    LEAKED,
+    SWITCHED,
+    augmented,
+    proxies_in,
+    refusal_of_call,
+    switches,
+    writes_seen,
+)
+
+_UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
+
+
+class RuleTracer(fx.proxy.GraphAppendingTracer):
+    """Appends what a rule does to a graph. In the aten dialect calls run on fake tensors and what PyTorch dispatches is
+    recorded; in the torch dialect they are recorded as written, and run on fakes only for their metadata."""
+
+    def __init__(self, tape: Tape, rule: object, dialect: str) -> None:
+        super().__init__(tape.graph)
+        self.tape, self.rule, self.dialect = tape, rule, dialect
+        self.numbers: set[fx.Node] = set()
+        """Inputs that are sizes or other numbers, which a program without metadata does not know."""
+        self.busy = False
+        """Whether a call is running on fake tensors: what it calls in turn is not the rule's."""
+        self.closed = False
+        """Whether the run of the rule is over: a proxy that is still used has leaked into another one."""
+        self._switches = switches()
+
+    @property
+    def knows(self) -> bool:
+        """Whether the program has metadata."""
+        return self.tape.mode is not None
+
+    def proxy(self, node: fx.Node) -> ValueProxy:
+        return ValueProxy(node, self)
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+        proxy_factory_fn: Any = None,
+    ) -> Any:
+        self.check(target, args, kwargs)
+        if not self.knows:
+            return self._as_written(kind, target, args, kwargs)
+        if self.dialect == "torch":
+            return self._as_written_with_metadata(kind, target, args, kwargs)
+        with self._running():
+            return self.wrap(_run(kind, target, *fakes_of((args, kwargs))))
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """While a call runs on fake tensors, what it calls in turn is not the rule's."""
+        outer, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = outer
+
+    def check(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a call that a rule may not make."""
+        if self.closed or any(proxy.tracer is not self for proxy in proxies_in((args, kwargs))):
+            self.fail(*LEAKED)
+        if not self.busy and switches() != self._switches:
+            self.fail(*SWITCHED)
+        refusal = refusal_of_call(target, kwargs)
+        if refusal is not None:
+            self.fail(*refusal)
+
+    def _as_written(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
+        node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        if Effect.MUTATION in EffectTable().of(node).kinds and not _updates_statistics(target):
+            self.refuse(target)
+        if node.all_input_nodes and self.numbers.issuperset(node.all_input_nodes):
+            self.numbers.add(node)
+        return self.proxy(node)
+
+    def _as_written_with_metadata(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        assert self.tape.mode is not None
+        with self._running(), self.tape.mode:
+            faked = fakes_of(tree_map(self._faked, (args, kwargs)))
+            written = writes_seen(faked)
+            out = _run(kind, target, *faked)
+        if written() and not _updates_statistics(target):
+            self.refuse(target)
+        if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
+            return out
+        node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
+        node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        node.meta["val"] = out
+        self.tape.track(out, node)
+        return self.proxy(node)
+
+    def _faked(self, value: Any) -> Any:
+        """A concrete tensor, captured from outside, as the constant that it becomes."""
+        if isinstance(value, fx.Proxy) or not isinstance(value, torch.Tensor):
+            return value
+        return value if self.tape.node_of(value) is not None else self.tape.constant(value)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):
+            self.tape.constant(a)
+            return self.tape.node_of(a)
+        if isinstance(a, fx.Node) and a.graph is not self.graph:
+            self.fail(*LEAKED)
+        return super().create_arg(a)
+
+    def wrap(self, value: Any) -> Any:
+        """Fake tensors as proxies of the nodes they come from; everything else as it is."""
+        return tree_map(self._wrapped, value)
+
+    def _wrapped(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not isinstance(value, fx.Proxy):
+            node = self.tape.node_of(value)
+            return self.proxy(node) if node is not None else value
+        return value
+
+    def refuse(self, func: Any) -> NoReturn:
+        """A recorded op mutates its arguments."""
+        name = func if isinstance(func, str) else spelled(func)
+        self.fail(f"mutates a tensor ({name})", "use the functional op and return what it gives")
+
+    def fail(self, problem: str, remedy: str) -> NoReturn:
+        raise RuleError(self.rule, problem, remedy)
+
+    def missing(self, what: str) -> NoReturn:
+        raise MetadataMissing(
+            self.rule, f"needs {what}, and the program has no metadata", "pass example inputs: args=(...)"
+        )
+
+
+class ValueProxy(fx.Proxy):
+    """A value inside a rule."""
+
+    tracer: RuleTracer
+
+    def _value(self, what: str) -> Any:
+        if "val" not in self.node.meta:
+            self.tracer.missing(what)
+        return self.node.meta["val"]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._value("shape").shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._value("dtype").dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._value("device").device
+
+    @property
+    def layout(self) -> torch.layout:
+        return self._value("layout").layout
+
+    @property
+    def ndim(self) -> int:
+        return int(self._value("ndim").ndim)
+
+    @property
+    def requires_grad(self) -> bool:
+        self.tracer.fail("asks for requires_grad", "a rule serves values with and without gradient alike")
+
+    @property
+    def is_cuda(self) -> bool:
+        return bool(self.device.type == "cuda")
+
+    def size(self, dim: int | None = None) -> Any:
+        shape = self._value("size()").shape
+        return shape if dim is None else shape[dim]
+
+    def stride(self, dim: int | None = None) -> Any:
+        stride = self._value("stride()").stride()
+        return stride if dim is None else stride[dim]
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def ndimension(self) -> int:
+        return self.ndim
+
+    def numel(self) -> Any:
+        return self._value("numel()").numel()
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        return int(self._value("element_size()").element_size())
+
+    def is_floating_point(self) -> bool:
+        return bool(self.dtype.is_floating_point)
+
+    def is_complex(self) -> bool:
+        return bool(self.dtype.is_complex)
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        value = self._value("is_contiguous()")
+        if memory_format is torch.contiguous_format and is_symbolic(value):
+            return is_surely_contiguous(value)
+        return bool(value.is_contiguous(memory_format=memory_format))
+
+    def is_signed(self) -> bool:
+        return bool(self.dtype.is_signed)
+
+    def get_device(self) -> int:
+        return int(self._value("get_device()").get_device())
+
+    def __len__(self) -> int:
+        value = self._value("len()")
+        return len(value) if isinstance(value, (tuple, list)) else int(value.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        value = self._value("the number of items")
+        return iter([self[i] for i in range(len(value) if isinstance(value, (tuple, list)) else value.shape[0])])
+
+    def __bool__(self) -> bool:
+        self.tracer.fail("branches on data", "use torch.where, or branch on shapes and dtypes")
+
+    def _no_number(self) -> NoReturn:
+        if self.node in self.tracer.numbers:
+            self.tracer.missing("a size as a number")
+        self.tracer.fail("reads data as a Python number", "a rule is recorded once for all data: compute with tensors")
+
+    __int__ = __float__ = __index__ = __complex__ = _no_number  # type: ignore[assignment]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.fail("writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")
+
+    def __delitem__(self, index: Any) -> None:
+        self.tracer.fail("deletes items of a tensor (del x[...])", "use slices, torch.cat or index_select")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("node", "tracer"):
+            self.tracer.fail(f"assigns to an attribute of a tensor (x.{name} = ...)", "compute a new tensor instead")
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.tracer.fail(f"deletes an attribute of a tensor (del x.{name})", "compute a new tensor instead")
+
+    @classmethod
+    def __torch_function__(cls, orig_method: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        used = list(proxies_in((args, kwargs or {})))
+        current = next((proxy.tracer for proxy in used if not getattr(proxy.tracer, "closed", False)), None)
+        if isinstance(current, RuleTracer):
+            current.check(orig_method, args, kwargs or {})
+        return super().__torch_function__(orig_method, types, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(torch.Tensor, name):
+            self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
+        if callable(getattr(torch.Tensor, name)):
+            return _Method(self, name)
+        return self._attribute(name)
+
+    def _attribute(self, name: str) -> Any:
+        if name in ("data", "grad", "grad_fn", "is_leaf"):
+            self.tracer.fail(f"uses .{name}", "use .detach(); gradients are not seen by rules")
+        if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
+            self.tracer.missing(name)
+        return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+
+def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
+    def refused(self: ValueProxy, other: Any) -> NoReturn:
+        self.tracer.fail(*augmented(sign))
+
+    return refused
+
+
+# Without them Python falls back to `__add__`, which rebinds one name and leaves its aliases as they were.
+for _name, _sign in AUGMENTED.items():
+    setattr(ValueProxy, _name, _in_place(_sign))
+
+
+class _Method:
+    """A method of a proxy, to be called."""
+
+    def __init__(self, owner: ValueProxy, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.owner.tracer.create_proxy("call_method", self.name, (self.owner, *args), kwargs)
+
+
+class Written(torch.overrides.TorchFunctionMode):
+    """Refuses what a rule may not switch; in the torch dialect it also records what a rule calls without any proxy
+    among the arguments: factories."""
+
+    def __init__(self, tracer: RuleTracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.tracer.busy:
+            self._refuse(func, args, kwargs)
+        if self.tracer.dialect == "aten" and self.tracer.knows:
+            return func(*args, **kwargs)
+        if self.tracer.busy or func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
+            return func(*args, **kwargs)
+        return self.tracer.create_proxy("call_function", func, args, kwargs)
+
+    def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
+        if func is torch._C._set_grad_enabled:
+            self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+        if func in _CONCRETE and any(proxies_in((args, kwargs))):
+            self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
+        if _has_tensor((args, kwargs)):
+            self.tracer.check(func, args, kwargs)
+
+
+_CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
+_FACTORIES = frozenset(
+    "arange empty empty_strided eye full linspace logspace ones rand randint randn randperm range scalar_tensor "
+    "tril_indices triu_indices zeros hann_window hamming_window bartlett_window blackman_window kaiser_window".split()
+)
+
+
+def _is_factory(func: Any) -> bool:
+    if isinstance(func, torch._ops.OpOverload):
+        return func._overloadpacket.__name__ in _FACTORIES
+    return getattr(func, "__name__", "") in _FACTORIES and not isinstance(func, type(torch.Tensor.add))
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, (torch.Tensor, fx.Proxy)) for leaf in tree_leaves(value))
+
+
+def _updates_statistics(target: Any) -> bool:
+    """Whether a call updates running statistics: a rule may hand on those of the op that it serves."""
+    return not isinstance(target, str) and of_function(target).op.short in BATCH_NORMS
+
+
+def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kind == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return target(*args, **kwargs)
+
+
+def fakes_of(value: Any) -> Any:
+    """`value` with proxies replaced by what they stand for."""
+    if isinstance(value, fx.Proxy):
+        return value.node.meta["val"]
+    if isinstance(value, (list, tuple)):
+        items = [fakes_of(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: fakes_of(item) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(fakes_of(value.start), fakes_of(value.stop), fakes_of(value.step))
+    return value
+
+
+def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
+    with torch.no_grad():
+        if tracer.knows and tracer.dialect == "aten":
+            with recording(tracer.tape, tracer.refuse), Written(tracer):
+                result = function(*args, **kwargs)
+        else:
+            with Written(tracer):
+                result = function(*args, **kwargs)
+    return _as_nodes(tracer, result)
+
+
+def _as_nodes(tracer: RuleTracer, value: Any) -> Any:
+    if isinstance(value, fx.Proxy):
+        tracer.check(None, (value,), {})
+        return value.node
+    if isinstance(value, (list, tuple)):
+        return tuple(_as_nodes(tracer, item) for item in value)
+    if isinstance(value, torch.Tensor):
+        return tracer.tape.node_of(value) or tracer.tape.node_of(tracer.tape.constant(value))
+    return value

@@ -1,0 +1,170 @@
+"""Regions without gradients, or under autocast, put into the program that runs them: a target knows ops, no regions.
+What a region without gradients is given is detached, so that it computes, and saves, what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.capture import autocast
+from decomp.functionalize.writes import Functional, can_require_grad
+from decomp.graphs.node_builder import copied
+from decomp.ir.aliases import attribute
+from decomp.ir.call import metadata
+
+aten = torch.ops.aten
+_WITHOUT_GRADIENT = "wrap_with_set_grad_enabled"
+
+
+@dataclass(frozen=True)
+class _Region:
+    body: fx.Graph
+    operands: tuple[Any, ...]
+    detached: bool
+    """Whether gradients are off in it."""
+
+
+def without_regions(
+    program: Functional, body_of: Callable[[str], fx.GraphModule | None], root: nn.Module, frozen: Collection[str]
+) -> Functional | None:
+    """The program with the bodies of its regions in their places, or None if there is none that can be inlined.
+    `frozen`: names of inputs that never require gradients."""
+    regions = {node: region for node in program.graph.nodes if (region := _inlinable(node, body_of)) is not None}
+    if not regions:
+        return None
+    walk = _Walk(program.graph, regions, root, frozen)
+    values = walk.values
+    return replace(
+        program,
+        graph=walk.graph,
+        origin={new: program.origin.get(old, old) for new, old in walk.origin.items()},
+        writes=tuple(replace(write, value=values[write.value]) for write in program.writes),
+        recorded={values[node]: value for node, value in program.recorded.items() if node in values},
+    )
+
+
+def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -> _Region | None:
+    """The region that a node runs, if nothing but its operations is in it. Where gradients are switched on, or sizes
+    come from data, it stays."""
+    name = node.target.__name__ if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+    if name == _WITHOUT_GRADIENT and node.args[0] is False:
+        place = 1
+    elif name == "wrap_with_autocast":
+        place = 4
+    else:
+        return None
+    attr = node.args[place]
+    body = body_of(str(attr.target)) if isinstance(attr, fx.Node) else None
+    if body is None or not _is_plain(node, body.graph):
+        return None
+    policy = autocast.region_policy(node) if place == 4 else None
+    graph = (autocast.explicit(body, lambda _: policy) if policy is not None else body).graph
+    return _Region(graph, tuple(node.args[place + 1 :]), place == 1)
+
+
+def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
+    if region.kwargs or "unbacked_bindings" in region.meta:
+        return False
+    if any(user.target is not operator.getitem or not isinstance(user.args[1], int) for user in region.users):
+        return False
+    return all(
+        node.op in ("placeholder", "output")
+        or isinstance(node.target, torch._ops.OpOverload) and "unbacked_bindings" not in node.meta
+        or node.target is operator.getitem
+        for node in body.nodes
+    )
+
+
+class _Walk:
+    """One pass over a program that copies it, its regions inlined."""
+
+    def __init__(
+        self, source: fx.Graph, regions: Mapping[fx.Node, _Region], root: nn.Module, frozen: Collection[str]
+    ) -> None:
+        self.graph = fx.Graph(tracer_cls=source._tracer_cls)
+        self.root, self.frozen, self.regions = root, frozen, regions
+        self.values: dict[fx.Node, Any] = {}
+        self.origin: dict[fx.Node, fx.Node] = {}
+        self.detached: dict[fx.Node, fx.Node] = {}
+        self.tracked: set[fx.Node] = set()
+        """Nodes of the copy that may require a gradient."""
+        gone = {user for region in regions for user in (region, *region.users)}
+        self.taken = {node.name for node in source.nodes if node not in gone}
+        for node in source.nodes:
+            if node in regions:
+                self.values[node] = self._inlined(node, regions[node])
+            elif node in gone:
+                self.values[node] = self.values[node.args[0]][node.args[1]]
+            elif not (node.op == "get_attr" and node.users and regions.keys() >= node.users.keys()):
+                self._copied(node)
+        self.graph._codegen = source._codegen
+
+    def _copied(self, node: fx.Node) -> None:
+        new = self.values[node] = copied(self.graph, node, self.values.__getitem__)
+        self.origin[new] = node
+        if self._may_require_grad(node, new):
+            self.tracked.add(new)
+
+    def _may_require_grad(self, node: fx.Node, new: fx.Node) -> bool:
+        if node.op == "get_attr":
+            value = attribute(self.root, str(node.target))
+            return isinstance(value, nn.Parameter) or bool(getattr(value, "requires_grad", False))
+        if not can_require_grad(metadata(node)) or node.target is aten.detach.default:
+            return False
+        if node.op == "placeholder":
+            return node.name not in self.frozen
+        return not self.tracked.isdisjoint(new.all_input_nodes)
+
+    def _inlined(self, call: fx.Node, region: _Region) -> tuple[Any, ...]:
+        """Copy the body of a region; returns what stands for its results."""
+        outer = fx.map_arg(region.operands, self.values.__getitem__)
+        given = iter(outer)
+        inner: dict[fx.Node, Any] = {}
+        passed: dict[fx.Node, Any] = {}
+        for node in region.body.nodes:
+            if node.op == "placeholder":
+                passed[node] = next(given)
+                inner[node] = self._detached(call, passed[node]) if region.detached else passed[node]
+            elif node.op == "output":
+                # What a region only hands through keeps its gradient.
+                results = node.args[0] if isinstance(node.args[0], (list, tuple)) else (node.args[0],)
+                return tuple(fx.map_arg(list(results), {**inner, **passed}.__getitem__))
+            else:
+                inner[node] = self._moved(node, call, inner, region.detached)
+        return ()
+
+    def _moved(self, node: fx.Node, call: fx.Node, inner: Mapping[fx.Node, Any], detached: bool) -> fx.Node:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), inner.__getitem__)
+        new = self.graph.create_node(node.op, node.target, args, kwargs, self._name(node.name, call))
+        new.meta = dict(node.meta)
+        self.origin[new] = node
+        if not detached and can_require_grad(metadata(node)) and not self.tracked.isdisjoint(new.all_input_nodes):
+            self.tracked.add(new)
+        return new
+
+    def _detached(self, call: fx.Node, value: Any) -> Any:
+        if value not in self.tracked:
+            return value
+        if value in self.detached:
+            return self.detached[value]
+        name = self._name(f"{value.name}_detached", call)
+        new = self.graph.create_node("call_function", aten.detach.default, (value,), {}, name)
+        self.detached[value] = new
+        known = metadata(value)
+        new.meta = {key: item for key, item in call.meta.items() if key in ("stack_trace", "nn_module_stack")}
+        if isinstance(known, torch.Tensor):
+            with known.fake_mode:  # type: ignore[attr-defined]
+                new.meta["val"] = aten.detach.default(known)
+        self.origin[new] = call
+        return new
+
+    def _name(self, name: str, call: fx.Node) -> str:
+        """A name for what is moved: its own, if no other node of the program has it."""
+        name = f"{call.name}_{name}" if name in self.taken else name
+        self.taken.add(name)
+        return name

@@ -1,0 +1,95 @@
+"""A lowered program writes its inputs and buffers once, when it has read everything. Tensors that overlap one of these
+would change in the middle of the model it was made from, so a call with such tensors is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+from decomp.capture.input_checks import InputCheck
+from decomp.errors import InputsOverlap
+from decomp.functionalize.overlap import Place, overlap, place
+from decomp.ir.aliases import attribute, spelling_of, written
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What a program reads and writes, by name: inputs, and attributes of its module."""
+
+    inputs: tuple[str, ...]
+    read_inputs: tuple[str, ...]
+    state: tuple[str, ...]
+    read_state: tuple[str, ...]
+
+    def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
+        """Raise `InputsOverlap` where a tensor that is written overlaps another input."""
+        if torch.compiler.is_compiling():
+            return  # whoever compiles or exports the program has no addresses yet
+        inputs = {name: tuple(_places(given.get(name))) for name in (*self.inputs, *self.read_inputs)}
+        for i, one in enumerate(self.inputs):
+            for other in (*self.inputs[i + 1 :], *self.read_inputs):
+                if _meet(inputs[one], inputs[other]):
+                    raise InputsOverlap(_input(one), _input(other))
+            for name in (*self.state, *self.read_state):
+                if _meet(inputs[one], tuple(_places(attribute(module, name)))):
+                    raise InputsOverlap(_input(one), repr(name))
+        for name in self.state if self.read_inputs else ():
+            found = tuple(_places(attribute(module, name)))
+            for other in self.read_inputs:
+                if _meet(found, inputs[other]):
+                    raise InputsOverlap(repr(name), _input(other))
+
+
+def _input(name: str) -> str:
+    return f"input {name.lstrip('*')!r}"
+
+
+def _places(value: Any) -> Iterator[Place]:
+    for leaf in (value,) if isinstance(value, torch.Tensor) else tree_leaves(value):
+        found = place(leaf)
+        if found is not None:
+            yield found
+
+
+def _meet(ones: tuple[Place, ...], others: tuple[Place, ...]) -> bool:
+    return any(overlap(one, other) for one in ones for other in others)
+
+
+def check_writes(module: fx.GraphModule, source: fx.Graph) -> None:
+    """Make `module`, the lowered program of which `source` is the graph that came in, look at the memory of what it
+    writes. It must do all its writes at its end."""
+    writes = _writes(module.graph)
+    if not writes.inputs and not (writes.state and writes.read_inputs):
+        return
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, InputCheck):
+            hook.writes = writes
+            return
+    inputs = [node for node in source.nodes if node.op == "placeholder"]
+    codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
+    check = InputCheck([str(node.target) for node in inputs], (), codegen)
+    check.writes = writes
+    module.register_forward_pre_hook(check, with_kwargs=True)
+
+
+def _writes(graph: fx.Graph) -> Writes:
+    targets = {_source(target): None for node in graph.nodes for target in written(node)}
+    read = [node for node in graph.nodes if node.users and node not in targets]
+    inputs, state = ([_named(nodes, op) for nodes in (targets, read)] for op in ("placeholder", "get_attr"))
+    return Writes(*inputs, *state)
+
+
+def _named(nodes: Iterable[fx.Node], op: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(node.target) for node in nodes if node.op == op))
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """The tensor that is written through `detach()`, where autograd is not to see it."""
+    while node.op in ("call_function", "call_method") and spelling_of(node).op.short == "detach":
+        node = node.all_input_nodes[0]
+    return node

@@ -1,0 +1,1 @@
+"""Mutation made functional, and written back once."""

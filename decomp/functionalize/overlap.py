@@ -1,0 +1,112 @@
+"""Whether tensors overlap in memory, element by element: pieces of one buffer often interleave and share none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from decomp.metadata.ambient_modes import neutral
+
+_MOST = 2**27
+"""Layouts that span more units than this are not compared element by element."""
+
+Steps = tuple[tuple[int, int], ...]
+"""Sizes and strides in bytes, the largest stride first. The last one is a run of bytes, whose stride is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies."""
+
+    memory: Any
+    """What `start` and `end` count in: the device's addresses, or the storage of a tensor without data."""
+    start: int
+    end: float
+    steps: Steps | None
+    """None where sizes vary."""
+
+
+def place(tensor: Any) -> Place | None:
+    """Where a tensor lies; None for what has no memory of its own that could be compared: what is no strided tensor,
+    an empty one, subclasses, and the tensors of `torch.func`."""
+    kind = type(tensor)
+    if kind is FakeTensor:
+        return _place_of_fake(tensor)
+    if kind is not torch.Tensor and kind is not nn.Parameter or tensor.layout is not torch.strided:
+        return None
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
+        return None
+    if not start or not tensor.numel():
+        return None
+    if tensor.is_contiguous():
+        return Place(tensor.device, start, start + tensor.nbytes, ((tensor.nbytes, 1),))
+    steps = _steps(tensor)
+    return Place(tensor.device, start, start + _span(steps), steps)
+
+
+def overlap(one: Place | None, two: Place | None) -> bool:
+    """Whether two tensors have an element in common. Where sizes vary, whether they have a storage in common."""
+    if one is None or two is None or one.memory != two.memory or one.end <= two.start or two.end <= one.start:
+        return False
+    if one.steps is None or two.steps is None:
+        return True
+    return _meet(one.steps, two.steps, two.start - one.start)
+
+
+def _place_of_fake(tensor: torch.Tensor) -> Place | None:
+    if tensor.layout is not torch.strided:
+        return None
+    storage = tensor.untyped_storage()._cdata
+    if any(type(size) is not int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset())):
+        return Place(storage, 0, math.inf, None)
+    if not tensor.numel():
+        return None
+    start, steps = tensor.storage_offset() * tensor.itemsize, _steps(tensor)
+    return Place(storage, start, start + _span(steps), steps)
+
+
+def _steps(tensor: torch.Tensor) -> Steps:
+    dims = ((n, stride * tensor.itemsize) for n, stride in zip(tensor.shape, tensor.stride()) if n > 1 and stride)
+    outer: list[tuple[int, int]] = []
+    run = tensor.itemsize
+    for size, stride in sorted(dims, key=lambda dim: dim[1]):
+        if stride == run and not outer:
+            run *= size
+        else:
+            outer.append((size, stride))
+    return (*reversed(outer), (run, 1))
+
+
+def _span(steps: Steps) -> int:
+    return sum((size - 1) * stride for size, stride in steps) + 1
+
+
+@functools.lru_cache(maxsize=1024)
+def _meet(one: Steps, two: Steps, apart: int) -> bool:
+    """Whether layouts meet whose first bytes are `apart`: the elements of the one are marked, and looked at through
+    the other."""
+    if len(one) == len(two) == 1:
+        return True
+    unit = math.gcd(apart, one[-1][0], two[-1][0], *(stride for _, stride in (*one[:-1], *two[:-1])))
+    first, second = max(0, -apart) // unit, max(0, apart) // unit
+    length = max(first + _span(one) // unit, second + _span(two) // unit) + 1
+    if length > _MOST:
+        return True
+    with neutral():
+        marked = torch.zeros(length, dtype=torch.bool, device="cpu")
+        _through(marked, one, unit, first).fill_(True)
+        return bool(_through(marked, two, unit, second).any())
+
+
+def _through(marked: torch.Tensor, steps: Steps, unit: int, start: int) -> torch.Tensor:
+    sizes = [*(size for size, _ in steps[:-1]), steps[-1][0] // unit]
+    strides = [*(stride // unit for _, stride in steps[:-1]), 1]
+    return marked.as_strided(sizes, strides, start)

@@ -1,0 +1,348 @@
+"""Views, forwards and backwards: to derive a view again from a new base, and to put a new value of a view into its
+base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.graph_builder import Emitter
+from decomp.ir.aliases import refusal
+from decomp.ir.call import call_if_bound, metadata
+
+aten = torch.ops.aten
+
+
+@dataclass(eq=False)
+class View:
+    """One way to look at a base: the call that made it, bound, with arguments in the functional graph."""
+
+    source: fx.Node
+    """The node of the source that takes the view."""
+    op: str
+    arguments: dict[str, Any]
+    base: fx.Node
+    """The node of the functional graph that the arguments mention as the base."""
+    value: fx.Node
+    """The node of the functional graph that took the view first."""
+    certain: bool = True
+    """Whether this is known to share memory with its base."""
+
+    @property
+    def is_detach(self) -> bool:
+        """Whether the view cuts the gradient."""
+        return self.op in ("detach", "data", "detach_")
+
+
+def piece_of(node: fx.Node, value: fx.Node, whole: View) -> View:
+    """The view that `node` takes, an element of the tuple of views that `whole` is."""
+    return View(node, whole.op, {**whole.arguments, "piece": node.args[1]}, whole.value, value, whole.certain)
+
+
+def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node],
+            certain: bool) -> View:
+    """The view that `node` takes, of which `value` is the copy."""
+    if node.target is operator.getitem or node.target == "__getitem__":
+        index = fx.node.map_arg(node.args[1], value_of)
+        return View(node, "getitem", {"index": index}, base, value, certain)
+    if node.target is getattr:
+        return View(node, str(node.args[1]), {}, base, value, certain)
+    if node.op == "call_module":
+        return View(node, "call_module", {}, base, value, certain)
+    call = call_if_bound(node)
+    if call is None:
+        raise refusal(node, "its arguments fit no overload of its op, so nobody can tell which view it takes",
+                      "write the call as the documentation of the op has it")
+    arguments = fx.node.map_arg(call.arguments, value_of)
+    op = "view_dtype" if call.op.short == "view" and "dtype" in call.arguments else call.op.short
+    return View(node, op, dict(arguments), base, value, certain)
+
+
+def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
+    """The view, taken of a new value of its base."""
+    if not view.certain:
+        raise _unknown(view, at)
+    old = view.value
+    args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: base if n is view.base else n)
+    target = old.target
+    if view.op == "view" and not _viewable(emit, old.op, target, args, kwargs):
+        target = aten.reshape.default if isinstance(target, torch._ops.OpOverload) else "reshape"
+    if view.op == "as_strided":
+        refuse_unknown_layout(view, metadata(view.base), base)
+    return emit.node(old.op, target, args, kwargs, at=view.source, label=view.source.name)
+
+
+def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether `view` serves the strides of the new base, which need not be those of the old one."""
+    if emit.mode is None:
+        return False
+    try:
+        return emit.computed(op, target, args, kwargs) is not None
+    except (RuntimeError, ValueError):
+        return False
+
+
+def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
+    """as_strided looks at memory, not at a tensor: `new` must be laid out as its base `old`, and be all it sees."""
+    if not _same_layout(view, old, metadata(new)):
+        raise refusal(view.source, "as_strided looks at memory that has been written, in a layout that is not known",
+                      "use view, select or slice instead of as_strided")
+
+
+def _same_layout(view: View, old: Any, new: Any) -> bool:
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return False
+    if old.stride() != new.stride() or old.storage_offset() != 0 or new.storage_offset() != 0:
+        return False
+    size, stride = view.arguments["size"], view.arguments["stride"]
+    steps = [view.arguments.get("storage_offset") or 0, *size, *stride, new.numel()]
+    if not all(isinstance(step, int) for step in steps) or not new.is_contiguous():
+        return False
+    return bool(steps[0] + sum((n - 1) * step for n, step in zip(size, stride)) < new.numel())
+
+
+def _unknown(view: View, at: fx.Node) -> Exception:
+    if isinstance(metadata(view.source), torch.Tensor):  # then only a region can have hidden how it came to be
+        return refusal(
+            at, f"{view.source.name!r} comes out of a region of its own (no_grad, autocast) as a view, and the memory "
+            "below is written later", "clone() the view in the region, or take it outside")
+    return refusal(
+        at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
+        "the other is used", "pass args=, so that shapes and strides are known; or clone() before the write")
+
+
+Inverse = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
+
+
+def put(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """The base, with the new value of the view in it. `at` is the node of the source that wrote. Raises
+    `MutationError` if the view has no inverse."""
+    if not view.certain:
+        raise _unknown(view, at)
+    inverse = INVERSES.get(view.op)
+    if inverse is None:
+        raise refusal(at, f"it writes through {view.source.name!r}, and a write through {view.op} cannot be put back",
+                      "write to the tensor itself, or clone() the view before writing to it")
+    return inverse(emit, view, base, value, at)
+
+
+def _same(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return value
+
+
+def _reshaped(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.reshape(value, base, at)
+
+
+def _detached(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.call("detach", (value,), at=at)
+
+
+def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    one, two = metadata(base), metadata(value)
+    # Where sizes are not known, a program that expands in earnest fails here as it does in PyTorch.
+    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor) or one.numel() == two.numel():
+        return emit.reshape(value, base, at)
+    raise refusal(at, f"it writes through {view.source.name!r}, where several elements of an expanded tensor share one "
+                  "place in memory", "clone() the expanded tensor before writing to it")
+
+
+def _permuted(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    dims = [d % len(view.arguments["dims"]) for d in view.arguments["dims"]]
+    return emit.call("permute", (value, [dims.index(i) for i in range(len(dims))]), at=at)
+
+
+def _transposed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    names = [n for n in ("dim0", "dim1", "axis0", "axis1") if n in view.arguments]
+    return emit.call("transpose", (value, *(view.arguments[n] for n in names)), at=at)
+
+
+def _moved(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    source, destination = (view.arguments[name] for name in ("source", "destination"))
+    if not isinstance(source, (list, tuple)):
+        source, destination = [source], [destination]
+    return emit.call("movedim", (value, list(destination), list(source)), at=at)
+
+
+def _again(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """Views that are their own inverse: t, T, mT, conj, …"""
+    old = view.value
+    args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: value if n is view.base else n)
+    return emit.node(old.op, old.target, args, kwargs, at=at, label=at.name)
+
+
+def _selected(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.placed("select", base, value, view.arguments["dim"], view.arguments["index"], at=at)
+
+
+def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """One of the results of split, chunk, unbind and their like."""
+    i = view.arguments["piece"]
+    dim = {"hsplit": 1, "vsplit": 0, "dsplit": 2}.get(view.op, view.arguments.get("dim", 0))
+    if view.op == "hsplit" and isinstance(metadata(base), torch.Tensor):
+        dim = min(1, metadata(base).dim() - 1)
+    if view.op == "unbind":
+        return emit.placed("select", base, value, dim, i, at=at)
+    sizes = view.arguments.get("split_sizes")
+    if isinstance(sizes, (list, tuple)):
+        start, end = _total(emit, sizes[:i], at), _total(emit, sizes[: i + 1], at)
+    elif isinstance(view.arguments.get("split_size"), int):
+        start, end = i * view.arguments["split_size"], (i + 1) * view.arguments["split_size"]
+    else:
+        start, end = _place_of_piece(view, dim, i, at)
+    return emit.placed("slice", base, value, dim, start, end, 1, at=at)
+
+
+def _total(emit: Emitter, sizes: Any, at: fx.Node) -> Any:
+    total: Any = sum(size for size in sizes if not isinstance(size, fx.Node))
+    for size in sizes:
+        if isinstance(size, fx.Node):
+            total = emit.node("call_function", operator.add, (total, size), {}, at=at)
+    return total
+
+
+def _place_of_piece(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, int]:
+    parts = metadata(view.base)
+    sizes: list[Any] = [part.shape[dim] for part in parts] if isinstance(parts, (list, tuple)) else [None]
+    if not all(isinstance(size, int) for size in sizes):
+        raise refusal(at, f"it writes to a part of {view.source.name!r}, and where that part begins is not known",
+                      "pass args=, or use split_with_sizes or slices in the model")
+    return sum(sizes[:i]), sum(sizes[: i + 1])
+
+
+def _sliced(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    bounds = (view.arguments[n] for n in ("dim", "start", "end", "step"))
+    return emit.placed("slice", base, value, *bounds, at=at)
+
+
+def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    dim, start, length = (view.arguments[n] for n in ("dim", "start", "length"))
+    if isinstance(start, fx.Node) and isinstance(metadata(start), torch.Tensor):
+        raise refusal(at, f"it writes through {view.source.name!r}, a narrow() whose start is a tensor",
+                      "use a number as start")
+    end: Any = None
+    if isinstance(start, fx.Node) or isinstance(length, fx.Node):
+        end = emit.node("call_function", operator.add, (start, length), {}, at=at)
+    elif start >= 0 or start + length < 0:
+        end = start + length
+    return emit.placed("slice", base, value, dim, start, end, 1, at=at)
+
+
+def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    default = (0, -2, -1) if view.op == "linalg_diagonal" else (0, 0, 1)
+    bounds = (view.arguments.get(n, d) for n, d in zip(("offset", "dim1", "dim2"), default))
+    return emit.call("diagonal_scatter", (base, value, *bounds), at=at)
+
+
+def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """By numbers of places: the derivative of as_strided_scatter is wrong (torch 2.13: zero for the rest)."""
+    found = metadata(base)
+    if not _same_layout(view, metadata(view.base), found):
+        raise refusal(at, f"it writes through {view.source.name!r}, and the layout of the memory below is not known",
+                      "use view, select or slice instead of as_strided")
+    bounds = (view.arguments[name] for name in ("size", "stride"))
+    places = emit.call("arange", (found.numel(),), {"device": found.device}, at=at)
+    places = emit.call("as_strided", (places, *bounds, view.arguments.get("storage_offset") or 0), at=at)
+    flat = emit.call("reshape", (base, [-1]), at=at)
+    places, value = (emit.call("reshape", (tensor, [-1]), at=at) for tensor in (places, value))
+    return emit.reshape(emit.call("scatter", (flat, 0, places, value), at=at), base, at)
+
+
+def _bits(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    if not isinstance(metadata(base), torch.Tensor):
+        raise refusal(at, f"it writes through {view.source.name!r}, whose dtype below is not known",
+                      "pass args=, so that dtypes are known")
+    return emit.call("view_dtype", (value, metadata(base).dtype), at=at)
+
+
+def _as_complex(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.call("view_as_complex", (value,), at=at)
+
+
+def _as_real(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.call("view_as_real", (value,), at=at)
+
+
+def _real_part(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    found = metadata(base)
+    if isinstance(found, torch.Tensor) and not found.is_complex():
+        return value
+    return emit.call("complex", (value, emit.call("imag", (base,), at=at)), at=at)
+
+
+def _imaginary_part(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return emit.call("complex", (emit.call("real", (base,), at=at), value), at=at)
+
+
+def _indexed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    return put_index(emit, base, view.arguments["index"], lambda _: value, at)
+
+
+def put_index(
+    emit: Emitter, base: fx.Node, index: Any, new: Callable[[fx.Node], fx.Node], at: fx.Node
+) -> fx.Node:
+    """`base` with the elements at a basic `index` (numbers, slices, None, Ellipsis) replaced by `new` of them."""
+    steps = list(_elementary(index if isinstance(index, tuple) else (index,)))
+    chain = [base]
+    for name, *arguments in steps:
+        chain.append(emit.call(name, (chain[-1], *arguments), at=at))
+    value = new(chain.pop())
+    for below, (name, *arguments) in zip(reversed(chain), reversed(steps)):
+        if name == "unsqueeze":
+            value = emit.call("squeeze", (value, *arguments), at=at)
+        else:
+            value = emit.placed(name, below, value, *arguments, at=at)
+    return value
+
+
+def _elementary(index: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """An index as a chain of select, slice and unsqueeze. What stands after an Ellipsis counts from the right."""
+    left, right = split_at_ellipsis(index)
+    dim = 0
+    for item in left:
+        yield from _step(item, dim)
+        dim += isinstance(item, slice) or item is None
+    dim = -1
+    for item in reversed(right):
+        yield from _step(item, dim)
+        dim -= isinstance(item, slice) or item is None
+
+
+def split_at_ellipsis(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What stands before and after the Ellipsis of an index."""
+    place = next((i for i, item in enumerate(index) if item is Ellipsis), len(index))
+    return index[:place], index[place + 1:]
+
+
+def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
+    if item is None:
+        yield "unsqueeze", dim
+    elif not isinstance(item, slice):
+        yield "select", dim, item
+    elif item != slice(None):
+        yield "slice", dim, item.start, item.stop, 1 if item.step is None else item.step
+
+
+INVERSES: dict[str, Inverse] = {
+    **dict.fromkeys("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+                    "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory "
+                    "to_dense".split(), _same),
+    **dict.fromkeys("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view "
+                    "_reshape_alias atleast_1d atleast_2d atleast_3d".split(), _reshaped),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expanded),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),
+    **dict.fromkeys(("movedim", "moveaxis"), _moved),
+    **dict.fromkeys("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view".split(), _again),
+    **dict.fromkeys(("detach", "data"), _detached),
+    **dict.fromkeys(("diagonal", "linalg_diagonal"), _diagonal),
+    **dict.fromkeys("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit".split(), _piece),
+    "permute": _permuted, "select": _selected, "slice": _sliced, "narrow": _narrowed, "as_strided": _strided,
+    "view_dtype": _bits, "view_as_real": _as_complex, "view_as_complex": _as_real, "real": _real_part,
+    "imag": _imaginary_part, "getitem": _indexed,
+}
+"""How a write through a view is put into its base, by op."""

@@ -1,0 +1,500 @@
+"""Mutation made functional: an in-place op becomes the op that returns the new value, later uses of the tensor, of its
+views and of its base see that value, and inputs and buffers are written back once. The source graph is never touched;
+nodes that have nothing to do with mutation are copied as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.functionalize.alias_sets import Sharing
+from decomp.functionalize.functional_ops import cast, functional_call, out_call, sibling
+from decomp.functionalize.gradients import Sources, reaches
+from decomp.functionalize.overlap import overlap, place
+from decomp.functionalize.running_statistics import functional_form
+from decomp.functionalize.storage import Alias, Memory, Tensor
+from decomp.functionalize.views import piece_of, refuse_unknown_layout, view_of
+from decomp.functionalize.writes import (
+    Functional,
+    Write,
+    append_writes,
+    as_module,
+    can_require_grad,
+    input_requires_grad,
+    keep_saved_values,
+)
+from decomp.graphs.graph_builder import Emitter
+from decomp.ir.aliases import (
+    BATCH_NORMS,
+    METADATA_WRITES,
+    REGIONS,
+    SAME_TENSOR,
+    bodies,
+    method_name,
+    refusal,
+    shares_memory,
+    short_name,
+    spelling_of,
+    viewed,
+    written,
+)
+from decomp.ir.call import bound_call, kind_of, metadata
+
+__all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
+
+aten = torch.ops.aten
+
+GRADIENT_SWITCHES = (torch._C._set_grad_enabled,)
+
+
+def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
+    """Whether anything in `graph`, or in the bodies of its higher-order ops, writes a tensor."""
+    for node in graph.nodes:
+        if written(node, root) or any(mutates(body.graph, body) for _, body in bodies(node, root)):
+            return True
+    return False
+
+
+def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> Functional:
+    """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
+    state to its inputs. Raises `MutationError` for what cannot be followed."""
+    functional = _Walk(graph, root, state=state).functional()
+    keep_saved_values(functional, root)
+    return functional
+
+
+class _Walk:
+    """One pass over a graph, from inputs to outputs."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, grad_enabled: bool = True,
+                 state: Mapping[str, Any] | None = None) -> None:
+        self.source, self.root = graph, root
+        self.emit = Emitter(graph)
+        self.memory = Memory(self.emit, grad_enabled)
+        self.sharing = Sharing(graph, root, state)
+        self.sources = Sources(root, state or ())
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.tensors: dict[fx.Node, Tensor] = {}
+        """What each node denotes, for nodes that may share memory with something that is written."""
+        self.requires_grad: dict[fx.Node, bool] = {}
+        self.attributes: dict[Any, Tensor] = {}
+        self.storages: dict[Any, fx.Node] = {}
+        """The first `get_attr` of each storage that may be written."""
+        self.inputs: dict[Any, list[fx.Node]] = {}
+        """Inputs that may be written, by the storage of their example values."""
+        self.results: dict[tuple[fx.Node, Any], Tensor] = {}
+        """What a call of several new tensors gives, by call and place."""
+        self.regions: dict[fx.Node, _Region] = {}
+        self.submodules: dict[str, fx.GraphModule] = {}
+        self.at: fx.Node = next(iter(graph.nodes))
+
+    def functional(self, outputs: list[Write] | None = None) -> Functional:
+        """Walk, and collect."""
+        writes: tuple[Write, ...] = ()
+        for node in self.source.nodes:
+            self.at = node
+            if node.op == "output":
+                writes = tuple(self._writes())
+                if outputs is not None:
+                    outputs.extend(writes)
+                self._output(node, outputs or [])
+            else:
+                self._visit(node)
+        self._sweep(writes)
+        writes = tuple(self._without_copies(writes))
+        self.emit.graph.lint()
+        return Functional(self.emit.graph, self.emit.origin, writes, self.submodules, self.emit.recorded)
+
+    # What nodes denote.
+
+    def value_of(self, node: fx.Node) -> fx.Node:
+        """The current value of a node of the source, as a node of the copy."""
+        tensor = self.tensors.get(node)
+        return self.copies[node] if tensor is None else self.memory.read(tensor.alias, self.at)
+
+    def _requires(self, *nodes: fx.Node) -> bool:
+        return any(self._tracked(node) for node in nodes)
+
+    def _tracked(self, node: fx.Node) -> bool:
+        tensor = self.tensors.get(node)
+        return tensor.alias.requires_grad if tensor is not None else self.requires_grad.get(node, False)
+
+    def _gradient_of(self, node: fx.Node) -> bool:
+        """Whether the result of a call requires a gradient, as far as its inputs tell."""
+        if not self.memory.grad_enabled or not can_require_grad(metadata(node)):
+            return False
+        return self._requires(*node.all_input_nodes)
+
+    # Nodes.
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op in ("placeholder", "get_attr"):
+            self._input(node)
+        elif node.target in GRADIENT_SWITCHES:
+            self.memory.set_grad_enabled(bool(node.args[0]), node)
+            self._copy(node)
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._higher_order(node)
+        elif targets := written(node, self.root):
+            self._mutation(node, targets)
+        elif self.sharing.touched(node) and viewed(node, self.root):
+            self._view(node)
+        else:
+            self._copy(node)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        requires = self._gradient_of(node)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        self._fresh(node, new, requires)
+        return new
+
+    def _fresh(self, node: fx.Node, new: fx.Node, requires: bool) -> None:
+        """`node` denotes a tensor on memory of its own, whose value is `new`."""
+        self.copies[node] = new
+        self.requires_grad[node] = requires
+        if self.sharing.touched(node):
+            self.tensors[node] = Tensor(self.memory.new(node, new, requires))
+
+    def _input(self, node: fx.Node) -> None:
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        key = self.sharing.attribute_key(node)
+        if key in self.attributes:
+            self.tensors[node] = self.attributes[key]
+            return
+        if self.sharing.touched(node) and (storage := self.sharing.storage_key(node)) is not None:
+            if self.storages.setdefault(storage, node) is not node:
+                raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
+                              "parameter, and one of them is written", "clone() one of the two when the module is made")
+        if self.sharing.touched(node):
+            self._refuse_overlapping_inputs(node)
+        self._fresh(node, new, input_requires_grad(node, self.root))
+        if key is not None and node in self.tensors:
+            self.attributes[key] = self.tensors[node]
+
+    def _refuse_overlapping_inputs(self, node: fx.Node) -> None:
+        others = self.inputs.setdefault(self.sharing.input_key(node) or node, [])
+        for other in others:
+            if overlap(place(metadata(other)), place(metadata(node))):
+                raise refusal(node, f"it shares memory with the input {other.name!r}, and one of them is written",
+                              f"lower and call the program with inputs that do not overlap ({node.name}.clone())")
+        others.append(node)
+
+    def _view(self, node: fx.Node) -> None:
+        bases = viewed(node, self.root)
+        base = bases[0]
+        if base in self.regions:
+            self._result_of_region(node, self.regions[base])
+            return
+        shares = shares_memory(node, base) if len(bases) == 1 else None
+        if shares is False or base not in self.tensors:
+            self._copy(node)
+            return
+        tensor = self.tensors[base]
+        if tensor.alias.root.source is base and node.target is operator.getitem and kind_of(base) == "many":
+            self._result(node, base)
+            return
+        if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
+            self.copies[node] = self.emit.copy(node, self.value_of)
+            self.tensors[node] = tensor
+            return
+        before = self.memory.read(tensor.alias, node)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        if self.emit.mode is None and tensor.alias.root.clock and new.target == "view":
+            if not any(isinstance(argument, torch.dtype) for argument in new.args):
+                new.target = "reshape"  # where strides are not known, the new value may have others than the old one
+        if tensor.alias.many and node.target is operator.getitem and isinstance(node.args[1], int):
+            assert tensor.alias.view is not None
+            view = piece_of(node, new, tensor.alias.view)
+            view.base = before
+            self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, piece=node.args[1]))
+            return
+        view = view_of(node, new, before, self.value_of, certain=shares is True)
+        if view.op == "as_strided" and tensor.alias.root.clock:
+            refuse_unknown_layout(view, metadata(base), before)
+        self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, many=kind_of(node) == "many"))
+
+    def _result(self, node: fx.Node, base: fx.Node) -> None:
+        """One of several new tensors: each is on memory of its own."""
+        place = (base, node.args[1])
+        if place in self.results:
+            self.copies[node] = self.emit.copy(node, self.value_of)
+            self.tensors[node] = self.results[place]
+        else:
+            self._copy(node)
+            self.results[place] = self.tensors[node]
+
+    def _output(self, node: fx.Node, extra: list[Write]) -> None:
+        new = self.emit.copy(node, self.value_of)
+        if extra:
+            values = new.args[0] if isinstance(new.args[0], (list, tuple)) else (new.args[0],)
+            new.args = ((*values, *(write.value for write in extra)),)
+
+    # Mutation.
+
+    def _mutation(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
+        name = method_name(node)
+        for target in targets:
+            self._refuse_unless_followed(node, target)
+        if spelling_of(node).op.short in BATCH_NORMS if node.op != "call_module" else False:
+            self._batch_norm(node)
+        elif node.kwargs.get("out") is not None or _has_out(node):
+            self._out(node, targets)
+        elif name in METADATA_WRITES:
+            self._change_of_metadata(node, targets[0])
+        elif len(targets) > 1 or node.op == "call_module":
+            raise refusal(node, "it writes its arguments, and it has no functional form",
+                          "let the module be traced, or return new tensors from it" if node.op == "call_module"
+                          else "use an op that returns new tensors")
+        else:
+            self._inplace(node, targets[0])
+
+    def _refuse_unless_followed(self, node: fx.Node, target: fx.Node) -> None:
+        if target not in self.tensors:
+            raise refusal(node, f"it writes {target.name!r}, and nobody can tell which tensor that is",
+                          "return new tensors in the model")
+
+    def _inplace(self, node: fx.Node, target: fx.Node) -> None:
+        tensor = self.tensors[target]
+        requires, before = self._gradient_of(node), self.value_of(target)
+        tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
+        last = next(iter(reversed(self.emit.graph.nodes)))
+        new = sibling(self.emit, node, self.value_of, tracked)
+        lost = tracked and not reaches(new, before, last)
+        self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
+        self.tensors[node] = tensor
+
+    def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
+        """squeeze_() and its like: the tensor is from now on a view of what it was."""
+        tensor = self.tensors[target]
+        if tensor.alias.view is not None and not tensor.alias.view.certain:
+            raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
+                          "pass args=, so that shapes and strides are known; or use the function that returns a view")
+        if tensor.alias.parent is None and tensor.alias.root.source.op in ("placeholder", "get_attr"):
+            raise refusal(node, f"it changes the shape of the input {tensor.alias.root.source.name!r} itself",
+                          "use the function that returns a view")
+        base = self.memory.read(tensor.alias, node)
+        call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
+        new = self._functional_view(node, *call)
+        view = view_of(node, new, base, self.value_of, certain=True)
+        view.op = view.op.removesuffix("_")
+        tensor.alias = self.memory.derive(tensor.alias, view)
+        self.tensors[node] = tensor
+
+    def _functional_view(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self.emit.like(node, *functional_call(node, args, kwargs))
+        packet = getattr(aten, short_name(node.target).removesuffix("_"))
+        default = {"transpose": "int"}.get(short_name(node.target).removesuffix("_"), node.target._overloadname)
+        new = self.emit.like(node, "call_function", getattr(packet, default), args, kwargs)
+        return new
+
+    def _batch_norm(self, node: fx.Node) -> None:
+        """In training: the functional form, and the running statistics that it returns."""
+        call = bound_call(node)
+        assert call is not None
+        requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
+        form = functional_form(self.emit, node, call, fx.node.map_arg(call.arguments, self.value_of))
+        if form is None:
+            raise refusal(node, f"{call.op.short} updates its running statistics, and it has no functional form",
+                          "use batch_norm, or track_running_stats=False")
+        if form.several:
+            self.copies[node] = form.whole
+        else:
+            self._fresh(node, form.whole, requires)
+        for name, new in (("running_mean", form.mean), ("running_var", form.var)):
+            self.memory.write(self.tensors[call.arguments[name]].alias, new, False, node)
+
+    def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
+        """`out=`: the results are computed, and then put where they were to be written."""
+        op, target, args, kwargs = out_call(node, self.value_of)
+        requires = self._gradient_of(node)
+        whole = self.emit.node(op, target, args, kwargs, at=node)
+        for i, source in enumerate(targets):
+            value = whole
+            if len(targets) > 1:
+                value = self.emit.node("call_function", operator.getitem, (whole, i), {}, at=node, label=source.name)
+            value = self._fitting(node, source, value)
+            self.memory.write(self.tensors[source].alias, value, requires, node)
+            if len(targets) == 1:
+                self.tensors[node] = self.tensors[source]
+        if len(targets) > 1:
+            self.copies[node] = whole
+
+    def _fitting(self, node: fx.Node, source: fx.Node, value: fx.Node) -> fx.Node:
+        """The result of an op with `out=`, in the dtype of the tensor that it goes to."""
+        alias = self.tensors[source].alias
+        own, new = metadata(alias.value), metadata(value)
+        if not isinstance(own, torch.Tensor) or not isinstance(new, torch.Tensor):
+            return value
+        if own.shape != new.shape and (alias.parent is not None or alias.root.source.op in ("placeholder", "get_attr")):
+            raise refusal(node, f"out= changes the size of {source.name!r}", "give out= a tensor of the right size")
+        return cast(self.emit, node, value, alias.value, final=False) if own.dtype != new.dtype else value
+
+    # Higher-order ops.
+
+    def _higher_order(self, node: fx.Node) -> None:
+        found = bodies(node, self.root)
+        if node.target.__name__ not in REGIONS or len(found) != 1:  # type: ignore[union-attr]
+            for name, body in found:
+                self._pure_body(node, str(name.target), body)
+            self._copy(node)
+            return
+        name, body = found[0]
+        region = self.regions[node] = _Region(self, node, name, body)
+        if region.changed:
+            self.submodules[str(name.target)] = region.module()
+        self._enter(node, region)
+
+    def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
+        if name in self.submodules or not mutates(body.graph, body):
+            return
+        inner = _Walk(body.graph, body).functional()
+        if inner.writes:
+            raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
+                          "return the new value from the body")
+        self.submodules[name] = as_module(body, inner)
+
+    def _enter(self, node: fx.Node, region: _Region) -> None:
+        written_operands = [region.operands[i] for i, _ in region.writes]
+        for operand in written_operands:
+            self._refuse_unless_followed(node, operand)
+            self._refuse_shared(node, operand, region)
+        requires = self._gradient_of_region(node, region)
+        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        self.requires_grad[node] = requires
+        if not region.writes:
+            return
+        count = len(region.outputs)
+        if self.emit.key is not None and isinstance(new.meta.get(self.emit.key), tuple):
+            extra = tuple(self.emit.fresh(metadata(self.value_of(o))) for o in written_operands)
+            new.meta[self.emit.key] = (*new.meta[self.emit.key], *extra)
+        before = self.memory.grad_enabled
+        self.memory.grad_enabled = before and region.grad_enabled
+        for k, operand in enumerate(written_operands):
+            value = self.emit.node("call_function", operator.getitem, (new, count + k), {}, at=node, label=operand.name)
+            self.memory.write(self.tensors[operand].alias, value, requires, node)
+        self.memory.grad_enabled = before
+
+    def _gradient_of_region(self, node: fx.Node, region: _Region) -> bool:
+        return region.grad_enabled and self._requires(*region.operand_nodes)
+
+    def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _Region) -> None:
+        root = self.tensors[operand].alias.root
+        for other in region.operand_nodes:
+            if other is not operand and other in self.tensors and self.tensors[other].alias.root is root:
+                raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a "
+                              "region of its own", "clone() one of them before the region")
+
+    def _result_of_region(self, node: fx.Node, region: _Region) -> None:
+        """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
+        index = node.args[1]
+        new = self.copies[node] = self.emit.copy(node, lambda n: self.copies[n])
+        same, views = region.outputs[index] if isinstance(index, int) else (None, ())
+        if same is not None and region.operands[same] in self.tensors:
+            self.tensors[node] = self.tensors[region.operands[same]]
+            return
+        bases = [region.operands[i] for i in views if region.operands[i] in self.tensors]
+        requires = self.requires_grad.get(region.node, False)
+        if not bases:
+            self._fresh(node, new, requires)
+            return
+        base = self.tensors[bases[0]].alias
+        view = view_of(node, new, base.value, self.value_of, certain=False)
+        self.tensors[node] = Tensor(self.memory.derive(base, view))
+
+    # The end.
+
+    def _writes(self) -> Iterator[Write]:
+        for root in self.memory.written:
+            if root.source.op in ("placeholder", "get_attr"):
+                whole = self._whole(root.source)
+                value = self.memory.read(whole, root.writer or self.at, data_only=True)
+                yield Write(root.source, value, root.only_untracked, self._tracked(root.source) or root.detached)
+
+    def _whole(self, source: fx.Node) -> Alias:
+        alias = self.tensors[source].alias
+        while alias.parent is not None:
+            alias = alias.parent
+        return alias
+
+    def _sweep(self, writes: tuple[Write, ...]) -> None:
+        """Erase what the walk made, or left, without a use: it was there to be written."""
+        kept = {write.value for write in writes}
+        origin, emitted = self.emit.origin, self.emit.emitted
+        self.emit.sweep(
+            node for node in reversed(list(self.emit.graph.nodes))
+            if node not in kept and (node in emitted or origin[node].users)
+        )
+
+    def _without_copies(self, writes: tuple[Write, ...]) -> Iterator[Write]:
+        """A value that was only copied to be written back is written back itself."""
+        for write in writes:
+            node = write.value
+            plain = node in self.emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
+            source = node.args[0] if plain else None
+            if isinstance(source, fx.Node) and self._is_new(source):
+                self.emit.origin.pop(node)
+                self.emit.graph.erase_node(node)
+                yield replace(write, value=source)
+            else:
+                yield write
+
+    def _is_new(self, node: fx.Node) -> bool:
+        """Whether a node is sure to be on memory of its own."""
+        if node.op not in ("call_function", "call_method") or node in self.emit.emitted:
+            return False
+        return node.target is not operator.getitem and not viewed(self.emit.origin[node], self.root)
+
+
+class _Region:
+    """A body that runs once, on operands: what it writes, and what its outputs share with the operands."""
+
+    def __init__(self, outer: _Walk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
+        self.node, self.body = node, body
+        place = node.args.index(name)
+        self.operands: list[Any] = list(node.args[place + 1:])
+        self.operand_nodes = [o for o in self.operands if isinstance(o, fx.Node)]
+        self.grad_enabled = outer.memory.grad_enabled
+        if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]
+            self.grad_enabled = bool(node.args[0])
+        walk = _Walk(body.graph, body, self.grad_enabled)
+        self.inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+        written_here: list[Write] = []
+        self.functional = walk.functional(written_here)
+        self.changed = mutates(body.graph, body)
+        self.writes = [(self.inputs.index(w.source), w) for w in written_here if w.source in self.inputs]
+        if len(self.writes) < len(written_here):
+            raise refusal(node, "its body writes a buffer of its own", "pass the buffer to the body")
+        output = next(iter(reversed(body.graph.nodes)))
+        results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
+        self.outputs = [self._shared(walk, result) for result in results]
+
+    def _shared(self, walk: _Walk, result: Any) -> tuple[int | None, tuple[int, ...]]:
+        """Which input an output is, and of which it may be a view."""
+        if not isinstance(result, fx.Node):
+            return None, ()
+        for i, source in enumerate(self.inputs):
+            known = walk.tensors.get(result)
+            if result is source or known is not None and known is walk.tensors.get(source):
+                return i, ()
+        return None, tuple(i for i, source in enumerate(self.inputs) if walk.sharing.related(result, source))
+
+    def module(self) -> fx.GraphModule:
+        """The functional body."""
+        return as_module(self.body, self.functional)
+
+
+def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
+    """Whether `conj` or `real` of this tensor is more than the tensor itself."""
+    value = metadata(base)
+    real = isinstance(value, torch.Tensor) and not value.is_complex()
+    return not real and spelling_of(node).op.short in ("conj", "real", "resolve_conj", "resolve_neg")
+
+
+def _has_out(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)

@@ -1,0 +1,164 @@
+"""A program without mutation, and the writes to inputs and buffers that it owes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.graphs.graph_builder import is_aten, own_memory
+from decomp.ir.aliases import attribute, spelling_of, viewed
+from decomp.ir.call import kind_of, metadata, nodes_in
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An input or buffer that the program writes, and its last value."""
+
+    source: fx.Node
+    """Placeholder or `get_attr` of the source graph."""
+    value: fx.Node
+    """Node of the functional graph."""
+    untracked: bool = False
+    """Whether autograd is not to see the write: it was made with gradients off."""
+    differentiable: bool = False
+    """Whether the tensor has a gradient, or may have one when the program runs."""
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A program without mutation, and the writes that it owes."""
+
+    graph: fx.Graph
+    origin: dict[fx.Node, fx.Node]
+    """Node of this graph → node of the source that it stands for; every node is here."""
+    writes: tuple[Write, ...]
+    """Inputs and buffers to be written back, once each, in order of the first write."""
+    submodules: dict[str, fx.GraphModule]
+    """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
+    recorded: Mapping[fx.Node, Any] = field(default_factory=dict)
+    """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
+
+
+SAVES_NOTHING = frozenset(
+    "add sub rsub neg cat stack clone expand expand_as sum mean detach to _to_copy type_as copy view reshape permute "
+    "transpose t select slice squeeze unsqueeze select_scatter slice_scatter diagonal_scatter zeros_like full_like "
+    "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill fill".split()
+)
+"""Ops whose derivative does not need the tensors they are given."""
+
+
+def append_writes(functional: Functional) -> None:
+    """Write inputs and buffers back by `copy_` nodes just before the output."""
+    output = next(iter(reversed(functional.graph.nodes)))
+    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
+    aten_dialect = is_aten(functional.graph)
+    with functional.graph.inserting_before(output):
+        for write in functional.writes:
+            target = copies[write.source]
+            if write.untracked:
+                target = _detach(functional.graph, target, aten_dialect)
+                functional.origin[target] = write.source
+            if aten_dialect:
+                new = functional.graph.call_function(aten.copy_.default, (target, write.value))
+            else:
+                new = functional.graph.call_method("copy_", (target, write.value))
+            new.meta = {k: v for k, v in write.source.meta.items() if k in ("val", "example_value", "stack_trace")}
+            functional.origin[new] = write.source
+    functional.graph.lint()
+
+
+def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
+    """Where autograd may save the old value of an input or buffer that is to be written back, let it have a copy: else
+    the write spoils the backward pass, as it does not where an in-place op makes that copy itself."""
+    if not functional.writes:
+        return
+    saving = _saving(functional.graph, root)
+    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
+    for write in functional.writes:
+        node = copies[write.source]
+        if any(user in saving for user in node.users):
+            _read_a_copy(functional, node, write.source)
+
+
+def _read_a_copy(functional: Functional, node: fx.Node, source: fx.Node) -> None:
+    after = node.next
+    while after.op in ("placeholder", "get_attr"):
+        after = after.next
+    clone = aten.clone.default if is_aten(functional.graph) else torch.clone
+    with functional.graph.inserting_before(after):
+        new = functional.graph.create_node("call_function", clone, (node,), {}, name=f"{node.name}_before")
+    new.meta = dict(node.meta)
+    for key in ("val", "example_value"):
+        if isinstance(value := node.meta.get(key), torch.Tensor):
+            new.meta[key] = own_memory(value)
+    functional.origin[new] = source
+    node.replace_all_uses_with(new, lambda user: user is not new)
+
+
+def _saving(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
+    """The calls that may save their arguments for the backward pass, or whose result is a view that is saved."""
+    tracked: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            if input_requires_grad(node, root):
+                tracked.add(node)
+        elif any(n in tracked for n in node.all_input_nodes) and _is_differentiable(node):
+            tracked.add(node)
+    saving: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node in tracked and _may_save(node) or viewed(node, root) and any(user in saving for user in node.users):
+            saving.add(node)
+    return saving
+
+
+def _is_differentiable(node: fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.args[:1] == (False,):
+        return str(node.target.__name__) != "wrap_with_set_grad_enabled"
+    if node.op.startswith("call") and spelling_of(node).op.short == "detach":
+        return False
+    return node.op != "output" and can_require_grad(metadata(node)) and kind_of(node) != "host"
+
+
+def _may_save(node: fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method"):
+        return bool(node.op == "call_module")
+    op = str(spelling_of(node).op.short)
+    scaled = op in ("mul", "div") and len(list(nodes_in((node.args, node.kwargs)))) == 1
+    return not scaled and op not in SAVES_NOTHING
+
+
+def can_require_grad(value: Any) -> bool:
+    """Whether a value of this metadata may require a gradient."""
+    if isinstance(value, torch.Tensor):
+        return bool(value.is_floating_point() or value.is_complex())
+    return not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
+    """Whether an input may require a gradient: parameters do, buffers do not, others as the example did."""
+    if node.op == "get_attr":
+        value = attribute(root, str(node.target)) if root is not None else None
+        return bool(getattr(value, "requires_grad", False))
+    value = metadata(node)
+    return bool(value.requires_grad) if isinstance(value, torch.Tensor) else can_require_grad(value)
+
+
+def _detach(graph: fx.Graph, node: fx.Node, aten_dialect: bool) -> fx.Node:
+    new = graph.call_function(aten.detach.default if aten_dialect else torch.detach, (node,))
+    new.meta = {k: v for k, v in node.meta.items() if k in ("val", "example_value")}
+    return new
+
+
+def as_module(body: fx.GraphModule, functional: Functional) -> fx.GraphModule:
+    """`body` with a functional graph in the place of its own."""
+    module = fx.GraphModule(body, functional.graph, type(body).__name__)
+    for name, inner in functional.submodules.items():
+        module.add_submodule(name, inner)
+    module.meta.update(body.meta)
+    return module.train(body.training)

@@ -1,0 +1,1 @@
+"""Building graphs: nodes, recorded calls, and expansions compiled to be stamped."""

@@ -1,0 +1,230 @@
+"""Making nodes of a functional graph: in the dialect of the program, with metadata where the program has it, with names
+that no node of the source has, and with a record of what each node stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+import copy
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from decomp.graphs.node_builder import copied
+from decomp.graphs.tracing import without_guards
+from decomp.ir.aliases import spelling_of
+from decomp.ir.call import metadata, nodes_in
+from decomp.metadata.strides import is_in_order, same_layout
+
+aten = torch.ops.aten
+
+OVERLOADS = {
+    "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
+    "view_dtype": "dtype", "to_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim",
+    "var": "correction", "lerp": "Scalar", "sub": "Tensor", "masked_fill": "Scalar",
+    "fill": "Scalar",
+}
+"""Overloads of the ATen ops that are emitted here, where it is not the default one."""
+
+
+class Emitter:
+    """Appends nodes to the functional graph, and remembers what each stands for."""
+
+    def __init__(self, source: fx.Graph) -> None:
+        self.graph = fx.Graph(tracer_cls=getattr(source, "_tracer_cls", None))
+        # There is a public way to set a graph's codegen, and none to read it (torch 2.13).
+        self.graph.set_codegen(copy.copy(source._codegen))
+        self.origin: dict[fx.Node, fx.Node] = {}
+        self.emitted: set[fx.Node] = set()
+        """Nodes that are not copies."""
+        self.recorded: dict[fx.Node, Any] = {}
+        """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
+        self.is_aten = is_aten(source)
+        self.key, self.mode = _metadata_of(source)
+        self._taken = {node.name for node in source.nodes}
+        self._next: dict[str, int] = {}
+
+    def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
+        """Copy `node`, with its name and metadata."""
+        new = copied(self.graph, node, value_of)
+        self.origin[new] = node
+        if self.mode is not None:
+            for given in node.all_input_nodes:
+                self._compare(value_of(given), metadata(given))
+        return new
+
+    def like(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        """A node that takes the place of `node`: its name, its metadata, on memory of its own."""
+        new = self.graph.create_node(op, target, tuple(args), dict(kwargs), name=node.name)
+        new.meta = dict(node.meta)
+        if self.key is not None and self.key in new.meta:
+            new.meta[self.key] = self.fresh(new.meta[self.key])
+            value = metadata(node)
+            if isinstance(value, torch.Tensor) and not is_in_order(value):
+                # On memory of its own, without gaps, a value may lie otherwise than in what was written.
+                found = self.computed(op, target, args, kwargs)
+                if isinstance(found, torch.Tensor) and found.dim() == value.dim():
+                    new.meta[self.key] = self.fresh(found)
+                    self._compare(new, value)
+        return self._made(new, node)
+
+    def _compare(self, new: fx.Node, recorded: Any) -> None:
+        """Note where a node lies otherwise than what was recorded for those that use it."""
+        value = metadata(new)
+        if isinstance(value, torch.Tensor) and isinstance(recorded, torch.Tensor) and value is not recorded:
+            if not same_layout(value, recorded):
+                self.recorded.setdefault(new, recorded)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node,
+             label: str = "") -> fx.Node:
+        """A call of the ATen op `name`, spelt in the dialect of the program; it stands for the source node `at`."""
+        if self.is_aten:
+            packet = getattr(aten, name.removesuffix("_dtype"))
+            target = getattr(packet, OVERLOADS.get(name, "default"))
+            return self.node("call_function", target, args, kwargs or {}, at=at, label=label)
+        if name == "slice":
+            tensor, dim, *bounds = args
+            after = (Ellipsis, slice(*bounds), *(slice(None),) * (-dim - 1))
+            index = after if dim < 0 else (slice(None),) * dim + (slice(*bounds),)
+            return self.node("call_function", operator.getitem, (tensor, index), {}, at=at, label=label)
+        function = getattr(torch, name, None)
+        kind, target = ("call_function", function) if function is not None else ("call_method", name)
+        return self.node(kind, target.removesuffix("_dtype") if isinstance(target, str) else target, args, kwargs or {},
+                         at=at, label=label)
+
+    def placed(self, name: str, base: fx.Node, value: fx.Node, dim: Any, *place: Any, at: fx.Node) -> fx.Node:
+        """`base` with `value`, of its dtype, in the place that the view `name` (select, slice) shows."""
+        if not _is_complex(base):
+            return self.call(f"{name}_scatter", (base, value, dim, *place), at=at)
+        # The scatters have no derivative for complex numbers (torch 2.13); for their parts they have.
+        parts = [self.call("view_as_real", (self._resolved(x, at),), at=at) for x in (base, value)]
+        new = self.call(f"{name}_scatter", (*parts, dim - 1 if dim < 0 else dim, *place), at=at)
+        return self.call("view_as_complex", (new,), at=at)
+
+    def _resolved(self, tensor: fx.Node, at: fx.Node) -> fx.Node:
+        value = metadata(tensor)
+        conjugate = isinstance(value, torch.Tensor) and value.is_conj()
+        return self.call("resolve_conj", (tensor,), at=at) if conjugate else tensor
+
+    def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node,
+             label: str = "") -> fx.Node:
+        """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
+        new = self.graph.create_node(op, target, args, kwargs, name=self.name(label or at.name))
+        kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
+        new.meta = {key: at.meta[key] for key in kept if key in at.meta}
+        if self.key is not None:
+            value = self.computed(op, target, args, kwargs)
+            if value is not None:
+                new.meta[self.key] = value
+        return self._made(new, at)
+
+    def _made(self, new: fx.Node, at: fx.Node) -> fx.Node:
+        self.origin[new] = at
+        self.emitted.add(new)
+        return new
+
+    def name(self, base: str) -> str:
+        """A name that no node of the source has."""
+        while True:
+            self._next[base] = count = self._next.get(base, 0) + 1
+            name = f"{base}_now" if count == 1 else f"{base}_now{count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def fresh(self, value: Any) -> Any:
+        """`value` on memory of its own: a fake tensor that two nodes share would make them look like one storage."""
+        return tree_map(own_memory, value)
+
+    def computed(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives on the metadata of its arguments, or None if any has none."""
+        if self.mode is None:
+            return None
+        if any(metadata(n) is None for n in nodes_in((args, kwargs))):
+            return None
+        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
+        function = getattr(args[0], target) if op == "call_method" else target
+        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
+            return function(*(args[1:] if op == "call_method" else args), **kwargs)
+
+    def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
+        """The sizes of a tensor of known shape: numbers, and nodes for those known at run time only."""
+        found: list[Any] = []
+        for dim, size in enumerate(metadata(tensor).shape):
+            if isinstance(size, torch.SymInt):
+                found.append(self.node("call_function", aten.sym_size.int, (tensor, dim), {}, at=at, label="size"))
+            else:
+                found.append(size)
+        return found
+
+    def reshape(self, tensor: fx.Node, like: fx.Node, at: fx.Node) -> fx.Node:
+        """`tensor` in the shape of `like`."""
+        if isinstance(metadata(like), torch.Tensor):
+            return self.call("reshape", (tensor, self.sizes(like, at)), at=at)
+        return self.node("call_method", "reshape_as", (tensor, like), {}, at=at)
+
+    def sweep(self, candidates: Iterable[fx.Node]) -> None:
+        """Erase what nothing uses any more, of `candidates` in reverse order."""
+        for node in candidates:
+            if not node.users and not _has_effect(node):
+                self.origin.pop(node, None)
+                self.recorded.pop(node, None)
+                self.graph.erase_node(node)
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def own_memory(value: Any) -> Any:
+    """A fake tensor like `value` on memory of its own; anything else as it is."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+        return value
+    with value.fake_mode, without_guards(value.fake_mode):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def is_aten(graph: fx.Graph) -> bool:
+    """Whether a graph spells its calls as overloads."""
+    overloads = False
+    for node in graph.nodes:
+        target = node.target
+        if node.op == "call_method" or node.op == "call_module" and target != "_guards_fn":
+            return False
+        if isinstance(target, torch._ops.OpOverload):
+            overloads = True
+        elif node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator):
+            if _is_torch(target):
+                return False
+    return overloads
+
+
+def _is_torch(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or "torch"
+    return module.split(".")[0] == "torch" and function is not torch._C._set_grad_enabled and not getattr(
+        function, "__name__", "").startswith("sym_")
+
+
+def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
+    """Under which key nodes hold their values, and the mode of the fake tensors among them."""
+    for node in graph.nodes:
+        for key in ("val", "example_value"):
+            for leaf in tree_leaves(node.meta.get(key)):
+                if isinstance(leaf, FakeTensor):
+                    return key, leaf.fake_mode
+    return None, None
+
+
+def _has_effect(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "get_attr", "output", "call_module"):
+        return True
+    if node.op == "call_function" and node.is_impure():
+        return True
+    packet = spelling_of(node).op.packet
+    overload = getattr(packet, packet.overloads()[0]) if packet is not None else None
+    return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags

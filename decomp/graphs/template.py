@@ -1,0 +1,156 @@
+"""Stamps: a flat expansion compiled so that putting it into a graph costs little more than making the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import keyword
+import re
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.metadata.fakes import Fakes
+
+_META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Metadata from which a fake tensor can be made: of its own storage, or a view of another value's."""
+
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    dtype: torch.dtype
+    device: torch.device
+    base: int | None
+    """Index of the value whose storage this one shares."""
+
+    def make(self, fakes: Fakes, bases: list[Any]) -> Any:
+        """A fake tensor; `bases` are the values so far."""
+        base = bases[self.base] if self.base is not None else None
+        if isinstance(base, torch.Tensor):
+            offset = self.offset + base.storage_offset()
+            empty = torch.empty((0,), dtype=self.dtype, device=_META)
+            elem = empty.set_(base.untyped_storage(), offset, self.size, self.stride)
+        else:
+            elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
+        return fakes.make(elem, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One node to be made."""
+
+    op: str
+    target: Any
+    arguments: Any
+    """From the list of values so far to `(args, kwargs)`."""
+    suffix: str
+    chain: tuple[Any, ...]
+    """The rules that made it, the outermost first."""
+    spec: Any
+    """`TensorSpec`, a tuple of specs, a number, or None."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamp:
+    """A flat expansion, ready to be put into a graph any number of times."""
+
+    graph: fx.Graph
+    entries: tuple[Entry, ...]
+    outputs: Any
+    """From the list of values to the result: a node, or a nested tuple."""
+    result: int | None
+    """Index among the entries of the one that takes the name of the replaced node."""
+    constants: dict[str, torch.Tensor]
+
+
+def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
+    """Compile a flat expansion whose nodes carry `meta["chain"]`."""
+    index: dict[fx.Node, int] = {}
+    storages: dict[int, int] = {}
+    entries: list[Entry] = []
+    suffixes: dict[str, int] = {}
+    output: Any = None
+    for node in graph.nodes:
+        if node.op == "output":
+            output = node.args[0]
+            continue
+        i = index[node] = len(index)
+        value = node.meta.get("val")
+        # A constant stands for itself: one that several expansions share must not depend on another one's storage.
+        spec = _spec(value, i, storages if node.op != "get_attr" else {})
+        if node.op != "placeholder":
+            arguments = _compiled((node.args, node.kwargs), index)
+            entries.append(Entry(node.op, node.target, arguments, _suffix(node, suffixes), node.meta["chain"], spec))
+    inputs = len(index) - len(entries)
+    final = index.get(output) if isinstance(output, fx.Node) else None
+    result = final - inputs if final is not None and final >= inputs else None
+    if result is not None and entries[result].op == "get_attr":
+        result = None
+    return Stamp(graph, tuple(entries), _compiled(output, index), result, constants)
+
+
+def _spec(value: Any, index: int, storages: dict[int, int]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_spec(item, -1, storages) for item in value)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return value
+    storage = value.untyped_storage()._cdata
+    base = storages.get(storage)
+    if base is None and index >= 0:
+        storages[storage] = index
+    offset = value.storage_offset()
+    return TensorSpec(tuple(value.shape), value.stride(), offset, value.dtype, value.device, base)
+
+
+_ILLEGAL = re.compile(r"\W")
+
+
+def _suffix(node: fx.Node, taken: dict[str, int]) -> str:
+    """What a new node's name ends in: the op it calls, numbered from the second on."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        name = target._overloadpacket.__name__
+    else:
+        name = target.rsplit(".", 1)[-1] if isinstance(target, str) else getattr(target, "__name__", "call")
+    name = _ILLEGAL.sub("_", name).strip("_") or "call"
+    name = f"{name}_" if keyword.iskeyword(name) else name
+    count = taken[name] = taken.get(name, -1) + 1
+    return name if count == 0 else f"{name}_{count}"
+
+
+def _compiled(value: Any, index: dict[fx.Node, int]) -> Any:
+    """A function from the list of values to `value` with its nodes replaced."""
+    constants: list[Any] = []
+    source = _source(value, index, constants)
+    return eval(f"lambda v: {source}", {"c": constants, "slice": slice})
+
+
+def _source(value: Any, index: dict[fx.Node, int], constants: list[Any]) -> str:
+    if isinstance(value, fx.Node):
+        return f"v[{index[value]}]"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_source(item, index, constants)}," for item in value) + ")"
+    if isinstance(value, list):
+        return "[" + ",".join(_source(item, index, constants) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{k!r}: {_source(v, index, constants)}" for k, v in value.items()) + "}"
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        return "slice(" + ",".join(_source(item, index, constants) for item in parts) + ")"
+    if type(value) in (int, bool, str) or value is None:
+        return repr(value)
+    constants.append(value)
+    return f"c[{len(constants) - 1}]"
+
+
+def make_value(spec: Any, fakes: Fakes, values: list[Any]) -> Any:
+    """The metadata of a new node from its spec."""
+    if type(spec) is TensorSpec:
+        return spec.make(fakes, values)
+    if isinstance(spec, tuple):
+        return tuple(make_value(item, fakes, values) for item in spec)
+    return spec

@@ -1,0 +1,77 @@
+"""What stands in a program and is no op that a target must know: assertions, markers and regions, control flow, and the
+write-backs of a module. They are effects and structure, which the host sees to; a report counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import is_free
+from decomp.ir.effects import MARKS, Effect, of_callable
+
+WRITE_BACK = "write-back"
+REGIONS = frozenset("wrap_with_set_grad_enabled wrap_with_autocast".split())
+CONTROL_FLOW = frozenset(
+    "cond while_loop scan map map_impl associative_scan invoke_subgraph wrap wrap_body tag_activation_checkpoint "
+    "wrap_activation_checkpoint hints_wrapper strict_mode".split()
+)
+"""Higher-order ops that compute nothing: what they run is their bodies, which are lowered."""
+
+
+def is_structure(target: Any) -> bool:
+    """Whether a higher-order op only says when its bodies run, and under which switches."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in REGIONS | CONTROL_FLOW
+
+
+def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
+    """The nodes of a graph that no target is asked for, with what each is."""
+    kinds: dict[Any, str | None] = {}
+    found = dict.fromkeys(write_backs(graph), WRITE_BACK)
+    for node in graph.nodes:
+        if node.op == "call_function":
+            if node.target not in kinds:
+                kinds[node.target] = _kind(node.target)
+            kind = kinds[node.target]
+            if kind is not None:
+                found.setdefault(node, kind)
+    return found
+
+
+def write_backs(graph: fx.Graph) -> Iterator[fx.Node]:
+    """The calls at the end of a graph that write inputs and buffers back: `copy_` into one, or into its `detach`."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output":
+            continue
+        if not (_copies_to_input(node) or "detach" in _name(node) and node.users and found.issuperset(node.users)):
+            return
+        found.add(node)
+        yield node
+
+
+def _copies_to_input(node: fx.Node) -> bool:
+    to = node.args[0] if node.args and _name(node).startswith(("copy_", "aten.copy_.")) else None
+    if isinstance(to, fx.Node) and "detach" in _name(to) and to.args:
+        to = to.args[0]
+    return isinstance(to, fx.Node) and to.op in ("placeholder", "get_attr")
+
+
+def _name(node: fx.Node) -> str:
+    if not node.op.startswith("call"):
+        return ""
+    return str(node.target if isinstance(node.target, (str, torch._ops.OpOverload)) else
+               getattr(node.target, "__name__", ""))
+
+
+def _kind(target: Any) -> str | None:
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        if target.__name__ in REGIONS:
+            return Effect.REGION.value
+        return "control flow" if is_structure(target) else None
+    if isinstance(target, torch._ops.OpOverload) and not is_free(target):
+        return None
+    kinds = of_callable(target).kinds & MARKS
+    return next(iter(kinds)).value if kinds else None

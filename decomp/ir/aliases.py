@@ -1,0 +1,341 @@
+"""What a call writes, and what its result shares memory with, as its schema, its name and its metadata tell. Mutation
+is followed along these relations; a relation that cannot be decided without shapes is reported as unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import functools
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.errors import MutationError, describe, source_line
+from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
+from decomp.ir.ops import Spelling, of_function, of_method
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+
+aten = torch.ops.aten
+higher_order = torch.ops.higher_order
+
+REGIONS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint"})
+"""Higher-order ops that run one body, on the operands that follow it, exactly once."""
+
+BATCH_NORMS = frozenset(
+    "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index "
+    "_batch_norm_with_update instance_norm".split()
+)
+"""Ops that update running statistics, whether or not their schema says so."""
+
+METADATA_WRITES = frozenset(
+    "squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ detach_ as_strided_ squeeze_.dim squeeze_.dims".split()
+)
+"""In-place ops that change how a tensor looks at its memory, and not the memory."""
+
+NOT_WRITES = frozenset({"requires_grad_", "retain_grad", "share_memory_", "rename_"})
+"""Methods with a trailing underscore that write no data."""
+
+SOMETIMES = frozenset(
+    "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+    "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
+    "sum_to_size einsum to_dense conj real pin_memory _autocast_to_full_precision "
+    "_autocast_to_reduced_precision".split()
+)
+"""Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide."""
+
+UNANNOTATED = frozenset(
+    "type_as type dropout alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d "
+    "broadcast_tensors meshgrid sum_to_size einsum to_dense requires_grad_ data _unsafe_view".split()
+)
+"""Ops whose result may share memory with an argument although their schema does not say so."""
+
+VIEW_ATTRIBUTES = frozenset("T mT H mH data real imag".split())
+SAME_TENSOR = frozenset(
+    "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
+    "conj real resolve_conj resolve_neg positive lift_fresh to_dense".split()
+)
+"""Ops that return the very tensor they were given, where they do not return a new one."""
+
+_ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.Sequential)
+
+
+def refusal(node: fx.Node, why: str, remedy: str) -> MutationError:
+    """The error for a mutation (or for a use after it) at `node` of the source that cannot be followed."""
+    lines = [f"cannot make the program functional: {why}", f"  at {describe(node)}"]
+    line = source_line(node)
+    if line:
+        lines.append(f"  {line}")
+    return MutationError("\n".join([*lines, f"  to do: {remedy}"]))
+
+
+def written(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
+    """The nodes whose tensors the call `node` writes, data or metadata, in order of the call's arguments; what the body
+    of a higher-order op writes is not among them."""
+    if node.op == "call_function":
+        return _written_by_function(node)
+    if node.op == "call_method":
+        return _written_by_method(node)
+    if node.op == "call_module" and root is not None:
+        return _tensors(node.args[:1]) if getattr(root.get_submodule(str(node.target)), "inplace", False) else ()
+    return ()
+
+
+def _written_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if _is_batch_norm(target):
+            return statistics(node)
+        return _tensors([_argument(node, position, name) for position, name in _written_arguments(target)])
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return ()
+    if target is operator.setitem or _writes_first(target):
+        return _tensors(node.args[:1] or tuple(node.kwargs.values())[:1])
+    if node.kwargs.get("out") is not None:
+        return _tensors(node.kwargs["out"])
+    position = inplace_position(target)
+    if position is not None and _argument(node, position, "inplace") is True:
+        return _tensors(node.args[:1] or (node.kwargs.get("input"),))
+    return statistics(node) if _is_batch_norm(target) else ()
+
+
+def _written_by_method(node: fx.Node) -> tuple[fx.Node, ...]:
+    name = str(node.target)
+    if name == "__setitem__" or is_inplace_name(name):
+        return _tensors(node.args[:1])
+    return _tensors(node.kwargs.get("out"))
+
+
+def is_inplace_name(name: str) -> bool:
+    """Whether a method or function of this name writes its first argument."""
+    if name in NOT_WRITES:
+        return False
+    if name.startswith("__i") and name.endswith("__"):
+        return of_method(name).inplace
+    return name.endswith("_") and not name.endswith("__")
+
+
+@functools.lru_cache(maxsize=None)
+def _writes_first(function: Any) -> bool:
+    if getattr(operator, getattr(function, "__name__", ""), None) is function:
+        return of_function(function).inplace
+    name = getattr(function, "__name__", "")
+    module = getattr(function, "__module__", None) or "torch"
+    return isinstance(name, str) and is_inplace_name(name) and module.split(".")[0] in ("torch", "builtins")
+
+
+@functools.lru_cache(maxsize=None)
+def _written_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    if overload._schema.name.partition("::")[2] in NOT_WRITES:
+        return ()
+    arguments = enumerate(overload._schema.arguments)
+    return tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@functools.lru_cache(maxsize=None)
+def inplace_position(function: Any) -> int | None:
+    """Where a Python function takes `inplace`, if it does."""
+    if not inspect.isfunction(inspect.unwrap(function)):
+        return None
+    try:
+        return list(inspect.signature(function).parameters).index("inplace")
+    except (TypeError, ValueError):
+        return None
+
+
+def updates_statistics(node: fx.Node) -> bool:
+    """Whether what a call writes are running statistics, of which its result is no view."""
+    return node.op == "call_function" and _is_batch_norm(node.target)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_batch_norm(function: Any) -> bool:
+    return of_function(function).op.short in BATCH_NORMS
+
+
+def statistics(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The running statistics that a normalization in training updates."""
+    call = call_if_bound(node)
+    arguments = call.arguments if call is not None else {}
+    training = arguments.get("training", arguments.get("use_input_stats", True))
+    if training is False:
+        return ()
+    return _tensors([arguments.get("running_mean"), arguments.get("running_var")])
+
+
+def _argument(node: fx.Node, position: int, name: str) -> Any:
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
+
+
+def _tensors(value: Any) -> tuple[fx.Node, ...]:
+    return tuple(dict.fromkeys(n for n in nodes_in(value) if kind_of(n) != "host"))
+
+
+def viewed(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
+    """The nodes with whose tensors the result of `node` may share memory, by op alone: a superset of the truth.
+    Functions and modules of the user's own are taken to return new tensors."""
+    if node.op == "call_module":
+        aliasing = root is not None and isinstance(root.get_submodule(str(node.target)), _ALIASING_MODULES)
+        return _tensors(node.args[:1]) if aliasing else ()
+    if node.op not in ("call_function", "call_method"):
+        return ()
+    if node.target is getattr:
+        return _tensors(node.args[:1]) if node.args[1] in VIEW_ATTRIBUTES else ()
+    if node.target is operator.getitem or node.target == "__getitem__":
+        return _tensors(node.args[:1])
+    names = _view_arguments(node.op, node.target)
+    return _tensors([_argument(node, position, name) for position, name in names])
+
+
+@functools.lru_cache(maxsize=None)
+def _view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return ()
+    if isinstance(target, torch._ops.OpOverload):
+        found = tuple(_aliased(target))
+        return found or ((0, target._schema.arguments[0].name),) * (short_name(target) in UNANNOTATED)
+    spelling = of_method(target) if kind == "call_method" else of_function(target)
+    if spelling.op.short in UNANNOTATED:
+        return ((1 if spelling.op.short == "einsum" else 0, "input"),)
+    packet = spelling.op.packet
+    overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    return ((0, "input"),) if any(True for o in overloads for _ in _aliased(o)) else ()
+
+
+def _aliased(overload: torch._ops.OpOverload) -> Iterator[tuple[int, str]]:
+    """Arguments that a return of `overload` is a view of, or the same as."""
+    returned = {
+        name for r in overload._schema.returns if r.alias_info is not None and not r.alias_info.is_write
+        for name in r.alias_info.before_set
+    }
+    for i, argument in enumerate(overload._schema.arguments):
+        info = argument.alias_info
+        # `Tensor(a -> *) self` is how a schema says that the results are views of self, several of them.
+        if info is not None and not info.is_write and (info.before_set & returned or info.after_set != info.before_set):
+            yield i, argument.name
+
+
+def short_name(target: Any) -> str:
+    """`transpose` of `aten.transpose.int`."""
+    return str(target._schema.name.partition("::")[2])
+
+
+def spelling_of(node: fx.Node) -> Spelling:
+    """The spelling that a call node uses."""
+    return of_method(str(node.target)) if node.op == "call_method" else of_function(node.target)
+
+
+def shares_memory(node: fx.Node, base: fx.Node) -> bool | None:
+    """Whether the result of `node`, which `viewed` says may alias `base`, does so; None if only shapes could tell."""
+    if node.op == "call_module":
+        return None
+    if node.target is getattr:
+        return True
+    if node.target is operator.getitem or node.target == "__getitem__":
+        return is_basic_index(node.args[1])
+    name = spelling_of(node).op.short
+    if name not in SOMETIMES:
+        return True
+    if name.endswith("dropout"):
+        return _dropout_is_identity(node)
+    return shares_on_meta(node, base)
+
+
+def is_basic_index(index: Any) -> bool | None:
+    """Whether an index makes a view: numbers, slices, None and Ellipsis do, tensors, lists and masks make a copy. None
+    if it has nodes of which nobody knows what they are."""
+    answers = [_is_basic(item) for item in (index if isinstance(index, tuple) else (index,))]
+    return False if False in answers else None if None in answers else True
+
+
+def _is_basic(item: Any) -> bool | None:
+    if isinstance(item, fx.Node):
+        kind = kind_of(item)
+        return True if kind == "host" else False if kind == "tensor" or item.op != "placeholder" else None
+    return not isinstance(item, (list, tuple, bool, torch.Tensor))
+
+
+def _dropout_is_identity(node: fx.Node) -> bool | None:
+    call = call_if_bound(node)
+    p, train = (call.arguments.get(name) for name in ("p", "train")) if call is not None else (None, None)
+    return True if train is False or p == 0 else False if train is True and isinstance(p, (int, float)) else None
+
+
+def shares_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
+    """Run the op on meta tensors of the sizes and strides that the program records."""
+    if not isinstance(metadata(base), torch.Tensor):
+        return None
+    device = metadata(base).device
+    moved = [a for a in (*node.args, *node.kwargs.values()) if _is_device(a) and torch.device(a) != device]
+    result = metadata(node)
+    if moved or isinstance(result, torch.Tensor) and result.device != device:
+        return False
+    stand_ins: dict[fx.Node, Any] = {}
+    args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
+    function: Callable[..., Any] = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
+    try:
+        out = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
+    except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
+        return None
+    own = stand_ins[base].untyped_storage()
+    results = out if isinstance(out, (list, tuple)) else (out,)
+    return any(r.untyped_storage() is own for r in results if isinstance(r, torch.Tensor))
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, torch.device) or isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "meta")
+
+
+def _stand_in(value: Any, made: dict[fx.Node, Any]) -> Any:
+    if _is_device(value):
+        return torch.device("meta")
+    if not isinstance(value, fx.Node):
+        return value
+    if value not in made:
+        made[value] = _meta_like(metadata(value))
+    return made[value]
+
+
+def _meta_like(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        sizes, strides = [hint(s) for s in value.shape], [hint(s) for s in value.stride()]
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_meta_like(item) for item in value)
+    return hint(value)
+
+
+def hint(value: Any) -> Any:
+    """A number for a symbolic one: what the example inputs had, or a prime where nothing is known."""
+    if not isinstance(value, SYMBOLIC):
+        return value
+    if value.node.has_hint():
+        return value.node.hint
+    expr, env = value.node.expr, value.node.shape_env
+    known = getattr(env, "backed_var_to_val", {})
+    return value.node.pytype(expr.xreplace({symbol: known.get(symbol, 11) for symbol in expr.free_symbols}))
+
+
+def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.GraphModule]]:
+    """The sub-graphs that a higher-order op is given, with the `get_attr` nodes that name them."""
+    if root is None or not isinstance(node.target, torch._ops.HigherOrderOperator):
+        return []
+    named = [n for n in nodes_in((node.args, node.kwargs)) if n.op == "get_attr"]
+    found = [(n, attribute(root, str(n.target))) for n in dict.fromkeys(named)]
+    return [(n, body) for n, body in found if isinstance(body, fx.GraphModule)]
+
+
+def attribute(root: nn.Module, path: str) -> Any:
+    """What a `get_attr` of this path gives, or None."""
+    value: Any = root
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def method_name(node: fx.Node) -> str:
+    """`add_` for every spelling of an in-place call."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name.partition("::")[2])
+    return str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))

@@ -1,0 +1,323 @@
+"""Calls: one use of an op in a graph, whatever its spelling, with its arguments by name. This is what predicates of
+targets look at, and what `calls(program, op)` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+import functools
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from decomp.errors import CaptureError, boundary, spelled
+from decomp.ir import spellings
+from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
+from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
+
+NUMBER = "number"
+"""In the meta of an expansion's input that stands for a size or another number, where there is no metadata."""
+
+
+def metadata(node: Any) -> Any:
+    """The metadata of a node's value (a fake tensor, a number, a tuple of them), or None if the program has none."""
+    meta = node.meta
+    found = meta.get("val")
+    return found if found is not None else meta.get("example_value")
+
+
+@dataclass
+class Call:
+    """One use of an op: bound arguments, metadata, place."""
+
+    op: Op
+    overload: str | None
+    arguments: dict[str, Any]
+    """By the schema's names, defaults filled in; tensors are nodes."""
+    given: frozenset[str] = frozenset()
+    inplace: bool = False
+    reads_data: bool = False
+    """Whether a tensor stands where the op takes a number, as in `x.view(n, 2)`: its value is read at run time."""
+    place: fx.Node | None = field(default=None, repr=False)
+    looked_around: bool = field(default=False, repr=False)
+    """Whether somebody asked where this call stands, and not only what it computes."""
+
+    def argument(self, name: str) -> Any:
+        """The value of an argument, or its default; a tensor comes as its metadata (shape, dtype, device). Raises
+        `KeyError` if the op has no such argument."""
+        if name not in self.arguments:
+            raise KeyError(f"{self.op} has no argument {name!r}; it has {', '.join(self.arguments)}")
+        return fx.node.map_arg(self.arguments[name], _metadata_or_node)
+
+    @property
+    def node(self) -> fx.Node | None:
+        """The node of the program. Legality that depends on it is decided node by node."""
+        self.looked_around = True
+        return self.place
+
+    @property
+    def module_path(self) -> str:
+        """Qualified name of the module that makes this call, as `layers.0.attention`; empty where unknown."""
+        node = self.node
+        stack = node.meta.get("nn_module_stack") if node is not None else None
+        return module_path(stack)
+
+    @property
+    def users(self) -> tuple[fx.Node, ...]:
+        """The nodes that use the result."""
+        node = self.node
+        return tuple(node.users) if node is not None else ()
+
+    @property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        """The nodes among the arguments, in order."""
+        return tuple(nodes_in(tuple(self.arguments.values())))
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Metadata of the tensor arguments, in order."""
+        found = (metadata(node) if isinstance(node, fx.Node) else node for node in self._leaves())
+        return [value for value in found if isinstance(value, torch.Tensor)]
+
+    def _leaves(self) -> Iterator[Any]:
+        for value in self.arguments.values():
+            yield from value if isinstance(value, (list, tuple)) else (value,)
+
+    @property
+    def meta(self) -> Any:
+        """Metadata of the result."""
+        return metadata(self.place) if self.place is not None else None
+
+
+def module_path(stack: Any) -> str:
+    """The innermost module of an `nn_module_stack`, without the prefixes that captures put before it."""
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    for prefix in ("L['self'].", "L['self']", "L__self___", "self."):
+        path = path.removeprefix(prefix)
+    return path
+
+
+def _metadata_or_node(node: fx.Node) -> Any:
+    found = metadata(node)
+    return found if found is not None else node
+
+
+def nodes_in(value: Any) -> Iterator[fx.Node]:
+    """Every node in nested arguments, in order, with repeats."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from nodes_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from nodes_in(item)
+    elif isinstance(value, slice):
+        yield from nodes_in((value.start, value.stop, value.step))
+
+
+def kind_of(value: Any) -> str:
+    """What a graph value is: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
+    "unknown"."""
+    if not isinstance(value, fx.Node):
+        return "tensor" if isinstance(value, torch.Tensor) else "host"
+    found = metadata(value)
+    if isinstance(found, torch.Tensor):
+        return "tensor"
+    if isinstance(found, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in found):
+        return "many"
+    if found is not None:
+        return "host"
+    return _kind_without_metadata(value)
+
+
+def _kind_without_metadata(node: fx.Node) -> str:
+    if node.op == "call_method":
+        return "host" if node.target in spellings.HOST_METHODS else _results(of_method(str(node.target)), node)
+    if node.op != "call_function":
+        return "host" if NUMBER in node.meta else "unknown"
+    if node.target is getattr:
+        return "host" if node.args[1] in spellings.HOST_ATTRIBUTES else "unknown"
+    if node.target in (len, int, float, bool):
+        return "host"
+    if isinstance(node.target, torch._ops.OpOverload):
+        returns = node.target._schema.returns
+        if returns and all("Tensor" not in str(r.type) for r in returns):
+            return "host"
+    if _is_arithmetic(node):
+        return "host" if _works_on_host_values(node) else "unknown"
+    return _results(of_function(node.target), node)
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__module__", None) in ("_operator", "math", "builtins")
+
+
+_FAR = 64
+_SCALARS = (getattr, len, int, float, bool)
+
+
+def _works_on_host_values(node: fx.Node) -> bool:
+    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, `_FAR` at most: a long
+    chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
+    seen, waiting = {node}, [node]
+    for current in waiting:
+        operands = current.all_input_nodes
+        if current.target is operator.getitem:
+            operands = [given for given in current.args[:1] if isinstance(given, fx.Node)]
+        elif not operands:
+            return False
+        for given in operands:
+            if given in seen:
+                continue
+            seen.add(given)
+            if _is_arithmetic(given) and given.target not in _SCALARS and metadata(given) is None:
+                waiting.append(given)
+            elif kind_of(given) != "host":
+                return False
+        if len(seen) > _FAR:
+            return False
+    return True
+
+
+def _results(spelling: Spelling, node: fx.Node) -> str:
+    """Whether an op that has a schema returns one tensor or several. Of some, as max, it is the overload that says."""
+    packet = spelling.op.packet
+    if packet is None:
+        return "unknown"
+    overload = spelling.overload
+    if overload is None and _differ_in_results(spelling.op):
+        try:
+            overload = _bound(kind_of, node).overload
+        except BindingError:
+            return "unknown"
+    return "many" if _has_several(getattr(packet, overload or packet.overloads()[0])) else "unknown"
+
+
+@functools.lru_cache(maxsize=None)
+def _differ_in_results(op: Op) -> bool:
+    names = [name for name in op.packet.overloads() if "out" not in name] if op.packet is not None else []
+    return len({_has_several(getattr(op.packet, name)) for name in names}) > 1
+
+
+def _has_several(overload: Any) -> bool:
+    returns = [str(r.type) for r in overload._schema.returns]
+    return len(returns) > 1 or returns == ["List[Tensor]"]
+
+
+def is_projection(node: fx.Node) -> bool:
+    """Whether `node` only takes some of several results: `getitem(chunk, 0)`, `getattr(max, "indices")`."""
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if node.target is operator.getitem:
+        return isinstance(node.args[1], (int, slice)) and kind_of(node.args[0]) == "many"
+    return node.target is getattr and kind_of(node.args[0]) == "many"
+
+
+def projected(node: fx.Node, results: tuple[Any, ...]) -> Any:
+    """What a projection takes of `results`."""
+    if node.target is operator.getitem:
+        return results[node.args[1]]  # type: ignore[index]
+    call = bound_call(node.args[0])  # type: ignore[arg-type]
+    packet = call.op.packet if call is not None else None
+    assert call is not None and packet is not None
+    names = [r.name for r in getattr(packet, call.overload or "default")._schema.returns]
+    return results[names.index(str(node.args[1]))]
+
+
+def bound_call(node: fx.Node) -> Call | None:
+    """The call that `node` makes, or None if it makes none (inputs, outputs, sizes, modules, projections). Raises
+    `BindingError` if its arguments fit no overload."""
+    if node.op not in ("call_method", "call_function"):
+        return None
+    reads_data = False
+    try:
+        bound = _bound(kind_of, node)
+    except BindingError:
+        bound, reads_data = _bound(_kind_or_number, node), True
+    return Call(bound.op, bound.overload, bound.arguments, bound.given, bound.inplace, reads_data, node)
+
+
+def call_if_bound(node: fx.Node) -> Call | None:
+    """Like `bound_call`; None too where the arguments fit no overload."""
+    try:
+        return bound_call(node)
+    except BindingError:
+        return None
+
+
+def _bound(kind: Callable[[Any], str], node: fx.Node) -> Bound:
+    if node.op == "call_method":
+        return bind_method(str(node.target), node.args, node.kwargs, kind)
+    return bind_function(node.target, node.args, node.kwargs, kind)
+
+
+def _kind_or_number(value: Any) -> str:
+    """Like `kind_of`, but a tensor without dimensions may be a number: PyTorch reads it where an op takes no tensor."""
+    found = metadata(value) if isinstance(value, fx.Node) else None
+    return "unknown" if isinstance(found, torch.Tensor) and found.dim() == 0 else kind_of(value)
+
+
+def is_host(node: fx.Node) -> bool:
+    """Whether a call computes no tensor from data: sizes, numbers, asserts on them, attributes."""
+    return node.op in ("call_function", "call_method") and kind_of(node) == "host"
+
+
+def is_free(overload: torch._ops.OpOverload) -> bool:
+    """Whether an overload is no tensor op, on any target: asserts and queries return no tensor and change none."""
+    schema = overload._schema
+    return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
+
+
+@boundary("calls")
+def calls(program: Any, spelling: Any = None) -> list[Call]:
+    """Every call of the op that `spelling` names in `program` (a GraphModule, Graph or ExportedProgram), in order,
+    sub-graphs of higher-order ops included. Modules that apply the op count as calls of it; their arguments are those
+    of the module. Without `spelling`: every call of an op that a target must know; assertions, regions, control flow
+    and the write-backs at the end of a module are none, and `Lowering.report()` counts them."""
+    from decomp.ir.accounting import effects_in  # which knows calls
+
+    wanted = op_of(spelling) if spelling is not None else None
+    found: list[Call] = []
+    graphs = list(graphs_of(program)) if isinstance(program, (fx.Graph, nn.Module, ExportedProgram)) else []
+    if not graphs:
+        raise CaptureError(f"{type(program).__name__} has no graph; pass a GraphModule, a Graph or an ExportedProgram")
+    for root, graph in graphs:
+        effects = effects_in(graph) if wanted is None else {}
+        for node in graph.nodes:
+            call = _found(root, node) if node not in effects else None
+            if call is not None and (wanted is None or call.op == wanted):
+                found.append(call)
+    return found
+
+
+def graphs_of(program: Any) -> Iterator[tuple[nn.Module | None, fx.Graph]]:
+    """The graph of a program and, after it, those of its sub-programs, each with the module that owns it."""
+    if isinstance(program, fx.Graph):
+        yield program.owning_module, program
+        return
+    module = program if isinstance(program, nn.Module) else program.graph_module
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            yield inner, inner.graph
+
+
+def _found(root: nn.Module | None, node: fx.Node) -> Call | None:
+    if node.op == "call_module" and root is not None:
+        op = of_module_class(type(root.get_submodule(str(node.target))))
+        return Call(op, None, {f"arg{i}": a for i, a in enumerate(node.args)} | dict(node.kwargs), place=node)
+    if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+        return None
+    try:
+        return bound_call(node)
+    except BindingError:
+        name = Op(spelled(node.target))
+        return Call(name, None, {f"arg{i}": a for i, a in enumerate(node.args)} | dict(node.kwargs), place=node)
+
+
+Predicate = Callable[[Call], bool]

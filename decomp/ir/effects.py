@@ -1,0 +1,239 @@
+"""Which effects a call has, and how many random draws: what a proof compares before and after. Known from schemas, tags
+and arguments, whatever the spelling; of a function that no library declares, nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import enum
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.ir.aliases import BATCH_NORMS, statistics
+from decomp.ir.binding import BindingError
+from decomp.ir.call import bound_call, call_if_bound
+from decomp.ir.ops import Op, of_function, of_method, of_module_class
+
+
+class Effect(enum.Enum):
+    """A kind of effect, as messages name it. Random draws are counted apart."""
+
+    MUTATION = "mutation"
+    ASSERTION = "assertion"
+    COLLECTIVE = "collective"
+    REGION = "region marker"
+    OTHER = "call for its effect alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What one call does. `fewest`, `most`: how often it draws random numbers; an edge case such as `p=1` may draw or
+    not. An unknown call (`known` is False) may do anything."""
+
+    kinds: frozenset[Effect] = frozenset()
+    fewest: int = 0
+    most: int = 0
+    known: bool = True
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds) or self.most > 0
+
+    def __str__(self) -> str:
+        if not self.known:
+            return "unknown effects"
+        named = [kind.value for kind in Effect if kind in self.kinds]
+        if self.most:
+            count = str(self.most) if self.fewest == self.most else f"{self.fewest} to {self.most}"
+            named.append(f"{count} random draw{'s' if self.most > 1 else ''}")
+        return ", ".join(named) or "no effect"
+
+
+MARKS = frozenset({Effect.ASSERTION, Effect.REGION, Effect.OTHER})
+"""Effects of calls that compute no tensor: they stand in a program for any target."""
+NONE = Effects()
+UNKNOWN = Effects(known=False)
+WRITES = Effects(frozenset({Effect.MUTATION}))
+
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
+_MARKERS = ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_enter_inference_mode", "_exit_inference_mode")
+_ASSERTS = ("_assert", "_check", "sym_constrain_range")
+_PURE_MODULES = ("_operator", "operator", "math", "builtins")
+_RANDOM_WITHOUT_TAG = ("feature_dropout", "feature_alpha_dropout", "rrelu")
+"""Composites that draw, although torch 2.13 does not tag them as random."""
+
+
+class EffectTable:
+    """The effects of the calls of one program. Each distinct callable is looked up once."""
+
+    def __init__(self, owner: nn.Module | None = None) -> None:
+        self._owner = owner
+        self._by_callable: dict[int, Effects] = {}
+        self._by_method: dict[str, Effects] = {}
+
+    def of(self, node: fx.Node) -> Effects:
+        """What `node` does, beyond returning its value."""
+        op = node.op
+        if op == "call_function":
+            effects = self._of_function(node.target)
+        elif op == "call_method":
+            effects = self._of_method(str(node.target))
+        elif op == "call_module":
+            return _of_module(self._owner, node)
+        else:
+            return NONE
+        if effects.most or effects.kinds == WRITES.kinds:
+            effects = _as_called(node, effects)
+        elif Effect.ASSERTION in effects.kinds and is_proved(node):
+            return NONE
+        if node.kwargs and (node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True):
+            return _writing(effects)
+        return effects
+
+    def _of_function(self, function: Any) -> Effects:
+        # By identity: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
+        effects = self._by_callable.get(id(function))
+        if effects is None:
+            effects = self._by_callable[id(function)] = of_callable(function)
+        return effects
+
+    def _of_method(self, name: str) -> Effects:
+        effects = self._by_method.get(name)
+        if effects is None:
+            effects = self._by_method[name] = of_method_named(name)
+        return effects
+
+
+def is_proved(node: fx.Node) -> bool:
+    """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
+    metadata has, whatever the sizes are."""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        return node.args[0] is True
+    if node.target is not torch.ops.aten._assert_tensor_metadata.default:
+        return False
+    call = call_if_bound(node)
+    value = call.argument("a") if call is not None else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    known = {"size": value.shape, "stride": value.stride(), "dtype": value.dtype, "device": value.device}
+    known["layout"] = value.layout
+    asserted = {name: call.argument(name) for name in known} if call is not None else {}
+    return all(said is None or _plain(said) == _plain(known[name]) for name, said in asserted.items())
+
+
+def _plain(value: Any) -> Any:
+    """Something that can be compared without a guard: symbolic sizes by their expressions."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        return torch.device(value)
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def of_callable(function: Any) -> Effects:
+    """What calling `function` does, whatever its arguments; a random one is said to draw once."""
+    if isinstance(function, torch._ops.OpOverload):
+        return _of_overloads([function], written=function._schema.is_mutable)
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return UNKNOWN
+    name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""
+    if name in _MARKERS:
+        return Effects(frozenset({Effect.REGION}))
+    spelling = of_function(function)
+    if spelling.op.packet is not None:
+        return _of_packet(spelling.op, spelling.inplace)
+    if name.startswith(_ASSERTS) and module.startswith("torch"):
+        return Effects(frozenset({Effect.ASSERTION}))
+    if spelling.inplace:
+        return WRITES
+    return NONE if module in _PURE_MODULES or name.startswith("sym_") else UNKNOWN
+
+
+def of_method_named(name: str) -> Effects:
+    """What calling the method of that name does, whatever its arguments."""
+    spelling = of_method(name)
+    if spelling.op.packet is None:
+        return WRITES if spelling.inplace else NONE
+    return _of_packet(spelling.op, spelling.inplace)
+
+
+def _of_packet(op: Op, written: bool) -> Effects:
+    packet = op.packet
+    return _of_overloads([getattr(packet, overload) for overload in packet.overloads()], written) if packet else UNKNOWN
+
+
+def _of_overloads(overloads: list[torch._ops.OpOverload], written: bool) -> Effects:
+    kinds = {Effect.MUTATION} if written else set()
+    namespace, _, name = overloads[0]._schema.name.partition("::")
+    if namespace in _COLLECTIVES:
+        kinds.add(Effect.COLLECTIVE)
+    elif name.startswith(_ASSERTS):
+        kinds.add(Effect.ASSERTION)
+    elif not written and not any(overload._schema.returns for overload in overloads):
+        kinds.add(Effect.OTHER)
+    draws = int(_is_random(name, overloads))
+    return Effects(frozenset(kinds), draws, draws) if kinds or draws else NONE
+
+
+def _is_random(name: str, overloads: list[torch._ops.OpOverload]) -> bool:
+    if name.endswith("_backward"):  # tagged as the forward is, but replays its draw
+        return False
+    tagged = any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
+    return tagged or name.rstrip("_") in _RANDOM_WITHOUT_TAG
+
+
+def _as_called(node: fx.Node, effects: Effects) -> Effects:
+    """The effects of a call whose callable may draw: dropout does not when it does not train."""
+    try:
+        call = bound_call(node)
+    except BindingError:
+        return effects
+    if call is None:
+        return effects
+    if call.op.short in BATCH_NORMS:
+        return WRITES if statistics(node) else NONE
+    return _drawing(call.arguments, effects) if effects.most else effects
+
+
+def _drawing(arguments: dict[str, Any], effects: Effects) -> Effects:
+    train = arguments.get("train", arguments.get("training", True))
+    chance = arguments.get("dropout_p", arguments.get("dropout"))
+    if chance is None and "train" in arguments:
+        chance = arguments.get("p")
+    chance = chance if isinstance(chance, (int, float)) else None
+    if train is False or chance == 0:
+        return Effects(effects.kinds) if effects.kinds else NONE
+    layers = arguments.get("num_layers")
+    if isinstance(layers, int):  # a recurrent net draws between its layers
+        return Effects(effects.kinds, layers - 1, layers - 1)
+    return Effects(effects.kinds, 0 if chance == 1 else 1, 1)
+
+
+def _writing(effects: Effects) -> Effects:
+    return Effects(effects.kinds | {Effect.MUTATION}, effects.fewest, effects.most, effects.known)
+
+
+def _of_module(owner: nn.Module | None, node: fx.Node) -> Effects:
+    if owner is None:
+        return UNKNOWN
+    try:
+        module = owner.get_submodule(str(node.target))
+    except AttributeError:
+        return UNKNOWN
+    cls: Any = type(module)
+    op = of_module_class(cls)
+    if op.packet is None or hasattr(module, "running_mean"):
+        return UNKNOWN
+    effects = _of_packet(op, written=False)
+    if effects.most:
+        effects = _drawing(_settings(module), effects)
+    return _writing(effects) if getattr(module, "inplace", False) else effects
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What a module that draws would pass to its op, by the op's names."""
+    settings: dict[str, Any] = {"train": module.training}
+    for name in ("p", "dropout", "num_layers"):
+        if hasattr(module, name):
+            settings[name] = getattr(module, name)
+    return settings

@@ -1,0 +1,124 @@
+"""Signatures: what an expansion is valid for. Two calls with one signature are lowered by one run of a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import kind_of, metadata
+from decomp.metadata.symbolic_sizes import SYMBOLIC, strides_of
+
+Key = tuple[Any, ...]
+
+
+class Signatures:
+    """Signatures of calls, each node's metadata being looked at once."""
+
+    def __init__(self) -> None:
+        self._interned: dict[Any, int] = {}
+        self._of_node: dict[fx.Node, Any] = {}
+        self.symbolic: set[int] = set()
+        """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
+
+    def mark(self) -> int:
+        """How many kinds of metadata have been met."""
+        return len(self._interned)
+
+    def rewind(self, mark: int) -> None:
+        """Forget those that were met since."""
+        self.forget_nodes()
+        self.symbolic = {number for number in self.symbolic if number < mark}
+        while len(self._interned) > mark:
+            self._interned.popitem()
+
+    def forget_nodes(self) -> None:
+        """Let go of the nodes of a program that is done."""
+        self._of_node = {}
+
+    def forget(self, node: fx.Node) -> None:
+        """Let go of a node whose metadata has changed."""
+        self._of_node.pop(node, None)
+
+    def of(self, node: fx.Node) -> tuple[Key, list[fx.Node], bool]:
+        """The signature of a call, the distinct nodes among its arguments in order, and whether it is symbolic."""
+        slots: dict[fx.Node, int] = {}
+        args = tuple([self._pattern(arg, slots) for arg in node.args])
+        kwargs = tuple([(k, self._pattern(v, slots)) for k, v in node.kwargs.items()]) if node.kwargs else ()
+        # The result is part of it: the strides of attention depend on which inputs require gradients, which no input
+        # says.
+        specs = tuple([self.spec(slot) for slot in (*slots, node)])
+        return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
+
+    def spec(self, node: fx.Node) -> int:
+        """A number for the metadata of `node`'s value, equal for equal metadata; without, for its kind: `x * 2` of a
+        size is another call than of a tensor."""
+        found = self._of_node.get(node)
+        if found is None:
+            value = metadata(node)
+            spec = described(value) if value is not None else ("unknown", kind_of(node))
+            found = self._interned.setdefault(spec, len(self._interned))
+            if found not in self.symbolic and is_symbolic(value):
+                self.symbolic.add(found)
+            self._of_node[node] = found
+        return int(found)
+
+    def _pattern(self, value: Any, slots: dict[fx.Node, int]) -> Any:
+        """`value` as something hashable in which 1, 1.0 and True differ and nodes are numbered."""
+        kind = type(value)
+        if kind is fx.Node:
+            return _Slot(slots.setdefault(value, len(slots)))
+        if kind is int or kind is bool or kind is str or value is None:
+            return (kind, value)
+        if kind is float or kind is complex:
+            return (kind, repr(value))
+        if isinstance(value, (list, tuple)):
+            return (list if isinstance(value, list) else tuple, *[self._pattern(item, slots) for item in value])
+        if kind is slice:
+            return (slice, *[self._pattern(item, slots) for item in (value.start, value.stop, value.step)])
+        if isinstance(value, dict):
+            return (dict, *[(k, self._pattern(v, slots)) for k, v in value.items()])
+        return (kind, value)
+
+
+class _Slot(int):
+    """The place of a node among the distinct nodes of a call."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Slot and int(self) == int(other)
+
+    def __hash__(self) -> int:
+        return hash((_Slot, int(self)))
+
+
+def described(value: Any) -> Any:
+    """The metadata of a value as something hashable: shape, stride, dtype, device of a tensor; a size by its
+    expression."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return (tuple(map(_size, value.shape)), None, value.dtype, value.device, value.layout)
+        shape, stride = value.shape, value.stride()
+        if type(shape) is torch.Size and all([type(s) is int for s in (*shape, *stride)]):
+            return (tuple(shape), stride, value.dtype, value.device)
+        return (tuple(map(_size, shape)), tuple(map(_size, stride)), value.dtype, value.device)
+    if isinstance(value, SYMBOLIC):
+        return ("size", _size(value))
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(described, value))
+    if isinstance(value, (int, float, bool, complex)):
+        return (type(value), repr(value))
+    return ("other", type(value))
+
+
+def _size(value: Any) -> Any:
+    return value.node.expr if isinstance(value, SYMBOLIC) else value
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether metadata holds a size that is known only at run time."""
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides_of(value)))
+    if isinstance(value, (list, tuple)):
+        return any(map(is_symbolic, value))
+    return isinstance(value, SYMBOLIC)

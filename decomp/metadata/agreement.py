@@ -1,0 +1,91 @@
+"""When two values agree: in structure, and in shape, dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.metadata.nonfinite_constants import same_constant
+from decomp.metadata.symbolic_sizes import is_data, same_size, surely
+
+
+def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None) -> bool:
+    """Whether `after` is `before`, container by container, with each node replaced by what stands for it; without
+    `values`, by any node."""
+    if isinstance(before, fx.Node):
+        return isinstance(after, fx.Node) if values is None else _stands_for(values.get(before), after)
+    if isinstance(before, (tuple, list)):
+        alike = isinstance(after, tuple if isinstance(before, tuple) else list) and len(before) == len(after)
+        return alike and all(same_structure(b, a, values) for b, a in zip(before, after))
+    if isinstance(before, dict):
+        alike = isinstance(after, dict) and list(before) == list(after)
+        return alike and all(same_structure(before[key], after[key], values) for key in before)
+    return same_constant(after, before)
+
+
+def _stands_for(expected: Any, found: Any) -> bool:
+    """Several results may come as a tuple or as a list: it was the op that chose, not the program."""
+    if isinstance(expected, fx.Node):
+        return expected is found
+    if isinstance(expected, (tuple, list)):
+        many = isinstance(found, (tuple, list)) and len(expected) == len(found)
+        return many and all(map(_stands_for, expected, found))
+    return same_constant(found, expected)
+
+
+def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:
+    """A nested value as short text, with each node replaced by what stands for it."""
+    text = str(fx.node.map_arg(value, lambda node: values.get(node, node)) if values else value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def metadata_of(value: Any) -> Any:
+    """The metadata of what stands for a value: of a node, of each of several, or the constant itself."""
+    if isinstance(value, fx.Node):
+        return value.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        return [metadata_of(item) for item in value]
+    return value
+
+
+def same_metadata(expected: Any, found: Any) -> bool:
+    """Whether two values have the same shape, dtype and device, or are sizes that are surely equal."""
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(found, torch.Tensor) or expected.dtype is not found.dtype:
+            return False
+        return expected.device == found.device and _same_shape(expected.shape, found.shape)
+    if isinstance(expected, (tuple, list)):
+        many = isinstance(found, (tuple, list)) and len(expected) == len(found)
+        return many and all(e is None or same_metadata(e, f) for e, f in zip(expected, found))
+    if isinstance(expected, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
+        return _same_size(expected, found)
+    return not isinstance(found, torch.Tensor)
+
+
+def _same_shape(expected: Sequence[Any], found: Sequence[Any]) -> bool:
+    return len(expected) == len(found) and all(map(_same_size, expected, found))
+
+
+def _same_size(expected: Any, found: Any) -> bool:
+    # Asking a symbolic size whether it equals another would add a guard to the source: compare what is known already.
+    if type(expected) is int and type(found) is int:
+        return expected == found
+    if _expression(expected) == _expression(found):
+        return True
+    return is_data(expected) or surely(expected == found) or same_size(expected, found)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def described(value: Any) -> str:
+    """Metadata as a person writes it: `float32[2, s0] on cpu`."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}] on {value.device}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(described, value))})"
+    return "no metadata" if value is None else str(value)

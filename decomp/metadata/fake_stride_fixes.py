@@ -1,0 +1,139 @@
+"""Layouts that kernels give and fake tensors do not (torch 2.13): what is recorded of these ops is put right, so that a
+view behind them is one of what they will give. Only strides differ, and only for inputs that are not contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from decomp.metadata.strides import is_channels_last, same_strides
+from decomp.metadata.symbolic_sizes import is_data, size_hint
+
+Order = list[int]
+"""Dimensions of a dense tensor, from the slowest to the fastest."""
+Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | None]
+"""From the arguments of a call by name and its first result; None where it is as fake tensors say."""
+
+
+def broadcast_order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Order:
+    """How a result of `shape` lies that is computed element by element from operands of these strides, 0 where one is
+    broadcast: the first operand that tells two dimensions apart decides (`TensorIterator`)."""
+    fastest_first = list(range(len(shape)))[::-1]
+    for i in range(1, len(shape)):
+        at = i
+        for before in range(i - 1, -1, -1):
+            sign = _compared(fastest_first[before], fastest_first[at], shape, operands)
+            if sign < 0:
+                break
+            if sign > 0:
+                fastest_first[before], fastest_first[at] = fastest_first[at], fastest_first[before]
+                at = before
+    return fastest_first[::-1]
+
+
+def _compared(a: int, b: int, shape: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
+    for strides in operands:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return 1 if strides[a] > strides[b] else -1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def _by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+    tensors = [leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)]
+    return _order(out, [_strides_in(out, tensor.shape, tensor.stride()) for tensor in tensors])
+
+
+def _rounded(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
+    return _by_element(arguments, out) if arguments.get("rounding_mode") else None
+
+
+def _indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
+    """The dimensions of the indices stand where the indexed ones did, in front if those were not neighbours; in the
+    tensor itself they have no stride."""
+    tensor = arguments["self"]
+    indices = [*arguments["indices"], *[None] * (tensor.dim() - len(arguments["indices"]))]
+    places = [d for d, index in enumerate(indices) if index is not None]
+    if out.dim() != tensor.dim() - len(places) + max((indices[d].dim() for d in places), default=0):
+        return None  # with an index of no dimensions among others, fake tensors lose some of the result
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    before = places[0] if adjacent else 0
+    kept = [tensor.stride(d) for d in range(tensor.dim()) if indices[d] is None]
+    own = [*kept[:before], *[0] * (out.dim() - len(kept)), *kept[before:]]
+    wide = _numbers(out.shape[before : out.dim() - len(kept) + before])
+    shape = [*[1] * before, *wide, *[1] * (len(kept) - before)]
+    return _order(out, [own, *[_strides_in(out, shape, _reshaped(indices[d], wide, shape)) for d in places]])
+
+
+def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> list[int]:
+    """The strides of an index that is expanded and then reshaped."""
+    sizes, strides = _numbers(index.shape), _numbers(index.stride())
+    return _numbers(torch.empty_strided(sizes, strides, device="meta").expand(wide).reshape(shape).stride())
+
+
+def _by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+    """As the memory format of the input."""
+    given = next(leaf for leaf in arguments.values() if isinstance(leaf, torch.Tensor))
+    last = given.dim() in (4, 5) and is_channels_last(given)
+    return [0, *range(2, out.dim()), 1] if last else list(range(out.dim()))
+
+
+def _in_order(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+    return list(range(out.dim()))
+
+
+def _strides_in(out: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> list[Any]:
+    """The strides of an operand in the dimensions of the result."""
+    missing = out.dim() - len(shape)
+    wide = zip(shape, strides, list(out.shape)[missing:])
+    return [0] * missing + [0 if size_hint(n) == 1 and size_hint(size) != 1 else stride for n, stride, size in wide]
+
+
+def _order(out: torch.Tensor, operands: Sequence[Sequence[Any]]) -> Order:
+    return broadcast_order(_numbers(out.shape), list(map(_numbers, operands)))
+
+
+def _numbers(sizes: Sequence[Any]) -> list[int]:
+    return [size_hint(size) or 0 for size in sizes]
+
+
+LAYOUTS: dict[str, Layout] = {
+    **dict.fromkeys(
+        "copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
+        "logaddexp2 native_dropout_backward".split(),
+        _by_element,
+    ),
+    "div": _rounded,
+    **dict.fromkeys(("index", "_unsafe_index"), _indexed),
+    **dict.fromkeys(
+        "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+        "_batch_norm_with_update max_unpool2d reflection_pad3d replication_pad3d".split(),
+        _by_format,
+    ),
+    "log_sigmoid_forward": _in_order,
+}
+"""By the name of the op, how the kernel on the CPU lays its first result out."""
+
+
+def kernel_value(name: str, arguments: Mapping[str, Any], out: Any) -> Any:
+    """What fake tensors say of a call of the op `name`, one of `LAYOUTS`, with the strides that its kernel gives."""
+    first = out[0] if isinstance(out, (tuple, list)) else out
+    if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
+        return out
+    if first.dim() < 2:
+        return out
+    with first.fake_mode:
+        order = LAYOUTS[name](arguments, first)
+        if order is None:
+            return out
+        true = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)
+    if same_strides(true, first):
+        return out
+    return (true, *out[1:]) if isinstance(out, (tuple, list)) else true

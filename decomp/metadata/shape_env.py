@@ -1,0 +1,184 @@
+"""The `ShapeEnv` of a program: it belongs to the source, so that nothing of a lowering may stay in it. PyTorch 2.13 has
+no public way to copy one, or to ask what was assumed; what is private of it is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from decomp.errors import first_line
+from decomp.metadata.symbolic_sizes import SYMBOLIC, asked_in_earnest
+
+
+def shape_env_of(model: Any) -> Any:
+    """The shape environment of a program that has one already, or None."""
+    graph = getattr(model, "graph", None)
+    if not isinstance(graph, fx.Graph):
+        return None
+    for node in graph.nodes:
+        for leaf in tree_leaves(node.meta.get("val", node.meta.get("example_value"))):
+            if isinstance(leaf, FakeTensor):
+                return leaf.fake_mode.shape_env
+            if isinstance(leaf, SYMBOLIC):
+                return leaf.node.shape_env
+    return None
+
+
+class NewGuard(Exception):
+    """A rule asked something about a dynamic size that only a guard on the program could answer."""
+
+
+@contextlib.contextmanager
+def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
+    """Within, what would add a guard raises `NewGuard`; the list has what was asked, also where the asker caught the
+    exception. Under `without_guards` within, PyTorch's own questions are answered."""
+    env = mode.shape_env if mode is not None else None
+    asked: list[str] = []
+    if env is None:
+        yield asked
+        return
+
+    # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
+    def refuse(expr: Any, value: Any) -> None:
+        if env._error_on_new_guards:
+            asked.append(f"{expr} == {value}")
+            raise NewGuard(asked[-1])
+
+    outer = env.__dict__.get("_check_frozen")
+    env._check_frozen = refuse
+    try:
+        with env.error_on_new_guards(), asked_in_earnest(), quiet(env.log):
+            yield asked
+    except Exception as error:
+        if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):
+            raise NewGuard(first_line(error)) from error
+        if asked and not isinstance(error, NewGuard) and any(isinstance(each, NewGuard) for each in _causes(error)):
+            raise NewGuard(asked[-1]) from error
+        raise
+    finally:
+        del env._check_frozen
+        if outer is not None:
+            env._check_frozen = outer
+
+
+@contextlib.contextmanager
+def quiet(log: Any) -> Iterator[None]:
+    """PyTorch warns of what it then raises."""
+    disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = disabled
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class Snapshot:
+    """The state of a shape environment, to be put back."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.saved = {name: _copied(value) for name, value in vars(env).items()} if env is not None else {}
+
+        self.kept: dict[str, dict[Any, Any]] = {}
+        """Entries to be added: what is known of symbols that are new, and that the result has."""
+
+    def keep(self, result: Any) -> None:
+        """Let what is known of new symbols of data-dependent sizes stay, where the metadata of `result` has them."""
+        if self.env is None or self.env.var_to_range.keys() <= self.saved["var_to_range"].keys():
+            return
+        new = self.env.var_to_range.keys() - self.saved["var_to_range"].keys()
+        used = new & _symbols_of(result)
+        for name, value in vars(self.env).items():
+            if isinstance(value, dict) and used & value.keys():
+                self.kept[name] = {symbol: value[symbol] for symbol in used & value.keys()}
+
+    def restore(self) -> None:
+        """Put back all that has changed since. Containers keep their identity."""
+        if self.env is None:
+            return
+        now = vars(self.env)
+        for name, entries in self.kept.items():
+            self.saved[name].update(entries)
+        changed = {name: old for name, old in self.saved.items() if not _same(now.get(name), old)}
+        for name in now.keys() - self.saved.keys():
+            del now[name]
+        for name, old in changed.items():
+            if name in _VERSIONS:
+                continue
+            if not _refilled(now.get(name), old):
+                now[name] = old
+        if any(name not in _NEUTRAL for name in changed):
+            self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        """What was derived from a state that is gone is cached by the number of the state, and by the question."""
+        for name in _VERSIONS:
+            setattr(self.env, name, getattr(self.env, name, 0) + 1)
+        for value in vars(type(self.env)).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+def _symbols_of(program: Any) -> set[Any]:
+    """The symbols in the sizes that the nodes of a program have."""
+    module = getattr(program, "graph_module", program)
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    values = [leaf for graph in graphs for node in graph.nodes for leaf in tree_leaves(node.meta.get("val"))]
+    sizes = [size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else (value,))]
+    return {symbol for size in sizes if isinstance(size, SYMBOLIC) for symbol in size.node.expr.free_symbols}
+
+
+_VERSIONS = ("_version_counter", "_replacements_version_counter")
+"""Numbers of states, which never come again."""
+_NEUTRAL = frozenset({"counter", "frozen", "_error_on_new_guards", "_expr_sym_node_id", "log"})
+"""Attributes on which no answer depends."""
+
+
+def _copied(value: Any) -> Any:
+    """`value`, or a copy of a container down to the containers in it."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, set)):
+        return type(value)(value)
+    return value
+
+
+def _same(now: Any, old: Any) -> bool:
+    if isinstance(old, dict):
+        return isinstance(now, dict) and len(now) == len(old) and all(
+            key in now and _same(now[key], item) for key, item in old.items())
+    if isinstance(old, list):
+        return isinstance(now, list) and len(now) == len(old) and all(a is b for a, b in zip(now, old))
+    if isinstance(old, set):
+        return isinstance(now, set) and now == old
+    if isinstance(old, (int, bool)):
+        return bool(now == old)
+    return now is old
+
+
+def _refilled(now: Any, old: Any) -> bool:
+    """Put the items of `old` into the container `now`, if it is one."""
+    if isinstance(now, dict) and isinstance(old, dict):
+        inner = {key: now[key] for key in old if key in now}
+        now.clear()
+        now.update({key: inner[key] if _refilled(inner.get(key), item) else item for key, item in old.items()})
+        return True
+    if isinstance(now, list) and isinstance(old, list):
+        now[:] = old
+        return True
+    if isinstance(now, set) and isinstance(old, set):
+        now.clear()
+        now.update(old)
+        return True
+    return False

@@ -1,0 +1,109 @@
+"""Layouts: how tensors lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from decomp.metadata.symbolic_sizes import is_data, size_hint, surely
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have equal strides of all dimensions longer than one. What is not strided, is
+    empty, or has a size that data decide, lies like anything."""
+    if a.layout is not torch.strided or b.layout is not torch.strided or any(map(is_data, b.shape)):
+        return True
+    if _is_empty(a) or _is_empty(b):
+        return _is_empty(a) and _is_empty(b)
+    return _strides(a) == _strides(b)
+
+
+def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether kernels see no difference in how two tensors of one shape lie: equal strides, but for dimensions of one
+    element, and the same memory format, which depends on those too."""
+    if not same_strides(a, b):
+        return False
+    if a.layout is not torch.strided or a.dim() not in (4, 5) or _exprs(a.stride()) == _exprs(b.stride()):
+        return True
+    return is_channels_last(a) == is_channels_last(b)
+
+
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
+    hints = [size_hint(stride) for stride in value.stride()]
+    if None in hints:
+        return list(range(value.dim())) if is_surely_contiguous(value) else None
+    dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
+    ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
+    span: Any = 1
+    for d in reversed(ordered):
+        if _expr(value.stride(d)) != _expr(span):
+            return None
+        span = span * value.shape[d]
+    ones = [d for d in range(value.dim()) if d not in dims]
+    return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
+
+
+def is_surely_contiguous(value: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous at every size: where sizes are dynamic, asking PyTorch would add a guard, or fail
+    where data decide them."""
+    if all(type(size) is int for size in (*value.shape, *value.stride())):
+        return bool(value.is_contiguous())
+    expected: Any = 1
+    for size, stride in reversed(list(zip(value.shape, value.stride()))):
+        if surely(size == 1):
+            continue
+        if not surely(stride == expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def is_in_order(value: torch.Tensor) -> bool:
+    """Whether the dimensions lie in memory in their own order without gaps, as far as that can be known."""
+    if value.layout is not torch.strided or any(map(is_data, value.shape)):
+        return True
+    return dense_order(value) == list(range(value.dim()))
+
+
+def inverse(order: list[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+def _is_empty(value: torch.Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in value.shape)
+
+
+def _strides(value: torch.Tensor) -> list[Any]:
+    """The strides that matter: those of dimensions longer than one."""
+    return [None if _is_one(size) else _expr(stride) for size, stride in zip(value.shape, value.stride())]
+
+
+def is_channels_last(value: torch.Tensor) -> bool:
+    """What kernels ask of images and volumes, strides of dimensions of one element included (`is_channels_last_strides`
+    in c10/core/MemoryFormat.h)."""
+    sizes, strides = [size_hint(size) for size in value.shape], [size_hint(stride) for stride in value.stride()]
+    if None in sizes or None in strides or strides[1] == 0:
+        return False
+    least = 0
+    for d in (1, *range(value.dim() - 1, 1, -1), 0):
+        size, stride = sizes[d] or 0, strides[d] or 0
+        if size == 0 or stride < least or d == 0 and least == strides[1]:
+            return False
+        least = stride * size
+    return True
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _exprs(values: Iterable[Any]) -> list[Any]:
+    return [_expr(value) for value in values]
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value

@@ -1,0 +1,1 @@
+"""The proof that a lowered program is structurally the program that came in."""

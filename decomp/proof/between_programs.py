@@ -1,0 +1,62 @@
+"""The invariants of two plain programs, of which no provenance says how their nodes relate: what a caller sees is the
+same, effects are as many, and results depend on the same inputs."""
+
+from __future__ import annotations
+
+from decomp.ir.effects import Effect
+from decomp.proof.correspondence import EffectsChanged, InventedDependency, LostDependency
+from decomp.proof.dependence import differing, draws
+from decomp.proof.invariants import Invariant, Work, output_of, same_codegen, same_outputs, same_placeholders
+
+
+def _as_many_effects(work: Work) -> str:
+    before = [work.source_effects.of(node) for node in work.source_place]
+    after = [work.effects.of(node) for node in work.place]
+    if all(effects.known for effects in before):
+        for kind in (Effect.ASSERTION, Effect.COLLECTIVE, Effect.REGION, Effect.OTHER):
+            _require_as_many(kind.value, *(sum(kind in e.kinds for e in side) for side in (before, after)))
+        if sum(e.fewest for e in after) > sum(e.most for e in before) or sum(e.most for e in after) < sum(
+            e.fewest for e in before
+        ):
+            _require_as_many("random draw", sum(e.most for e in before), sum(e.most for e in after))
+    return "as many effects"
+
+
+def _same_dependencies(work: Work) -> str:
+    """Of two programs without provenance; where one of them mutates, edges do not say who depends on whom."""
+    written = [
+        Effect.MUTATION in table.of(node).kinds
+        for table, graph in ((work.source_effects, work.source_place), (work.effects, work.place))
+        for node in graph
+    ]
+    if any(written):
+        return "dependencies not compared, as the graphs mutate"
+    expected, drawn = (
+        draws(graph, lambda node: bool(table.of(node).most))
+        for graph, table in ((work.source, work.source_effects), (work.lowered, work.effects))
+    )
+    if len(expected) == len(drawn) and expected != drawn:
+        problem = "the random draws serve other results, or in another order"
+        raise EffectsChanged(problem, expected=expected, found=drawn)
+    found = differing(work.source, work.lowered)
+    if found is not None:
+        place, what, inputs = found
+        kind = InventedDependency if what == "invented" else LostDependency
+        verb = "depends" if what == "invented" else "does not depend"
+        problem = f"result {place} {verb} on {', '.join(sorted(inputs))}, unlike in the source"
+        raise kind(problem, output_of(work.lowered))
+    return "every result depends on the same inputs"
+
+
+def _require_as_many(what: str, before: int, after: int) -> None:
+    if before != after:
+        raise EffectsChanged(f"the number of effects changed: {what}", expected=before, found=after)
+
+
+BETWEEN_PROGRAMS: tuple[Invariant, ...] = (
+    same_placeholders,
+    same_outputs,
+    same_codegen,
+    _as_many_effects,
+    _same_dependencies,
+)

@@ -1,0 +1,355 @@
+"""The last step of a lowering held against the graph that was proved: what is handed over has that graph, the
+signature, state and hooks that go with it, and the source is the program that was lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from decomp.capture.rebuild_exported import write_spec
+from decomp.metadata.agreement import shown
+from decomp.proof.correspondence import (
+    AnotherSource,
+    HooksChanged,
+    NotAsRecorded,
+    OutputsChanged,
+    PlaceholdersChanged,
+    StateChanged,
+    VerificationError,
+    WritesChanged,
+)
+from decomp.proof.replay import same
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """A lowered program as it left the pipeline."""
+
+    result: Any
+    """What the user has."""
+    graph: fx.Graph
+    """The graph that was proved."""
+    exported: ExportedProgram | None = None
+    """For a module that was captured by export, and for an exported program: the lowered program as export has it."""
+    source: ExportedProgram | None = None
+    """The exported program that was lowered."""
+    root: nn.Module | None = None
+    """The owner of the attributes that the source names."""
+    submodules: Mapping[str, nn.Module] = field(default_factory=dict)
+    """Bodies of higher-order ops, by the attribute that names them."""
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Constants that rules brought."""
+    signed: tuple[fx.Node, ...] = ()
+    """Inputs that the signature says are written back, in order."""
+    hooks: tuple[tuple[Any, ...], ...] = ()
+
+    @staticmethod
+    def hooks_of(result: Any) -> tuple[tuple[Any, ...], ...]:
+        """The hooks of a module, by kind; none of what is no module."""
+        return tuple(tuple(getattr(result, kind, {}).values()) for kind in _HOOKS)
+
+
+def require_as_handed_over(program: HandedOver) -> list[str]:
+    """Holds the program that the user has against the graph that was proved. Returns a phrase for each thing that
+    holds; raises the `VerificationError` of the first that does not."""
+    if isinstance(program.result, ExportedProgram):
+        phrases = [_graph_is(program, program.result.graph), _signature_kept(program, program.result)]
+    elif program.exported is not None:
+        phrases = [_signature_kept(program, program.exported), _unlifted_alike(program)]
+    else:
+        phrases = [_graph_is(program, program.result.graph)]
+    return [*phrases, _state_kept(program), _hooks_kept(program)]
+
+
+def _graph_is(program: HandedOver, graph: fx.Graph) -> str:
+    """The graph is the one that was proved, or a copy of it."""
+    if graph is not program.graph:
+        require_alike(program.graph, graph, NotAsRecorded, "the lowered graph")
+    return "what is handed over has the graph that was proved"
+
+
+def require_alike(expected: fx.Graph, found: fx.Graph, error: type[VerificationError], what: str) -> None:
+    """Raises `error` unless two graphs have the same nodes in the same order, names apart."""
+    values: dict[fx.Node, Any] = {}
+    ours, theirs = iter(expected.nodes), iter(found.nodes)
+    for wanted in ours:
+        node = next(theirs, None)
+        if node is None:
+            raise error(f"{what} ends before {wanted.name!r}", None, wanted)
+        values[wanted] = node
+        if not _alike(node, wanted, values):
+            raise error(
+                f"{what} has {node.name!r} where {wanted.name!r} is meant", node, wanted,
+                expected=_call(wanted), found=_call(node),
+            )  # fmt: skip
+    extra = next(theirs, None)
+    if extra is not None:
+        raise error(f"{what} goes on with {extra.name!r}", extra)
+
+
+def _alike(node: fx.Node, wanted: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+    target = node.target is wanted.target or (isinstance(node.target, str) and node.target == wanted.target)
+    return (
+        node.op == wanted.op
+        and target
+        and same(node.args, wanted.args, values)
+        and same(node.kwargs, wanted.kwargs, values)
+    )
+
+
+def _call(node: fx.Node) -> str:
+    return shown((node.target, node.args, node.kwargs))
+
+
+# exported programs
+
+
+def _signature_kept(program: HandedOver, lowered: ExportedProgram) -> str:
+    """Inputs and outputs are said to be what they are, and every write-back is of the value that is meant."""
+    assert program.source is not None
+    before, after = program.source.graph_signature, lowered.graph_signature
+    added = {name for spec in after.input_specs if (name := spec.target) in program.constants}
+    kept = [_input(spec) for spec in after.input_specs if spec.target not in added]
+    if kept != [_input(spec) for spec in before.input_specs]:
+        raise PlaceholdersChanged("the input specs of the signature changed", expected=before.input_specs, found=kept)
+    names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
+    if names != [spec.arg.name for spec in after.input_specs]:
+        raise PlaceholdersChanged("the signature names other inputs than the graph has", found=names)
+    _require_same_kinds(program, before, after)
+    _require_outputs_named(lowered)
+    return f"a signature of the same {len(kept)} inputs, with every output under its name"
+
+
+def _input(spec: Any) -> tuple[Any, ...]:
+    return spec.kind, type(spec.arg), getattr(spec.arg, "name", None), spec.target, spec.persistent
+
+
+def _require_same_kinds(program: HandedOver, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
+    """What the signature says of outputs is what it said, behind the write-backs that the lowering owes."""
+    inputs = {spec.arg.name: spec for spec in after.input_specs}
+    owed = [write_spec(inputs[place.name], place) for place in program.signed]
+    expected = [(spec.kind, spec.target) for spec in (*owed, *before.output_specs)]
+    found = [(spec.kind, spec.target) for spec in after.output_specs]
+    if found != expected:
+        raise WritesChanged("the signature writes back other inputs than the source", expected=expected, found=found)
+
+
+def signatures_agree(source: Any, lowered: Any) -> list[str]:
+    """Of two exported programs: both take the same state, write back the same, and name their outputs truly. Returns
+    a phrase, or none where one has no signature."""
+    if not (isinstance(source, ExportedProgram) and isinstance(lowered, ExportedProgram)):
+        return []
+    _require_outputs_named(lowered)
+    before, after = (_state_of_signature(program) for program in (source, lowered))
+    if before - after:
+        raise PlaceholdersChanged("the signature lacks state of the source", found=sorted(map(str, before - after)))
+    written, owed = (_mutations(program) for program in (lowered, source))
+    if written - _may_write(source) or owed - written:
+        raise WritesChanged("other state is written back", expected=sorted(owed), found=sorted(written))
+    return ["the same state, and every output under its name in the signature"]
+
+
+def _state_of_signature(program: ExportedProgram) -> set[tuple[Any, ...]]:
+    return {(spec.kind, spec.target) for spec in program.graph_signature.input_specs if spec.target}
+
+
+def _mutations(program: ExportedProgram) -> set[str]:
+    kinds = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+    return {str(spec.target) for spec in program.graph_signature.output_specs if spec.kind in kinds}
+
+
+def _may_write(program: ExportedProgram) -> set[str]:
+    """Names of the inputs that a program could write: those that its signature says, and, where it has in-place calls,
+    any."""
+    mutable = any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in program.graph.nodes)
+    if not mutable:
+        return _mutations(program)
+    return {str(spec.target or spec.arg.name) for spec in program.graph_signature.input_specs}
+
+
+def _require_outputs_named(lowered: ExportedProgram) -> None:
+    values = lowered.graph.output_node().args[0]
+    specs = lowered.graph_signature.output_specs
+    if len(values) != len(specs):
+        raise OutputsChanged("the signature has another number of outputs than the graph", found=len(values))
+    for spec, value in zip(specs, values):
+        name = value.name if isinstance(value, fx.Node) else ""
+        if name != spec.arg.name:
+            error = OutputsChanged if spec.kind == OutputKind.USER_OUTPUT else WritesChanged
+            problem = f"{spec.kind.name.lower().replace('_', ' ')} {spec.target or ''}".strip()
+            raise error(f"the output for the {problem} is another value", value, expected=spec.arg.name, found=name)
+
+
+# modules made of exported programs
+
+
+def _unlifted_alike(program: HandedOver) -> str:
+    """The graph of the module is that of the exported program, with its state as attributes: the same calls in the same
+    order, the same results, and a `copy_` for every write-back."""
+    exported, graph = program.exported, program.result.graph
+    assert exported is not None
+    values = _inputs_of_module(exported, graph)
+    lifted = set(values.values())
+    theirs = (node for node in graph.nodes if node not in lifted and node.op not in ("placeholder", "output"))
+    for wanted in exported.graph.nodes:
+        if wanted.op in ("placeholder", "output"):
+            continue
+        node = values[wanted] = next(theirs, None)
+        if node is None or not _alike(node, wanted, values):
+            found = None if node is None else _call(node)
+            problem = f"the module lacks {wanted.name!r}, or has another call in its place"
+            raise NotAsRecorded(problem, node, wanted, expected=_call(wanted), found=found)
+    _require_results(exported, graph, values, _require_written(exported, theirs, values))
+    return "the module has the graph that was proved"
+
+
+def _inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node, Any]:
+    """For each input of an exported program, the input or attribute of its module."""
+    given = iter([node for node in graph.nodes if node.op == "placeholder"])
+    attributes = {str(node.target): node for node in graph.nodes if node.op == "get_attr"}
+    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    values: dict[fx.Node, Any] = {}
+    for node, spec in zip(inputs, exported.graph_signature.input_specs):
+        if spec.kind == InputKind.USER_INPUT:
+            values[node] = placeholder = next(given, None)
+            if placeholder is None or placeholder.target != node.target:
+                raise PlaceholdersChanged(f"the module does not take {node.target!r} in its place", placeholder, node)
+        elif str(spec.target) in attributes:
+            values[node] = attributes[str(spec.target)]
+    extra = next(given, None)
+    if extra is not None:
+        raise PlaceholdersChanged(f"the module takes {extra.target!r}, which the source does not", extra)
+    return values
+
+
+def _require_written(
+    exported: ExportedProgram, rest: Iterator[fx.Node], values: Mapping[fx.Node, Any]
+) -> dict[fx.Node, fx.Node]:
+    """What follows the calls are the write-backs, in order. Returns for each new value the `copy_` that writes it."""
+    by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    by_target = {spec.target: by_name[spec.arg.name] for spec in exported.graph_signature.input_specs if spec.target}
+    copies: dict[fx.Node, fx.Node] = {}
+    results = exported.graph.output_node().args[0]
+    for spec, value in zip(exported.graph_signature.output_specs, results):
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, OutputKind.TOKEN):
+            continue
+        place = by_name[spec.target] if spec.kind == OutputKind.USER_INPUT_MUTATION else by_target[spec.target]
+        node, wanted = next(rest, None), (values.get(place), values.get(value, value))
+        if node is None or node.target is not torch.ops.aten.copy_.default or not same(node.args, wanted):
+            raise WritesChanged(f"the new value of {spec.target!r} is not written back", node, place, expected=wanted)
+        copies.setdefault(value, node)
+    extra = next(rest, None)
+    if extra is not None:
+        raise NotAsRecorded(f"the module goes on with {extra.name!r}", extra)
+    return copies
+
+
+def _require_results(
+    exported: ExportedProgram, graph: fx.Graph, values: Mapping[fx.Node, Any], copies: Mapping[fx.Node, fx.Node]
+) -> None:
+    """The module returns what the exported program returns, perhaps in the containers of the model."""
+    specs, results = exported.graph_signature.output_specs, exported.graph.output_node().args[0]
+    wanted = [value for spec, value in zip(specs, results) if spec.kind == OutputKind.USER_OUTPUT]
+    found = pytree.tree_leaves(graph.output_node().args[0], is_leaf=lambda value: value is None)
+    if len(wanted) != len(found):
+        raise OutputsChanged("the module has another number of results", expected=len(wanted), found=len(found))
+    for node, value in zip(found, wanted):
+        if not same(node, value, values) and node is not copies.get(value):
+            raise OutputsChanged("the results of the module are others", node, expected=shown(value), found=shown(node))
+
+
+# state and hooks
+
+
+def _state_kept(program: HandedOver) -> str:
+    """Parameters, buffers and constants are the source's own, or equal."""
+    compared = 0
+    for name, expected, found in _state(program):
+        compared += 1
+        if not _same_tensor(expected, found):
+            raise StateChanged(f"{name!r} is not the source's", expected=_shown(expected), found=_shown(found))
+    return f"the {compared} parameters, buffers and constants of the source and of its rules"
+
+
+def _state(program: HandedOver) -> Iterator[tuple[str, Any, Any]]:
+    """Each attribute by name, as it should be and as it is."""
+    if isinstance(program.result, ExportedProgram):
+        yield from _state_of_exported(program, program.result)
+        return
+    names = {str(node.target) for node in program.result.graph.nodes if node.op in ("get_attr", "call_module")}
+    for name in sorted(names):
+        if name in program.submodules:
+            continue
+        expected = program.constants.get(name)
+        if expected is None and program.source is not None:
+            expected = {**program.source.constants, **program.source.state_dict}.get(name)
+        elif expected is None:
+            expected = _attribute(program.root, name)
+        if expected is not None:
+            yield name, expected, _attribute(program.result, name)
+
+
+def _state_of_exported(program: HandedOver, result: ExportedProgram) -> Iterator[tuple[str, Any, Any]]:
+    assert program.source is not None
+    expected: dict[str, Any] = {**program.source.constants, **program.source.state_dict, **program.constants}
+    found: dict[str, Any] = {**result.constants, **result.state_dict}
+    for name, value in expected.items():
+        yield name, value, found.get(name)
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for part in path.split("."):
+        root = getattr(root, part, None)
+    return root
+
+
+def _same_tensor(expected: Any, found: Any) -> bool:
+    if expected is found or not isinstance(expected, torch.Tensor):
+        return expected is found or not isinstance(found, torch.Tensor)
+    if not isinstance(found, torch.Tensor) or expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    if expected.device.type == "meta" or type(expected) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+        return True  # fake tensors and other subclasses have no bytes to compare
+    alike = expected.untyped_storage().data_ptr() == found.untyped_storage().data_ptr()
+    if alike and expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset():
+        return True
+    return bool(torch.equal(expected, found) or torch.allclose(expected, found, rtol=0, atol=0, equal_nan=True))
+
+
+def _shown(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _hooks_kept(program: HandedOver) -> str:
+    found = HandedOver.hooks_of(program.result)
+    for kind, expected, ours in zip(_HOOKS, program.hooks, found):
+        lost = [hook for hook in expected if not any(_same_hook(hook, one) for one in ours)]
+        if lost:
+            raise HooksChanged(f"a hook of {kind} is gone", expected=lost[0], found=f"{len(ours)} hooks")
+    return f"its {sum(map(len, found))} hooks"
+
+
+def _same_hook(expected: Any, found: Any) -> bool:
+    """A copy of a program has copies of hooks that are objects."""
+    return found is expected or (type(found) is type(expected) and not hasattr(found, "__code__"))
+
+
+# the source
+
+
+def require_source(model: Any, given: fx.Graph, source: Any, captured: Callable[[Any], fx.Graph]) -> str:
+    """Holds `source` against the program that was lowered: `model`, whose graph was `given`. `captured(source)` is the
+    graph of `source`, captured as that of `model` was."""
+    if source is model:
+        return "the source is the program that was lowered"
+    require_alike(given, captured(source), AnotherSource, "the source")
+    return "the source has the graph of the program that was lowered"

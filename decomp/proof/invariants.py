@@ -1,0 +1,483 @@
+"""The invariants of a lowering. Each is one function that returns what it found to hold, as a phrase, or raises an
+error of its own. networkx sees each distinct expansion and the quotient graph; the nodes are walked directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import functools
+import itertools
+import operator
+from typing import Any
+
+from torch import fx
+
+from decomp.capture.rebuild_exported import with_lifted
+from decomp.ir.call import nodes_in
+from decomp.ir.effects import Effect, Effects, EffectTable
+from decomp.ir.ops import of_function
+from decomp.metadata.agreement import described, metadata_of, same_metadata, same_structure, shown
+from decomp.proof.correspondence import (
+    CodegenChanged,
+    Correspondence,
+    Dangling,
+    DeadCodeAdded,
+    EffectsChanged,
+    IllegalCall,
+    InventedDependency,
+    MalformedExpansion,
+    MetadataChanged,
+    NameClash,
+    OutOfOrder,
+    OutputsChanged,
+    PlaceholdersChanged,
+    ValueLost,
+    WithoutOrigin,
+    WritesChanged,
+)
+from decomp.proof.reachability import as_networkx, networkx, reached_among
+from decomp.proof.replay import as_recorded
+
+CALLS = frozenset({"call_function", "call_method", "call_module"})
+SIZE_OPS = frozenset({"aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset"})
+SIZE_METHODS = frozenset({"size", "stride", "numel", "dim", "storage_offset"})
+_ABSENT = object()
+
+
+class Work:
+    """A correspondence, with what several invariants need."""
+
+    def __init__(self, correspondence: Correspondence, results: tuple[Any, Any] | None = None) -> None:
+        self.source, self.lowered = correspondence.source, correspondence.lowered
+        self.origin, self.values = correspondence.origin, correspondence.values
+        self.correspondence, self._results = correspondence, results
+        self.place = {node: i for i, node in enumerate(self.lowered.nodes)}
+        if correspondence.added:
+            self.values = with_lifted(self.values, self.place)
+        self.source_place = {node: i for i, node in enumerate(self.source.nodes)}
+
+    @property
+    def results(self) -> tuple[Any, Any]:
+        """What both graphs return, without what they write back."""
+        return self._results or (output_of(self.source).args[0], _without_writes(self))
+
+    @functools.cached_property
+    def attributes(self) -> frozenset[str]:
+        """Names of the attributes that the source reads."""
+        return frozenset(str(node.target) for node in self.source_place if node.op == "get_attr")
+
+    @functools.cached_property
+    def effects(self) -> EffectTable:
+        """Effects of the lowered calls."""
+        return EffectTable(self.lowered.owning_module or self.source.owning_module)
+
+    @functools.cached_property
+    def source_effects(self) -> EffectTable:
+        """Effects of the calls of the source."""
+        return EffectTable(self.source.owning_module)
+
+
+def _in_order(work: Work) -> str:
+    place = work.place
+    for node, i in place.items():
+        for user in node.users:
+            if place.get(user, i + 1) <= i:
+                raise OutOfOrder(f"{user.name!r} stands before its input {node.name!r}", user, work.origin.get(user))
+    return "every node stands after its inputs, so there is no cycle"
+
+
+def _nothing_dangling(work: Work) -> str:
+    place, uses = work.place, 0
+    for node in place:
+        inputs = node.all_input_nodes
+        uses += len(inputs) - len(node.users)
+        for given in inputs:
+            if given not in place or node not in given.users:
+                raise _dangling(work, node, given)
+    if uses:
+        raise _stray_user(work)
+    return "no reference dangles, users and inputs agree"
+
+
+def _names_distinct(work: Work) -> str:
+    if len({node.name for node in work.place}) < len(work.place):
+        seen: set[str] = set()
+        for node in work.place:
+            if node.name in seen:
+                raise NameClash(f"two nodes are named {node.name!r}", node, work.origin.get(node))
+            seen.add(node.name)
+    return "names are distinct"
+
+
+def _dangling(work: Work, node: fx.Node, given: fx.Node) -> Dangling:
+    source = work.origin.get(node)
+    if given in work.place:
+        return Dangling(f"{node.name!r} reads {given.name!r}, which does not list it as a user", node, source)
+    where = "was erased" if given.graph is work.lowered else "belongs to another graph"
+    return Dangling(f"{node.name!r} reads {given.name!r}, which {where}", node, source)
+
+
+def _stray_user(work: Work) -> Dangling:
+    for node in work.place:
+        for user in node.users:
+            if user not in work.place or node not in user.all_input_nodes:
+                return Dangling(f"{node.name!r} lists the user {user.name!r}, which does not read it", node)
+    raise AssertionError("inputs and users differ in number, yet each agrees")
+
+
+def same_placeholders(work: Work) -> str:
+    before = [str(node.target) for node in work.source.nodes if node.op == "placeholder"]
+    added = work.correspondence.added
+    after = [str(node.target) for node in work.lowered.nodes if node.op == "placeholder" and node.target not in added]
+    if before != after:
+        raise PlaceholdersChanged("the placeholders changed", expected=", ".join(before), found=", ".join(after))
+    return f"the same {len(before)} placeholders"
+
+
+def same_outputs(work: Work) -> str:
+    before, after = work.results
+    values = work.values if work.values else None
+    if not same_structure(before, after, values):
+        nodes = output_of(work.lowered), output_of(work.source)
+        raise OutputsChanged("the outputs changed", *nodes, expected=shown(before, values), found=shown(after))
+    return "the same outputs in the same structure"
+
+
+def _without_writes(work: Work) -> Any:
+    """The outputs of the lowered graph without the leading ones that an exported program writes back."""
+    before, after = output_of(work.source).args[0], output_of(work.lowered).args[0]
+    writes, signed = work.correspondence.writes, work.correspondence.signed
+    if signed is not None:
+        return after[len(signed) :] if isinstance(after, (tuple, list)) and signed else after
+    if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
+        return after
+    leading = len(after) - len(before)
+    return after[leading:] if leading > 0 and all(value in writes for value in after[:leading]) else after
+
+
+def _writes_kept(work: Work) -> str:
+    """Every new value of an input or buffer goes where it is meant to, once and in order."""
+    signed, copied = work.correspondence.signed or (), work.correspondence.copied or ()
+    if work.correspondence.signed is not None:
+        leading = output_of(work.lowered).args[0][: len(signed)] if signed else ()
+        _require_written(work, tuple(leading), signed)
+    if work.correspondence.copied is not None:
+        found = tuple(_written(node) for node in work.place if _copies_back(work, node))
+        if found != copied:
+            raise WritesChanged(
+                "the trailing writes to inputs and buffers changed", expected=shown(copied), found=shown(found)
+            )
+    written = len(signed) + len(copied)
+    return f"{written} inputs and buffers written back, each with its own new value" if written else ""
+
+
+def _require_written(work: Work, found: tuple[Any, ...], expected: tuple[fx.Node, ...]) -> None:
+    if found != expected:
+        raise WritesChanged(
+            "the values that are written back changed", output_of(work.lowered),
+            expected=shown(expected), found=shown(found),
+        )  # fmt: skip
+
+
+def _copies_back(work: Work, node: fx.Node) -> bool:
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op in CALLS and node not in work.origin and name.startswith("copy_")
+
+
+def _written(node: fx.Node) -> tuple[Any, Any]:
+    """Where a `copy_` writes, behind the `detach` for writes that autograd does not see, and what."""
+    place, value = node.args[0], node.args[1]
+    while isinstance(place, fx.Node) and "detach" in str(getattr(place.target, "__name__", place.target)):
+        place = place.args[0]
+    return place, value
+
+
+def output_of(graph: fx.Graph) -> fx.Node:
+    outputs = [node for node in graph.nodes if node.op == "output"]
+    if len(outputs) != 1:
+        raise OutputsChanged(f"a graph has one output node, this one {len(outputs)}")
+    return outputs[0]
+
+
+def same_codegen(work: Work) -> str:
+    # torch 2.13 has `Graph.set_codegen` but no public way to read it back.
+    before, after = work.source._codegen, work.lowered._codegen
+    if type(before) is not type(after):
+        names = type(before).__name__, type(after).__name__
+        raise CodegenChanged("the codegen changed", expected=names[0], found=names[1])
+    expected, found = getattr(before, "pytree_info", None), getattr(after, "pytree_info", None)
+    if expected != found:
+        raise CodegenChanged("the pytree of inputs or outputs changed", expected=expected, found=found)
+    return "the same codegen"
+
+
+def _all_legal(work: Work) -> str:
+    illegal, calls = work.correspondence.illegal, 0
+    for node in work.place:
+        if node.op in CALLS:
+            calls += 1
+            reason = illegal(node)
+            if reason is not None:
+                raise IllegalCall(f"{node.name!r} is not legal: {reason}", node, work.origin.get(node))
+    return f"all {calls} calls are legal"
+
+
+def _no_invented_dependency(work: Work) -> str:
+    doubtful: list[tuple[fx.Node, fx.Node]] = []
+    quotient = networkx().DiGraph()
+    quotient.add_edges_from(_crossing_edges(work, doubtful))
+    if not networkx().is_directed_acyclic_graph(quotient):
+        circle = " -> ".join(node.name for node, _ in networkx().find_cycle(quotient))
+        raise InventedDependency(f"nodes of the source depend on each other in a circle: {circle}")
+    _require_paths(work, [edge for edge in doubtful if not _explained(work, *edge)])
+    return f"contracted to its {len(work.source_place)} source nodes, it depends on nothing new"
+
+
+def _crossing_edges(work: Work, doubtful: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """The edges between nodes of different origin, as edges of the quotient. Those that are no edges of the source are
+    put into `doubtful`."""
+    origin = work.origin
+    for node in work.place:
+        source = origin.get(node)
+        if source is None:
+            _require_no_origin_needed(work, node)
+            continue
+        if source not in work.source_place:
+            raise WithoutOrigin(f"{node.name!r} comes from {source.name!r}, which is not in the source", node)
+        for user in node.users:
+            target = origin.get(user)
+            if target is source or target is None:
+                continue
+            if target not in source.users:
+                doubtful.append((node, user))
+            yield source, target
+
+
+def _require_no_origin_needed(work: Work, node: fx.Node) -> None:
+    if node.op == "output" or (node.op == "placeholder" and node.target in work.correspondence.added):
+        return
+    if node.op == "get_attr" and node.target not in work.attributes:
+        return
+    if not _reads_sizes(node) and not _writes_back(work, node):
+        raise WithoutOrigin(f"{node.name!r} comes from no node of the source", node)
+
+
+def _reads_sizes(node: fx.Node) -> bool:
+    """Whether a node computes with shapes alone: it depends on no data, whatever tensors it reads the shapes of."""
+    seen, waiting = {node}, [node]
+    for current in waiting:
+        if _reads_a_size(current):
+            continue
+        inputs = current.all_input_nodes
+        if not inputs or getattr(current.target, "__module__", None) not in ("_operator", "math", "torch"):
+            return False
+        waiting += [given for given in inputs if given not in seen]
+        seen.update(inputs)
+    return True
+
+
+def _reads_a_size(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target in SIZE_METHODS
+    return node.op == "call_function" and of_function(node.target).op.name in SIZE_OPS
+
+
+def _writes_back(work: Work, node: fx.Node) -> bool:
+    """Whether a node is one of the trailing `copy_` calls that write mutated inputs back, or the `detach` for one."""
+    name = getattr(node.target, "__name__", node.target)
+    if str(name).startswith("copy_") and node.op in CALLS and len(node.args) > 1:
+        return node.args[1] in work.correspondence.writes
+    return bool(node.users) and "detach" in str(name) and all(_writes_back(work, user) for user in node.users)
+
+
+def _explained(work: Work, node: fx.Node, user: fx.Node) -> bool:
+    """Whether `user` may read `node` although its source does not read the source of `node`: `node` is a constant or a
+    size, or stands for another input too, as after a rule that returns its input. What the output reads is compared
+    value by value elsewhere."""
+    if user.op == "output" and node in work.correspondence.writes:
+        return True
+    if node.op == "get_attr" and work.origin[node].op != "get_attr":
+        return True
+    standing = (work.values.get(given) for given in work.origin[user].all_input_nodes)
+    return any(node is found for value in standing for found in nodes_in(value)) or _reads_sizes(node)
+
+
+def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
+    """Raises unless the source has a path for every edge. One bit a start, one walk over the source a batch."""
+    origin, place = work.origin, work.source_place
+    edges.sort(key=lambda edge: place[origin[edge[0]]])
+    for i in range(0, len(edges), batch):
+        chunk = edges[i : i + batch]
+        reached = reached_among({origin[node] for node, _ in chunk}, {origin[user] for _, user in chunk}, place)
+        for node, user in chunk:
+            start, end = origin[node], origin[user]
+            if start not in reached.get(end, ()):
+                problem = f"{user.name!r} reads {node.name!r}, but {end.name!r} does not depend on {start.name!r}"
+                raise InventedDependency(problem, user, end)
+
+
+def _nothing_lost(work: Work) -> str:
+    values, place = work.values, work.place
+    for source in work.source_place:
+        value = values.get(source, _ABSENT)
+        if value is _ABSENT and source.users:
+            raise ValueLost(f"nothing stands for {source.name!r}, which is used", source=source)
+        # An exported program lifts constants to placeholders afterwards: their `get_attr` nodes are gone by then.
+        if isinstance(value, fx.Node) and value not in place and value.op != "get_attr":
+            raise ValueLost(f"{value.name!r} stands for {source.name!r}, but is not in the graph", value, source)
+    return f"something stands for each of {len(values)} values"
+
+
+def _same_metadata(work: Work) -> str:
+    compared = 0
+    for source, value in work.values.items():
+        expected = source.meta.get("val")
+        if expected is None:
+            continue
+        compared += 1
+        found = value.meta.get("val") if isinstance(value, fx.Node) else metadata_of(value)
+        if isinstance(expected, (tuple, list)) and isinstance(found, list):
+            expected = _as_read(source, expected)
+        if found is not expected and not same_metadata(expected, found):
+            node = value if isinstance(value, fx.Node) else None
+            problem = f"what stands for {source.name!r} has other metadata"
+            raise MetadataChanged(problem, node, source, expected=described(expected), found=described(found))
+    return f"shape, dtype and device of {compared} values unchanged"
+
+
+def _as_read(source: fx.Node, results: Any) -> list[Any]:
+    """Of several results those that are read; what PyTorch says of the others need not be true: a backward op gives
+    nothing where its mask says so."""
+    places = [user.args[1] for user in source.users if user.target is operator.getitem]
+    if len(places) < len(source.users) or not all(isinstance(place, int) for place in places):
+        return list(results)
+    return [result if i in places else None for i, result in enumerate(results)]
+
+
+def _same_effects(work: Work) -> str:
+    done = _effects_by_origin(work)
+    total = 0
+    for source in work.source_place:
+        effects = work.source_effects.of(source)
+        if effects.known and (effects or source in done):
+            total += bool(effects)
+            _require_same_effects(source, effects, done.get(source, []))
+    return f"the same {total} effects in the same order"
+
+
+def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]]]:
+    done: dict[fx.Node, list[tuple[fx.Node, Effects]]] = {}
+    table, latest = work.effects, -1
+    for node in work.place:
+        effects = table.of(node)
+        if not effects:
+            continue
+        source = work.origin.get(node)
+        if source is None:
+            if _writes_back(work, node):
+                continue
+            raise EffectsChanged(f"{node.name!r} ({effects}) comes from no node of the source", node)
+        if work.source_place[source] < latest:
+            raise EffectsChanged(f"{node.name!r} ({effects}) comes too late", node, source)
+        latest = work.source_place[source]
+        done.setdefault(source, []).append((node, effects))
+    return done
+
+
+def _same_regions(work: Work) -> str:
+    marks = [Effect.REGION in work.source_effects.of(node).kinds for node in work.source_place]
+    if not any(marks):
+        return "no regions to keep"
+    regions = dict(zip(work.source_place, itertools.accumulate(marks)))
+    current = 0
+    for node in work.place:
+        current += Effect.REGION in work.effects.of(node).kinds
+        source = work.origin.get(node)
+        if source is not None and node.op in CALLS and regions[source] != current:
+            raise EffectsChanged(f"{node.name!r} moved out of its region of no_grad or autocast", node, source)
+    return f"every call is in its region of {sum(marks) + 1}"
+
+
+def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[fx.Node, Effects]]) -> None:
+    fewest, most = sum(e.fewest for _, e in done), sum(e.most for _, e in done)
+    kinds = [kind for _, effects in done for kind in effects.kinds]
+    same_kinds = sorted(kind.name for kind in kinds) == sorted(kind.name for kind in expected.kinds)
+    if not same_kinds or fewest > expected.most or most < expected.fewest:
+        shown = ", ".join(f"{effects} by {node.name!r}" for node, effects in done) or "no effect"
+        node = done[0][0] if done else None
+        raise EffectsChanged(f"the effects of {source.name!r} changed", node, source, expected=expected, found=shown)
+
+
+def _nothing_dead_added(work: Work) -> str:
+    for node in work.place:
+        if not node.users and node.op not in ("placeholder", "output"):
+            _require_not_added(work, node)
+    return "no dead code added"
+
+
+def _require_not_added(work: Work, node: fx.Node) -> None:
+    effects, source = work.effects.of(node), work.origin.get(node)
+    if effects or not effects.known:
+        return
+    if source is None or not any(node is found for found in nodes_in(work.values.get(source))):
+        raise DeadCodeAdded(f"nobody uses {node.name!r}", node, source)
+
+
+def _expansions_sound(work: Work) -> str:
+    for expansion in work.correspondence.expansions:
+        _require_sound(expansion, work.effects)
+    return f"{len(work.correspondence.expansions)} expansions are acyclic and without dead code"
+
+
+def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
+    graph = as_networkx(expansion)
+    outputs = [node for node in expansion.nodes if node.op == "output"]
+    if len(outputs) != 1:
+        raise MalformedExpansion(f"an expansion has one output node, this one {len(outputs)}")
+    if not networkx().is_directed_acyclic_graph(graph):
+        raise MalformedExpansion("an expansion has a cycle", outputs[0])
+    foreign = next((node for node in graph if node.graph is not expansion), None)
+    if foreign is not None:
+        raise MalformedExpansion(f"an expansion reads {foreign.name!r} of another graph", foreign)
+    needed = networkx().ancestors(graph, outputs[0]) | {outputs[0]}
+    for node in expansion.nodes:
+        if node not in needed and node.op != "placeholder" and not table.of(node) and table.of(node).known:
+            raise MalformedExpansion(f"an expansion computes {node.name!r}, which its output does not need", node)
+
+
+def _networkx_agrees(work: Work) -> str:
+    whole = as_networkx(work.lowered)
+    if not networkx().is_directed_acyclic_graph(whole):
+        raise OutOfOrder(f"a cycle: {' -> '.join(node.name for node, _ in networkx().find_cycle(whole))}")
+    return f"networkx finds no cycle in {len(whole)} nodes"
+
+
+def _lints(work: Work) -> str:
+    try:
+        work.lowered.lint()
+    except (RuntimeError, ValueError) as error:
+        raise Dangling(f"the graph does not lint: {error}") from error
+    return "the graph lints"
+
+
+Invariant = Callable[[Work], str]
+"""Returns a phrase for what it found to hold, empty where it does not apply; raises a `VerificationError`."""
+INVARIANTS: tuple[Invariant, ...] = (
+    _nothing_dangling,
+    _in_order,
+    _names_distinct,
+    same_placeholders,
+    same_outputs,
+    _writes_kept,
+    same_codegen,
+    _expansions_sound,
+    _nothing_lost,
+    as_recorded,
+    _no_invented_dependency,
+    _same_metadata,
+    _same_effects,
+    _same_regions,
+    _nothing_dead_added,
+    _all_legal,
+)
+ALONE: tuple[Invariant, ...] = (_nothing_dangling, _in_order, _names_distinct)
+WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)

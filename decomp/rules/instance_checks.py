@@ -1,0 +1,59 @@
+"""`isinstance(x, torch.Tensor)` in a rule. A rule runs on proxies, of which it is false, so that a rule that asks takes
+the way for numbers without a word. It cannot be made true: torch's own C++ asks the same question and then reads the
+memory of what says yes (torch 2.13). So the question is found in the code of a rule when the rule is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import dis
+import inspect
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import RuleError
+from decomp.rules.rule_lines import code_of, written
+
+
+def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
+    """Raises `RuleError` where the code of a rule asks whether something is a tensor, and not whether it is a proxy."""
+    code = code_of(function)
+    if code is None or "isinstance" not in code.co_names:
+        return
+    names = _names(function)
+    for line, kinds in _checks(code, names):
+        if torch.Tensor in kinds and fx.Proxy not in kinds:
+            raise RuleError(
+                rule,
+                "asks isinstance(..., torch.Tensor), which is false of the proxies that a rule runs on",
+                "ask isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor",
+                line=written(code, line),
+            )
+
+
+def _names(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the names in a function's code stand for, but its own variables."""
+    inner = inspect.unwrap(function)
+    try:
+        found = inspect.getclosurevars(inner) if inspect.isfunction(inner) else None
+    except ValueError:  # a cell that is still empty
+        return dict(getattr(inner, "__globals__", {}))
+    return {**found.builtins, **found.globals, **found.nonlocals} if found is not None else {}
+
+
+def _checks(code: Any, names: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Each call of isinstance: its line, and the objects that are named among its arguments."""
+    line: int = 0
+    kinds: list[Any] | None = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            if names.get(step.argval) is isinstance:
+                line, kinds = (step.positions.lineno if step.positions else None) or code.co_firstlineno, []
+            elif kinds is not None:
+                kinds.append(names.get(step.argval))
+        elif step.opname == "LOAD_ATTR" and kinds:
+            kinds[-1] = getattr(kinds[-1], str(step.argval), None)
+        elif step.opname.startswith("CALL") and kinds is not None:
+            yield line, kinds
+            kinds = None

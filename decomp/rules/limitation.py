@@ -1,0 +1,86 @@
+"""Limitations: what cannot be decomposed in principle, declared beside the rules with the reason. One declaration is
+what the error prints, what the tests expect and what the documentation lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+import sys
+from typing import Any
+
+from decomp._library import library
+from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickled
+from decomp.ir.call import Call
+from decomp.ir.ops import Op
+from decomp.rules.requirements import Needs, lacking
+from decomp.rules.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Limitation:
+    """An op that no rule can take to a target, and why."""
+
+    op: Op
+    reason: str
+    """One clause, as "the shape of the result depends on data"."""
+    needs: Needs = ()
+    """Ops that a target must know for the op to be reached: for a target that knows them all there is no limitation.
+    Without any, it holds for every target that does not know the op itself."""
+    when: Callable[[Call], bool] | None = None
+    """Which calls are meant; all, if None."""
+
+    def holds(self, call: Call, target: Target) -> bool:
+        """Whether `call`, which `target` does not know, is beyond reach for this reason."""
+        return self.concerns(target) and (self.when is None or self._meant(self.when, call))
+
+    def _meant(self, when: Callable[[Call], bool], call: Call) -> bool:
+        try:
+            return bool(when(call))
+        except DecompError:
+            raise
+        except Exception as error:
+            problem = f"when= of its limitation failed with {type(error).__name__}: {first_line(error)}"
+            raise RuleError(self.op, problem, "return whether the limitation is about this call", call.place) from error
+
+    def concerns(self, target: Target) -> bool:
+        """Whether some call of the op is beyond reach of `target`."""
+        if self.needs:
+            return lacking(self.needs, target) is not None
+        return self.when is not None or not target.knows(self.op)
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.reason}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = library_place(self)
+        if place is not None:
+            return from_library, place
+        pickled(self.when, f"limitation {self}", "define the function of when= at the top level of a module")
+        return Limitation, (self.op, self.reason, self.needs, self.when)
+
+    def __copy__(self) -> Limitation:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Limitation:
+        return self
+
+
+def first(limitations: Iterable[Limitation], call: Call, target: Target) -> str | None:
+    """The reason of the first limitation that holds for `call`, if any does."""
+    return next((limitation.reason for limitation in limitations if limitation.holds(call, target)), None)
+
+
+def library_place(entry: Any) -> tuple[Op, int, str] | None:
+    """Where the library has this very rule or limitation: its op, its place there, and what it is. Many of its rules
+    are made by other functions, and could not be pickled by name."""
+    loaded = getattr(sys.modules.get("decomp_rules"), "RULES", None)
+    known = loaded.entries_of(entry.op) if loaded is not None else ()
+    return next(((entry.op, i, str(entry)) for i, each in enumerate(known) if each is entry), None)
+
+
+def from_library(op: Op, place: int, text: str) -> Any:
+    """The rule or limitation of the library at that place. Raises `NotPortable` where another version has others."""
+    known = library().entries_of(op)
+    if place >= len(known) or str(known[place]) != text:
+        raise NotPortable(f"this library has no {text} for {op}; it was pickled with another version")
+    return known[place]

@@ -1,0 +1,498 @@
+"""Rules: plain Python functions over tensors, each computing one op from others, and the collections that hold them.
+A collection is a value: composed with `|` and `-`, passed in, never global."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+import functools
+import inspect
+from typing import Any, TypeVar
+
+import torch
+
+from decomp.errors import ArgumentError, ReasonMissing, RuleError, located, pickled, spelled
+from decomp.ir import spellings
+from decomp.ir.call import Call
+from decomp.ir.ops import Op, once_known, op as op_of
+from decomp.ir.python_signatures import python_signature
+from decomp.ir.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.rules.instance_checks import require_no_tensor_checks
+from decomp.rules.limitation import Limitation, first, from_library, library_place
+from decomp.rules.requirements import Needs, needs_of
+from decomp.rules.target import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """What a rule returns when it cannot serve a call."""
+
+    reason: str
+    meant: bool = True
+    """Whether the rule is for calls of this form at all: if not, the reason says little about the call."""
+
+
+def decline(reason: str) -> Declined:
+    """`return decline("only float inputs")` inside a rule: the next alternative is asked, and the reason is kept.
+    Raises `ReasonMissing` if there is none."""
+    if not isinstance(reason, str) or not reason.strip():
+        raise ReasonMissing(reason)
+    return Declined(reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One way to compute one op."""
+
+    op: Op
+    function: Callable[..., Any]
+    name: str
+    order: tuple[str, ...] | None = None
+    """Schema names of the positional parameters of the spelling it was registered with, where that is a Python function
+    with an order of its own."""
+    texts: bool = False
+    """Whether it takes `reduction` as text, as the Python functions of torch do."""
+    needs: Needs = ()
+    """Ops that a target must know for this way to be worth trying."""
+    overload: torch._ops.OpOverload | None = None
+    """The key of the table that it comes from, if it does: it serves this overload alone, and is traced."""
+    spelled: tuple[tuple[str, str | None, Any], ...] = ()
+    """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
+    parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
+    takes_rest: bool = field(init=False)
+    """Whether it takes what it does not name as `**kwargs`."""
+
+    def __post_init__(self) -> None:
+        found = _parameters(self.function)
+        named = found and tuple(p for p in found if p.kind is not p.VAR_KEYWORD)
+        object.__setattr__(self, "parameters", named)
+        object.__setattr__(self, "takes_rest", found != named)
+
+    def name_of(self, parameter: str, known: set[str]) -> str | None:
+        """The schema's name for a parameter of the rule: as the op has it, or as the function it is registered with."""
+        own = next((schema for name, schema, _ in self.spelled if name == parameter), None)
+        return own or known_as(parameter, known)
+
+    def beyond_schema(self, parameter: inspect.Parameter) -> bool:
+        """Whether only the function that it was registered with has this parameter (`inplace`), with a default."""
+        return any(name == parameter.name and schema is None for name, schema, _ in self.spelled)
+
+    @property
+    def location(self) -> str:
+        """`file.py:12`."""
+        return located(self.function)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.location})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = library_place(self)
+        if place is not None:
+            return from_library, place
+        function, overload = _portable(self.function), _portable(self.overload)
+        pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
+        return _rule_from, (self.op, function, self.name, self.order, self.texts, self.needs, overload, self.spelled)
+
+    def __copy__(self) -> Rule:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Rule:
+        return self
+
+    def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
+        """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
+        if self.overload is not None:
+            fits = _means(self.overload, bound)
+            return _as_written(bound) if fits else Declined(f"is for {self.overload}", meant=False)
+        if self.parameters is None:
+            return _if_it_fits(self, *_as_written(bound))
+        return _by_name(self, bound)
+
+
+class Rules:
+    """Rules by op, the alternatives of one op in order of registration.
+
+    ```python
+    rules = Rules()
+
+    @rules.register(F.relu)
+    def relu(x):
+        return torch.where(x > 0, x, 0)
+    ```
+    """
+
+    def __init__(
+        self, rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (), *, composites: bool = False
+    ) -> None:
+        """`rules`: a dict from op (any spelling) to function or list of functions, or `Rule`s and `Limitation`s. With
+        `composites`, an op that no rule serves is lowered by PyTorch's own composite kernel, if it has one, recorded op
+        by op."""
+        self._rules: dict[Op, tuple[Rule, ...]] = {}
+        self._limitations: dict[Op, tuple[Limitation, ...]] = {}
+        self.composites = composites
+        self.memory: dict[Any, Any] = {}
+        """What planning with these rules has found out, by target; forgotten when a rule is added."""
+        if isinstance(rules, Mapping):
+            for spelling, functions in rules.items():
+                for function in functions if isinstance(functions, (list, tuple)) else (functions,):
+                    self.register(spelling)(function)
+        else:
+            for entry in rules:
+                self._limit(entry) if isinstance(entry, Limitation) else self._add(entry)
+
+    @classmethod
+    def from_torch(cls, table: Mapping[Any, Callable[..., Any]]) -> Rules:
+        """A decomposition table as PyTorch and its vendors write them, `{torch.ops.aten.addcdiv.default: function}`, as
+        rules: each entry is traced once a signature, and serves its own overload. Raises `UnknownOp`.
+
+        ```python
+        theirs = Rules.from_torch(torch._decomp.core_aten_decompositions())
+        decomp.lower(model, to=chip, rules=my_rules | theirs, args=(x,))
+        ```
+        """
+        from decomp.rules.torch_tables import rules_of
+
+        return cls(rules_of(table))
+
+    def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
+        """Register the decorated function for an op, by any spelling, or for several. With `needs`, it is asked only
+        for targets that know all these ops, and one at least of a tuple among them, as `[("softmax", "_softmax")]`: a
+        way that is good there, and poor where they would be derived in turn. Raises `UnknownOp`."""
+        if not spellings_:
+            raise ArgumentError("register() needs an op: @rules.register(F.relu)")
+        found = [(spelling, op_of(spelling)) for spelling in spellings_]
+        needed = needs_of(needs)
+
+        def registered(function: F) -> F:
+            if not callable(function):
+                raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
+            for spelling, op in found:
+                own = _python_parameters(spelling, op)
+                order = tuple(schema or python for python, schema, _ in own) or None
+                title = name or getattr(function, "__name__", None) or spelled(function)
+                rule = Rule(op, function, title, order, texts=order is not None, needs=needed, spelled=own)
+                _check_arity(rule)
+                require_no_tensor_checks(rule, function)
+                self._add(rule)
+            return function
+
+        return registered
+
+    def limit(
+        self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
+    ) -> None:
+        """Declare that calls of an op cannot be decomposed: all, or those that `when(call)` is true of. With `needs`,
+        only for targets that lack one of these ops, or all those of a tuple among them. Raises `UnknownOp`.
+
+        ```python
+        rules.limit(torch.nonzero, reason="the shape of the result depends on data")
+        ```
+        """
+        needed = needs_of(needs)
+        for spelling in spellings_:
+            self._limit(Limitation(op_of(spelling), reason, needed, when))
+
+    @property
+    def limitations(self) -> tuple[Limitation, ...]:
+        """All that is declared to be out of reach."""
+        return tuple(limitation for declared in self._limitations.values() for limitation in declared)
+
+    def limitation(self, call: Call, target: Target) -> str | None:
+        """Why `call` cannot be taken to `target` by any rule, where that is declared."""
+        return first(self._limitations.get(call.op, ()), call, target)
+
+    @property
+    def entries(self) -> tuple[Rule | Limitation, ...]:
+        """All rules and all limitations."""
+        return (*self, *self.limitations)
+
+    def entries_of(self, op: Op) -> tuple[Rule | Limitation, ...]:
+        """All rules and all limitations of one op."""
+        return (*self.of(op), *self._limitations.get(op, ()))
+
+    def _limit(self, limitation: Limitation) -> None:
+        self._limitations[limitation.op] = (*self._limitations.get(limitation.op, ()), limitation)
+        self.memory.clear()
+
+    def _add(self, rule: Rule) -> None:
+        self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
+        self.memory.clear()
+
+    def of(self, op: Op) -> tuple[Rule, ...]:
+        """The alternatives for `op`, perhaps none."""
+        return self._rules.get(op, ())
+
+    def __getitem__(self, spelling: Any) -> tuple[Rule, ...]:
+        found = self.of(op_of(spelling))
+        if not found:
+            raise KeyError(f"no rule for {op_of(spelling)}")
+        return found
+
+    def __contains__(self, spelling: Any) -> bool:
+        return bool(self.of(op_of(spelling)))
+
+    def __iter__(self) -> Iterator[Rule]:
+        return (rule for alternatives in self._rules.values() for rule in alternatives)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rules.values()))
+
+    def __repr__(self) -> str:
+        return f"Rules({len(self)} rules for {len(self._rules)} ops)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rules_from, (self.entries, self.composites)
+
+    def __copy__(self) -> Rules:
+        return _rules_from(self.entries, self.composites)
+
+    def __deepcopy__(self, memo: Any) -> Rules:
+        return _rules_from(self.entries, self.composites)
+
+    @property
+    def ops(self) -> frozenset[Op]:
+        """The ops that have a rule."""
+        return frozenset(self._rules)
+
+    def __or__(self, other: Rules | Mapping[Any, Any]) -> Rules:
+        """Both; where both know an op, the rules of the left side are asked first."""
+        right = other if isinstance(other, Rules) else Rules(other)
+        return Rules([*self.entries, *right.entries], composites=self.composites or right.composites)
+
+    def __ror__(self, other: Mapping[Any, Any]) -> Rules:
+        return Rules(other) | self
+
+    def __sub__(self, other: Rules | Iterable[Any]) -> Rules:
+        """These rules without those of `other`: rules of a collection, or all rules for the ops of a set."""
+        if isinstance(other, Rules):
+            gone = {rule.function for rule in other}
+            kept = [rule for rule in self if rule.function not in gone]
+            return Rules([*kept, *self.limitations], composites=self.composites)
+        without = {op_of(spelling) for spelling in other}
+        return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
+
+
+def _rules_from(entries: Iterable[Rule | Limitation], composites: bool) -> Rules:
+    return Rules(entries, composites=composites)
+
+
+def _rule_from(
+    op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, spelled_: Any = ()
+) -> Rule:
+    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), spelled_)
+
+
+@dataclass(frozen=True)
+class _Overload:
+    """An overload, or packet, by name: torch 2.13 cannot pickle them."""
+
+    name: str
+
+
+def _portable(function: Any) -> Any:
+    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    return _Overload(str(function)) if isinstance(function, kinds) else function
+
+
+def _from_portable(value: Any) -> Any:
+    return functools.reduce(getattr, value.name.split("."), torch.ops) if isinstance(value, _Overload) else value
+
+
+def _means(overload: torch._ops.OpOverload, bound: Bound) -> bool:
+    return overload.overloadpacket is bound.op.packet and overload._overloadname == (bound.overload or "default")
+
+
+def as_rules(rules: Any) -> Rules:
+    """`rules` as a collection; a plain dict is fine."""
+    if isinstance(rules, Rules):
+        return rules
+    if isinstance(rules, Mapping):
+        return Rules(rules)
+    raise ArgumentError(f"rules= must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    """The parameters of `function`, or None if it takes whatever the call has (builtins, `*args`)."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return None
+    try:
+        found = tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_POSITIONAL for p in found) or [p.kind for p in found] == [inspect.Parameter.VAR_KEYWORD]:
+        return None
+    return found
+
+
+def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | Declined:
+    """The arguments as the schema has them, for a rule that takes them by place; or why it cannot."""
+    try:
+        signature = inspect.signature(rule.function)
+    except (TypeError, ValueError):  # a builtin says what it takes when it is called
+        return args, kwargs
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return Declined(f"cannot be called with the arguments of the op: {error}", meant=False)
+    return args, kwargs
+
+
+def _python_parameters(spelling: Any, op: Op) -> tuple[tuple[str, str | None, Any], ...]:
+    """The parameters of a Python function of torch in its own order: name, schema's name (None if the op has no such
+    argument), default."""
+    signature = python_signature(spelling) if inspect.isfunction(spelling) and op.packet is not None else None
+    if signature is None:
+        return ()
+    known, renamed = names(op), spellings.RENAMED.get(op.short, {})
+    found: list[tuple[str, str | None, Any]] = []
+    for i, (name, parameter) in enumerate(signature.parameters.items()):
+        canonical = renamed.get(name, name)
+        canonical = canonical if canonical in known else spellings.KEYWORDS.get(canonical, canonical)
+        canonical = known[0] if i == 0 and canonical not in known else canonical
+        default = None if parameter.default is parameter.empty else parameter.default
+        found.append((name, canonical if canonical in known else None, default))
+    return tuple(found)
+
+
+def _check_arity(rule: Rule) -> None:
+    """Raise `RuleError` for a rule that no call of its op can ever match."""
+    if rule.parameters is None or not overloads(rule.op):
+        return
+    if not any(_can_serve(rule, params) for _, params in overloads(rule.op)):
+        takes, has = ", ".join(p.name for p in rule.parameters), ", ".join(names(rule.op))
+        raise RuleError(
+            rule,
+            f"takes ({takes}), which matches no call of {rule.op} ({has})",
+            "name the parameters as the op does, and give defaults to those that not every call has",
+        )
+
+
+def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
+    """Whether the rule takes every argument that these parameters require, and requires no other."""
+    matched = _matched(rule, rule.order or tuple(p.name for p in params))
+    known, taken = {p.name for p in params}, {name for name, _ in matched}
+    needed = all(name in known or rule.beyond_schema(p) for name, p in matched if p.default is p.empty)
+    return needed and (rule.takes_rest or all(p.name in taken for p in params if p.required))
+
+
+@once_known
+def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
+    return {p.name: p for name, params in overloads(op) if name == overload for p in params}
+
+
+def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
+    schema = _schema(bound.op, bound.overload)
+    order = rule.order or tuple(schema) or tuple(bound.arguments)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    taken = set()
+    for name, parameter in _matched(rule, order):
+        if name in bound.arguments:
+            taken.add(name)
+            value = _as_rule_means(rule, name, _listed(schema.get(name), bound.arguments[name]))
+        elif parameter.default is not parameter.empty:
+            value = parameter.default
+        elif rule.beyond_schema(parameter):
+            value = next(default for own, _, default in rule.spelled if own == parameter.name)
+        else:
+            return Declined(f"needs the argument {name or parameter.name}, which the call lacks", meant=False)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    for name, value in bound.arguments.items():
+        if name not in taken and not _negligible(schema.get(name), name, value, bound):
+            if rule.takes_rest:
+                kwargs[next((own for own, known, _ in rule.spelled if known == name), name)] = value
+                continue
+            return Declined(f"does not take {name}={_brief(value)}", meant=False)
+    return args, kwargs
+
+
+def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
+    """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
+    assert rule.parameters is not None
+    known = {*names(rule.op), *order}
+    own = {p.name: rule.name_of(p.name, known) for p in rule.parameters}
+    claimed = set(own.values())
+    matched: list[tuple[str | None, inspect.Parameter]] = []
+    for i, parameter in enumerate(rule.parameters):
+        name = own[parameter.name]
+        if name is None and i < len(order) and order[i] not in claimed and _by_place(rule, parameter, order[i]):
+            name = order[i]
+        matched.append((name, parameter))
+    return matched
+
+
+def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
+    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as
+    a rule for `gelu`, does not stand for `approximate`."""
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return False
+    tensors = {p.name for _, params in overloads(rule.op) for p in params if p.type.startswith("Tensor")}
+    return parameter.default is parameter.empty or not overloads(rule.op) or name in tensors
+
+
+def known_as(name: str, known: set[str]) -> str | None:
+    """The schema's name for a parameter of a rule: its own, or what Python calls otherwise (`from_` is `from`)."""
+    if name in known:
+        return name
+    other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
+    return other if other in known else None
+
+
+def _listed(parameter: Parameter | None, value: Any) -> Any:
+    """A lone number where the schema has a list, as the list that it stands for."""
+    if parameter is not None and parameter.type in ("int[]", "SymInt[]") and isinstance(value, (int, torch.SymInt)):
+        return [value] * (parameter.length or 1)
+    return value
+
+
+def _as_rule_means(rule: Rule, name: str, value: Any) -> Any:
+    if rule.texts and name == "reduction" and isinstance(value, int):
+        return next(text for text, number in spellings.REDUCTIONS.items() if number == value)
+    return value
+
+
+def _negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
+    """Whether a rule may leave this argument alone: it is at its default, or cannot change a value."""
+    if name not in bound.given or name in spellings.IGNORED or name == "memory_format":
+        return True
+    if value is None or (name == "layout" and value is torch.strided):
+        return True
+    if parameter is None or parameter.default is MISSING:
+        return False
+    return type(value) in (int, float, bool, str, list, tuple) and _same(value, parameter)
+
+
+def _same(value: Any, parameter: Parameter) -> bool:
+    default = _listed(parameter, parameter.default)
+    value = _listed(parameter, value)
+    return bool((list(value) if isinstance(value, tuple) else value) == default)
+
+
+def _as_written(bound: Bound) -> tuple[list[Any], dict[str, Any]]:
+    """All arguments, in the order and by the names of the op's schema; those at their defaults are left out."""
+    schema = _schema(bound.op, bound.overload)
+    written = [
+        (name, value)
+        for name, value in bound.arguments.items()
+        if not _negligible(schema.get(name), name, value, bound)
+        or (name in bound.given and (schema.get(name) is None or schema[name].default is MISSING))
+    ]
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, value in written:
+        in_place = len(args) < len(bound.arguments) and list(bound.arguments)[len(args)] == name
+        if in_place and not kwargs and not (schema.get(name) is not None and schema[name].keyword_only):
+            args.append(value)
+        else:
+            kwargs[name] = value
+    return args, kwargs
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,250 @@
+"""Targets: the ops that a backend knows, each legal, legal under a condition, or not. A target is a value; sets of ops
+compose with `|`, `&` and `-`, and a TOML file says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decomp.errors import TargetError, pickled
+from decomp.ir.call import Call, Predicate, metadata
+from decomp.ir.ops import Op, Spelling, resolve
+from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
+
+Key = tuple[Op, str | None]
+"""An op, and the overload if only that one is meant."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something a call must satisfy to be legal, and how to say so."""
+
+    holds: Predicate
+    reason: str
+
+
+Alternatives = tuple[tuple[Condition, ...], ...]
+"""A call is legal if all conditions of one alternative hold; `((),)` is always, `()` never."""
+
+ALWAYS: Alternatives = ((),)
+
+
+class Target:
+    """The set of ops that a backend knows.
+
+    ```python
+    chip = Target("mychip", ["add", "mul", torch.exp, F.conv2d, torch.ops.aten.sum.dim_IntList])
+    chip = chip.legal_if("convolution", lambda call: call.argument("groups") == 1, "groups must be 1")
+    ```
+    """
+
+    def __init__(self, name: str, ops: Iterable[Any] = (), *, description: str = "") -> None:
+        """`ops`: any spellings; an overload (`"sum.dim_IntList"`) means that overload alone. Raises `UnknownOp`."""
+        self.name, self.description = name, description
+        self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
+
+    @classmethod
+    def _of(cls, name: str, entries: Mapping[Key, Alternatives], description: str = "") -> Target:
+        target = cls(name, description=description)
+        target._entries = dict(entries)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Target:
+        """Read a target from a TOML file. Raises `TargetError`, which names the file and the key, and `UnknownOp`."""
+        from decomp.rules.target_files import read
+
+        return read(Path(path))
+
+    def legal_if(self, spelling: Any, predicate: Predicate, reason: str) -> Target:
+        """This target, with an op that is legal only where `predicate(call)` holds. Conditions of one op add up."""
+        (op, overload), condition = _key(spelling), Condition(predicate, reason)
+        meant = [key for key in self._entries if key[0] == op and overload in (None, key[1])]
+        entries = dict(self._entries)
+        for key in meant or [(op, overload)]:
+            now = self._lookup(key) or ALWAYS
+            entries[key] = tuple((*conditions, condition) for conditions in now)
+        return self._of(self.name, entries, self.description)
+
+    def why_illegal(self, call: Call) -> str | None:
+        """None if the call is legal; otherwise the condition that it breaks, or "" if the op is not known at all."""
+        alternatives = self._entries.get((call.op, call.overload))
+        if alternatives is None:
+            alternatives = self._entries.get((call.op, None))
+        if alternatives is None:
+            return ""
+        broken = ""
+        for conditions in alternatives:
+            failed = next((reason for c in conditions if (reason := _broken(c, call)) is not None), None)
+            if failed is None:
+                return None
+            broken = failed
+        return broken
+
+    def surely_legal(self, op: Op, overload: str | None) -> bool:
+        """Whether every call of this overload (of any, if None) is legal, whatever its arguments."""
+        if overload is None:
+            own = [alternatives for (known, _), alternatives in self._entries.items() if known == op]
+            return (op, None) in self._entries and all(() in alternatives for alternatives in own)
+        found = self._entries.get((op, overload), self._entries.get((op, None)))
+        return found is not None and () in found
+
+    def knows(self, spelling: Any) -> bool:
+        """Whether the op is legal at all, perhaps under a condition."""
+        key = _key(spelling)
+        if key[1] is None:
+            return any(op == key[0] and alternatives for (op, _), alternatives in self._entries.items())
+        return bool(self._entries.get(key, self._entries.get((key[0], None))))
+
+    __contains__ = knows
+
+    def conditions(self) -> list[tuple[str, str]]:
+        """Each op by name, with the condition under which it is legal; "" where it always is."""
+        said = {_shown(key): _said(alternatives) for key, alternatives in self._entries.items() if alternatives}
+        return sorted(said.items())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(_shown(key) for key, alternatives in self._entries.items() if alternatives))
+
+    def __len__(self) -> int:
+        return sum(bool(alternatives) for alternatives in self._entries.values())
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r}, {len(self)} ops)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        conditions = (c for alternatives in self._entries.values() for conditions in alternatives for c in conditions)
+        remedy = "define its predicate at the top level of a module, or write the target as TOML"
+        for condition in dict.fromkeys(conditions):
+            pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
+        return type(self)._of, (self.name, self._entries, self.description)
+
+    def __copy__(self) -> Target:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Target:
+        return self
+
+    def __or__(self, other: Any) -> Target:
+        """Legal in either."""
+        right = _as_target(other)
+        keys = dict.fromkeys((*self._entries, *right._entries))
+        entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
+        return self._of(_joined(self, "|", other), entries, self.description)
+
+    def __and__(self, other: Any) -> Target:
+        """Legal in both."""
+        right = _as_target(other)
+        keys = {*self._entries, *right._entries}
+        both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
+        return self._of(_joined(self, "&", other), {k: v for k, v in both.items() if v or k[1]}, self.description)
+
+    def __sub__(self, other: Any) -> Target:
+        """Legal here and not named there."""
+        right = _as_target(other)
+        gone = {op for op, overload in right._entries if overload is None}
+        entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
+        entries.update({key: () for key in right._entries if key[1] is not None})
+        return self._of(_joined(self, "-", other), entries, self.description)
+
+    def _lookup(self, key: Key) -> Alternatives:
+        return self._entries.get(key, self._entries.get((key[0], None), ()))
+
+
+class Everything(Target):
+    """The target of `decompose`: any op is legal as soon as no rule wants it."""
+
+    def why_illegal(self, call: Call) -> str | None:
+        return None
+
+    def surely_legal(self, op: Op, overload: str | None) -> bool:
+        return True
+
+
+def _broken(condition: Condition, call: Call) -> str | None:
+    """None if the condition holds; otherwise its reason. What cannot be decided for every size does not hold, empty
+    sizes and those of one element apart."""
+    env = _shape_env(call)
+    try:
+        try:
+            with decided_at_every_size(env):
+                return None if condition.holds(call) else condition.reason
+        except Undecided:
+            with of_two_or_more(env), decided_at_every_size(env):
+                return None if condition.holds(call) else condition.reason
+    except Undecided:
+        return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
+    except (AttributeError, TypeError, LookupError) as error:
+        if _has_unknown(call):
+            return f"{condition.reason}, which is open: the program has no metadata for an argument; pass args="
+        raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
+
+
+def _shape_env(call: Call) -> Any:
+    """The environment of the symbolic sizes among the arguments and results of a call, or None if there are none."""
+    for node in (*call.inputs, *((call.place,) if call.place is not None else ())):
+        value = metadata(node)
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            sizes = (*item.shape, *strides_of(item)) if isinstance(item, torch.Tensor) else (item,)
+            symbolic = next((size for size in sizes if isinstance(size, SYMBOLIC)), None)
+            if symbolic is not None:
+                return symbolic.node.shape_env
+    return None
+
+
+def _has_unknown(call: Call) -> bool:
+    return any(metadata(node) is None for node in call.inputs)
+
+
+def _listed(ops: Any) -> tuple[Any, ...]:
+    if isinstance(ops, (str, Op)) or callable(ops):
+        return (ops,)
+    if not isinstance(ops, Iterable):
+        raise TargetError(f"the ops of a target must be a list of ops, not {type(ops).__name__}")
+    return tuple(ops)
+
+
+def _key(spelling: Any) -> Key:
+    if isinstance(spelling, tuple) and len(spelling) == 2 and isinstance(spelling[0], Op):
+        return spelling
+    found: Spelling = resolve(spelling)
+    return found.op, _meant_overload(spelling, found)
+
+
+def _meant_overload(spelling: Any, found: Spelling) -> str | None:
+    """`aten.relu.default` means the op where `default` is all there is to it; `aten.sum.dim_IntList` means itself."""
+    packet = found.op.packet
+    if found.overload is None or packet is None:
+        return None
+    others = {name for name in packet.overloads() if "out" not in name}
+    return None if others <= {found.overload} else found.overload
+
+
+def _shown(key: Key) -> str:
+    return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
+
+
+def _said(alternatives: Alternatives) -> str:
+    if () in alternatives:
+        return ""
+    return ", or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
+
+
+def _as_target(other: Any) -> Target:
+    return other if isinstance(other, Target) else Target("", other)
+
+
+def _joined(left: Target, sign: str, right: Any) -> str:
+    return f"{left.name} {sign} {right.name}" if isinstance(right, Target) else left.name
+
+
+def _either(left: Alternatives, right: Alternatives) -> Alternatives:
+    return ALWAYS if () in left or () in right else tuple(dict.fromkeys((*left, *right)))
+
+
+def _both(left: Alternatives, right: Alternatives) -> Alternatives:
+    return tuple(dict.fromkeys((*a, *b) for a in left for b in right))

@@ -1,0 +1,208 @@
+"""Targets as TOML files. A file has a `name`, a `description`, `ops` by any spelling, `tags` of PyTorch's overloads
+(all ops that carry one), `namespaces` (all ops registered there), and conditions:
+
+```toml
+[[when]]
+op = "constant_pad_nd"
+argument = "pad"
+at_least = 0
+reason = "negative padding is a slice"    # optional
+```
+
+The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given`
+(written, and no empty list), each of one `argument`; `dtype` and `result` hold the kinds of dtypes (float, complex,
+integer, bool) that tensor arguments and results may have. Conditions of one op add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import functools
+from pathlib import Path
+import tomllib
+from typing import Any
+
+import torch
+
+from decomp.errors import TargetError, UnknownOp
+from decomp.ir.call import Call, Predicate
+from decomp.ir.ops import Op, known_names, op as op_of, resolve
+from decomp.ir.schema import names
+from decomp.rules.target import Key, Target
+
+_LISTS = ("ops", "tags", "namespaces")
+_KEYS = ("name", "description", *_LISTS, "when")
+_DTYPES: dict[str, Callable[[torch.dtype], bool]] = {
+    "float": lambda dtype: dtype.is_floating_point,
+    "complex": lambda dtype: dtype.is_complex,
+    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
+    "bool": lambda dtype: dtype == torch.bool,
+}
+
+
+class UnknownOpInFile(UnknownOp, TargetError):
+    """A file names an op that does not exist."""
+
+    def __init__(self, text: str) -> None:
+        TargetError.__init__(self, text)
+
+
+def read(path: Path) -> Target:
+    """The target that the file describes. Raises `TargetError` and `UnknownOp`, both with the file's name."""
+    try:
+        return _target(tomllib.loads(path.read_text(encoding="utf-8")), path.stem)
+    except OSError as error:
+        raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TargetError(f"{path}: not valid TOML: {error}") from error
+    except TargetError as error:
+        raise TargetError(f"{path}: {error}") from error
+    except UnknownOp as error:
+        raise UnknownOpInFile(f"{path}: {error}") from error
+
+
+def _target(data: dict[str, Any], stem: str) -> Target:
+    unknown = sorted(data.keys() - set(_KEYS))
+    if unknown:
+        raise TargetError(f"unknown key {unknown[0]!r}; known keys are {', '.join(_KEYS)}")
+    tags, namespaces, ops = (_names(data, key) for key in ("tags", "namespaces", "ops"))
+    known = [*(key for tag in tags for key in _tagged(tag)), *(key for name in namespaces for key in _registered(name))]
+    target = Target(_text(data, "name", stem), [*known, *ops], description=_text(data, "description", ""))
+    conditions = data.get("when", [])
+    if not isinstance(conditions, list):
+        raise TargetError("'when' must be a list of tables: [[when]]")
+    for entry in conditions:
+        target = _with_condition(target, entry)
+    return target
+
+
+def _names(data: dict[str, Any], key: str) -> list[str]:
+    found = data.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise TargetError(f"{key!r} must be a list of names")
+    return found
+
+
+def _text(data: dict[str, Any], key: str, default: str) -> str:
+    found = data.get(key, default)
+    if not isinstance(found, str):
+        raise TargetError(f"{key!r} must be a text")
+    return found
+
+
+def _tagged(name: str) -> tuple[Key, ...]:
+    if name not in torch.Tag.__members__:
+        raise TargetError(f"unknown tag {name!r}; known tags are {', '.join(sorted(torch.Tag.__members__))}")
+    return _with_tag(torch.Tag.__members__[name])
+
+
+@functools.lru_cache(maxsize=None)
+def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
+    """Every ATen overload that carries `tag`, in-place and `out=` variants left out."""
+    found: list[Key] = []
+    for packet in (getattr(torch.ops.aten, name) for name in known_names()):
+        for overload in packet.overloads():
+            function = getattr(packet, overload)
+            spelling = resolve(function)
+            if tag in function.tags and not spelling.inplace and not any(a.is_out for a in function._schema.arguments):
+                found.append((spelling.op, overload))
+    return tuple(found)
+
+
+def _registered(namespace: str) -> list[Key]:
+    """Every op that is registered in a library, as `prims`."""
+    schemas = (schema.name.split("::") for schema in torch._C._jit_get_all_schemas())
+    found = sorted({name for owner, name in schemas if owner == namespace})
+    if not found:
+        raise TargetError(f"no op is registered in the namespace {namespace!r}")
+    return [(Op(f"{namespace}.{name}"), None) for name in found]
+
+
+# Conditions.
+
+Test = Callable[[Any], bool]
+_CHECKS: dict[str, tuple[type | tuple[type, ...], str, Callable[[Any], Test]]] = {
+    "equals": (object, "{argument} is {value!r}", lambda value: lambda v: bool(v == value)),
+    "one_of": (list, "{argument} is one of {value!r}", lambda value: lambda v: v in value),
+    "at_least": ((int, float), "{argument} is at least {value}", lambda value: lambda v: min(_items(v)) >= value),
+    "at_most": ((int, float), "{argument} is at most {value}", lambda value: lambda v: max(_items(v)) <= value),
+    "length": (int, "{argument} has length {value}", lambda value: lambda v: v is not None and len(_items(v)) == value),
+    "given": (bool, "{argument} is given", lambda value: lambda v: (v is not None and v != []) == value),
+}
+"""By name: the type of the value in the file, how to say it, and the test that an argument must pass."""
+
+
+def _with_condition(target: Target, entry: Any) -> Target:
+    """`target` with one `[[when]]` of its file."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
+        raise TargetError("each [[when]] needs an 'op'")
+    known = {*_CHECKS, "dtype", "result"}
+    unknown = sorted(entry.keys() - known - {"op", "argument", "reason"})
+    if unknown or len(entry.keys() & known) != 1:
+        what = f"unknown key {unknown[0]!r}" if unknown else "needs exactly one check"
+        raise TargetError(f"[[when]] of {entry['op']}: {what}; checks are {', '.join(sorted(known))}")
+    (check,) = entry.keys() & known
+    build = _dtype_condition if check in ("dtype", "result") else _argument_condition
+    predicate, said = build(entry, check, entry[check])
+    return target.legal_if(entry["op"], predicate, _text(entry, "reason", said))
+
+
+def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
+    argument, known = entry.get("argument"), names(op_of(entry["op"]))
+    if argument is None:
+        raise TargetError(f"[[when]] of {entry['op']}: the check {check!r} needs an 'argument'")
+    if argument not in known:
+        raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
+    types, said, _ = _CHECKS[check]
+    if not isinstance(value, types):
+        raise TargetError(f"[[when]] of {entry['op']}: {check!r} cannot be {value!r}")
+    said = "{argument} is left out" if (check, value) == ("given", False) else said
+    return _OfArgument(check, argument, value), said.format(argument=argument, value=value)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfArgument:
+    """Whether an argument of a call passes a check. It can be pickled, as a function made here could not."""
+
+    check: str
+    argument: str
+    value: Any
+
+    def __call__(self, call: Call) -> bool:
+        _, _, build = _CHECKS[self.check]
+        return build(self.value)(_plain(call.argument(self.argument)))
+
+
+def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
+    """A condition on the dtypes of the tensor arguments, or of the result. It fails where they are unknown."""
+    kinds = value if isinstance(value, list) else [value]
+    wrong = [kind for kind in kinds if kind not in _DTYPES]
+    if wrong:
+        raise TargetError(f"[[when]] of {entry['op']}: unknown dtype {wrong[0]!r}; known are {', '.join(_DTYPES)}")
+
+    whose = "its tensors are" if check == "dtype" else "its result is"
+    return _OfDtypes(check == "result", tuple(kinds)), f"{whose} {' or '.join(kinds)}"
+
+
+@dataclass(frozen=True, eq=False)
+class _OfDtypes:
+    """Whether the tensor arguments of a call, or its results, have a dtype of these kinds."""
+
+    of_result: bool
+    kinds: tuple[str, ...]
+
+    def __call__(self, call: Call) -> bool:
+        found = _tensors(call.meta) if self.of_result else call.tensors
+        return bool(found) and all(any(_DTYPES[kind](t.dtype) for kind in self.kinds) for t in found)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [item for item in _items(value) if isinstance(item, torch.Tensor)]

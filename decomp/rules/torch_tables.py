@@ -1,0 +1,81 @@
+"""Rules from decomposition tables as `torch._decomp` has them: functions by overload. Such a function is no rule: it
+asks whether its arguments are tensors, mutates what it has made, and leaves ops below autograd. It is therefore traced
+once a signature, with mutation removed, and the trace is what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from decomp.errors import UnknownOp
+from decomp.ir.ops import Spelling, of_function
+from decomp.rules.rules import Rule
+
+Entry = tuple[torch._ops.OpOverload, Callable[..., Any]]
+
+
+def rules_of(table: Mapping[Any, Callable[..., Any]]) -> list[Rule]:
+    """A rule for each entry of `table` that computes its result; entries that write into `out=` or in place say nothing
+    that the functional overload does not. Raises `UnknownOp` for a key that is no op."""
+    return [_rule(overload, function) for overload, function in entries(table) if _functional(overload)]
+
+
+def entries(table: Mapping[Any, Callable[..., Any]]) -> Iterable[Entry]:
+    """Overload and function, a packet standing for its overloads; higher-order ops are left out."""
+    for key, function in table.items():
+        if isinstance(key, torch._ops.OpOverload):
+            yield key, function
+        elif isinstance(key, torch._ops.OpOverloadPacket):
+            yield from ((getattr(key, name), function) for name in key.overloads())
+        elif not isinstance(key, torch._ops.HigherOrderOperator):
+            raise UnknownOp(key)
+
+
+def _functional(overload: torch._ops.OpOverload) -> bool:
+    schema = overload._schema
+    written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    return not written and any("Tensor" in str(r.type) for r in schema.returns)
+
+
+def _rule(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> Rule:
+    spelling: Spelling = of_function(overload)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', overload.__name__)}"
+    return Rule(spelling.op, function, name, overload=overload)
+
+
+class Refused(Exception):
+    """An entry of a table does not serve a call."""
+
+
+def traced(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], mode: FakeTensorMode | None
+) -> tuple[fx.GraphModule, list[Any], dict[str, Any]]:
+    """What `function` does with these arguments (fake tensors, numbers), as a graph of their tensors, which follow.
+    Raises `Refused` if it does not serve them."""
+    if mode is None:
+        raise Refused("an entry of a table is traced, which takes shapes; pass args=")
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def of_tensors(*values: torch.Tensor) -> Any:
+        supply = iter(values)
+        filled = [next(supply) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        positional, named = spec.unflatten(filled)
+        result = function(*positional, **named)
+        if result is NotImplemented:
+            raise NotImplementedError("it returns NotImplemented")
+        return tuple(result) if isinstance(result, (list, tuple)) else result  # named tuples cannot be spelled in code
+
+    try:
+        with torch.no_grad(), mode:
+            graph = make_fx(torch.func.functionalize(of_tensors, remove="mutations"))(*tensors)
+    except Exception as error:  # somebody else's function: what goes wrong in it is a reason to ask the next
+        said = str(error).strip().splitlines()
+        raise Refused(f"cannot be traced: {type(error).__name__}: {said[0] if said else ''}") from error
+    return graph, tensors, {}

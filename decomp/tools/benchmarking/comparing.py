@@ -1,0 +1,87 @@
+"""Two runs held against each other: what moved beyond noise.
+
+Seconds of two runs differ with the day; ratios within rounds do not. So a variant is held to its ratio to the first
+one, and only the first to its seconds. What moved is what lies apart: the quartiles of the two do not overlap, and the
+medians differ by more than a tolerance. Counts (kernels, bytes, memory) and errors have no noise and are held as they
+are. """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from decomp.tools.benchmarking.records import Case, Results, Row, Spread
+
+TOLERANCE = 0.05
+"""Of the medians: less than this is not worth a word."""
+COUNTS = ("memory", "kernels", "moved")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What moved in one row."""
+
+    case: Case
+    variant: str
+    what: str
+    """"seconds", "time to <baseline>", a count, "ulp", or "error"."""
+    before: str
+    after: str
+    factor: float | None
+    """After over before; None where one of them is no number."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is a regression. All that is compared is better when it is less."""
+        return self.factor is None and bool(self.after) or self.factor is not None and self.factor > 1
+
+    def __str__(self) -> str:
+        factor = f" ({self.factor:.2f} ×)" if self.factor is not None else ""
+        return f"{self.case}, {self.variant}: {self.what} {self.before or 'none'} -> {self.after or 'none'}{factor}"
+
+
+def compared(before: Results, after: Results, tolerance: float = TOLERANCE) -> list[Change]:
+    """What moved between two runs, the worst first. Rows that only one of them has are passed over."""
+    rows = {(row.case, row.variant): row for row in before.rows}
+    pairs = [(rows[row.case, row.variant], row) for row in after.rows if (row.case, row.variant) in rows]
+    found = [change for earlier, later in pairs for change in _changes(earlier, later, before, tolerance)]
+    return sorted(found, key=lambda change: -(change.factor or float("inf")))
+
+
+def in_both(before: Results, after: Results) -> int:
+    """How many rows can be compared."""
+    return len({(row.case, row.variant) for row in before.rows} & {(row.case, row.variant) for row in after.rows})
+
+
+def _changes(before: Row, after: Row, results: Results, tolerance: float) -> Iterator[Change]:
+    if before.error or after.error:
+        if before.error != after.error:
+            yield Change(after.case, after.variant, "error", before.error or "", after.error or "", None)
+        return
+    baseline = results.of(before.case)[0].variant
+    if before.variant == baseline:
+        yield from _moved(before, after, "seconds", before.seconds, after.seconds, tolerance)
+    else:
+        what = f"time to {baseline}"
+        yield from _moved(before, after, what, before.to_baseline, after.to_baseline, tolerance)
+    for name in COUNTS:
+        yield from _counted(after, name, getattr(before, name), getattr(after, name), tolerance)
+    yield from _counted(after, "ulp", before.ulp, after.ulp, tolerance)
+
+
+def _moved(before: Row, after: Row, what: str, old: Spread | None, new: Spread | None, tolerance: float
+           ) -> Iterator[Change]:  # fmt: skip
+    if old is None or new is None:
+        return
+    apart = new.low > old.high or new.high < old.low
+    factor = new.median / old.median
+    if apart and abs(factor - 1) > tolerance:
+        yield Change(after.case, after.variant, what, f"{old.median:.3g}", f"{new.median:.3g}", factor)
+
+
+def _counted(after: Row, what: str, old: float | None, new: float | None, tolerance: float) -> Iterator[Change]:
+    if old is None or new is None or old == new:
+        return
+    factor = new / old if old else None
+    if factor is None or abs(factor - 1) > tolerance:
+        yield Change(after.case, after.variant, what, f"{old:,.6g}", f"{new:,.6g}", factor)

@@ -1,0 +1,53 @@
+"""Bytes that a workload needs whatever runs it, in and out, and that a lowered program will hold at once: the latter is
+read from its metadata before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from decomp.ir.call import metadata
+from decomp.tools.benchmarking.counting import held
+
+
+def bytes_needed(module: nn.Module, args: tuple[Any, ...], result: Any) -> int:
+    """Inputs, parameters and buffers, and results: each tensor once."""
+    leaves = [*pytree.tree_leaves((args, result)), *module.parameters(), *module.buffers()]
+    found = {(t.data_ptr(), t.shape): held(t) for t in leaves if isinstance(t, torch.Tensor)}
+    return sum(found.values())
+
+
+def bytes_held(graph: fx.Graph) -> int:
+    """The most bytes that the results of a graph's calls hold at once if each is freed after its last use."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for used in node.all_input_nodes:
+            last[used] = node
+    live = peak = 0
+    for node in graph.nodes:
+        size = _size(node)
+        live += size
+        peak = max(peak, live)
+        live -= sum(_size(used) for used in set(node.all_input_nodes) if last[used] is node)
+        if node not in last:
+            live -= size
+    return peak
+
+
+def _size(node: fx.Node) -> int:
+    """Bytes that a call allocates; a view, none."""
+    if node.op != "call_function" or getattr(node.target, "is_view", False):
+        return 0
+    return sum(t.numel() * t.element_size() for t in _tensors(metadata(node)) if _is_known(t))
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _is_known(t: torch.Tensor) -> bool:
+    return all(type(size) is int for size in t.shape)

@@ -1,0 +1,170 @@
+"""One case: every variant made, checked against the exact result, timed in turns with the others, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from dataclasses import dataclass, field
+import math
+import os
+from typing import Any
+import warnings
+
+import torch
+from torch import nn
+
+from decomp.tools.benchmarking import needs
+from decomp.tools.benchmarking.accuracy import error_of
+from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
+from decomp.tools.benchmarking.counting import Compiled, Counts, counted
+from decomp.tools.benchmarking.records import Case, Row
+from decomp.tools.benchmarking.workload import Variant, Workload, exact_outputs, task, tensors
+
+SHARE_OF_MEMORY = 0.15
+"""Of the machine's memory: a variant that would hold more does not run."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Under which a case is measured."""
+
+    case: Case
+    device: torch.device
+    effort: Effort
+    seed: int
+    machine: Mapping[str, Any]
+    """With `copy` and `matmul`, the measured limits."""
+
+
+@dataclass
+class _Contender:
+    """A variant that is ready to run."""
+
+    run: Callable[[], Any]
+    nodes: int | None
+    compiled: Compiled | None
+    found: list[torch.Tensor] = field(repr=False)
+    """Its float outputs."""
+
+
+class TooLarge(Exception):
+    """A variant would hold more memory than the machine should give."""
+
+
+def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[Row]:
+    """A row for each variant; one that fails has an `error` and leaves the others alone."""
+    module, args = workload.made(setup.seed, setup.device)
+    exact = exact_outputs(module, args)
+    ready: dict[str, _Contender] = {}
+    errors: dict[str, str] = {}
+    for variant in variants:
+        try:
+            ready[variant.name] = _made(setup, variant, module, args)
+        except Exception as error:
+            errors[variant.name] = said(error)
+    timing = _timed(setup, ready, errors)
+    counts = {name: counted(ready[name].run, setup.device, ready[name].compiled) for name in timing.taken}
+    work = _Work(_needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0))
+    return [
+        Row(setup.case, variant.name, error=errors[variant.name])
+        if variant.name in errors
+        else _row(setup, variant, variants, ready[variant.name], timing, counts[variant.name], work, exact)
+        for variant in variants
+    ]
+
+
+def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ...]) -> _Contender:
+    """The variant, lowered, compiled and run once."""
+    with _quiet():
+        lowering = variant.lowered(module, args)
+        if lowering is not None:
+            refuse_too_large(lowering.result.graph, setup.device)
+        program = variant.callable(module, lowering)
+        run = task(program, module, args, setup.case.mode)
+        compiled = Compiled() if variant.compiled else None
+        with compiled.noting() if compiled is not None else contextlib.nullcontext():
+            run()
+        with torch.no_grad():
+            found = tensors(program(*args))
+    nodes = sum(node.op == "call_function" for node in lowering.result.graph.nodes) if lowering is not None else None
+    return _Contender(run, nodes, compiled, found)
+
+
+def refuse_too_large(graph: torch.fx.Graph, device: torch.device) -> None:
+    """Raise `TooLarge` rather than run what would hold more than its share of the memory."""
+    wanted, there = needs.bytes_held(graph), _memory(device)
+    if wanted > SHARE_OF_MEMORY * there:
+        raise TooLarge(
+            f"it would hold {wanted / 2**30:.1f} GiB at once, more than {SHARE_OF_MEMORY:.0%} of the memory of "
+            f"{there / 2**30:.0f} GiB; not run"
+        )
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _timed(setup: Setup, ready: Mapping[str, _Contender], errors: dict[str, str]) -> Timing:
+    """The times of all that run; one that fails now is taken out and the others are timed without it."""
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, contender in ready.items():
+        try:
+            contender.run()
+            runs[name] = contender.run
+        except Exception as error:
+            errors[name] = said(error)
+    return interleaved(runs, Clock(setup.device), setup.effort, setup.seed) if runs else Timing({})
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the case asks for, whatever does it."""
+
+    needed: int
+    operations: int
+
+    def limit(self, machine: Mapping[str, Any]) -> float:
+        """The seconds that the machine needs at least."""
+        return float(max(self.needed / machine["copy"], self.operations / machine["matmul"]))
+
+
+def _needed(module: nn.Module, args: tuple[Any, ...], ready: Mapping[str, _Contender], variants: Sequence[Variant]
+            ) -> int:  # fmt: skip
+    first = next((ready[variant.name] for variant in variants if variant.name in ready), None)
+    return needs.bytes_needed(module, args, first.run()) if first is not None else 0
+
+
+def _row(setup: Setup, variant: Variant, variants: Sequence[Variant], contender: _Contender, timing: Timing,
+         counts: Counts, work: _Work, exact: list[torch.Tensor] | None) -> Row:  # fmt: skip
+    name, seconds = variant.name, timing.spread(variant.name)
+    ulp, mean_ulp = error_of(contender.found, exact)
+    baseline, compiled = variants[0].name, next((v.name for v in variants if v.compiled), "")
+    return Row(
+        setup.case, name, seconds,
+        to_baseline=timing.ratio(name, baseline) if baseline in timing.taken else None,
+        to_compiled=timing.ratio(name, compiled) if compiled in timing.taken else None,
+        nodes=contender.nodes, memory=counts.memory, kernels=counts.kernels, needed=work.needed, moved=counts.moved,
+        operations=work.operations, of_limit=work.limit(setup.machine) / seconds.median, ulp=_finite(ulp),
+        mean_ulp=_finite(mean_ulp),
+    )  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: a number that no error in ULP reaches stands for it."""
+    return 1e300 if value is not None and math.isinf(value) else value
+
+
+def said(error: BaseException) -> str:
+    """An error in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch warns of its own making (TF32, tree specs, deprecated calls inside of Inductor)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,150 @@
+"""The suite: case by case, saved after each, so that a run can be interrupted and resumed, and what crashes is a row
+with its error and not the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+import time
+from typing import Any
+
+import torch
+
+from decomp.lowering import lower
+from decomp.tools.benchmarking import attributing, machine
+from decomp.tools.benchmarking.clock import Effort
+from decomp.tools.benchmarking.records import Attribution, Case, Results, Row
+from decomp.tools.benchmarking.running import Setup, measured, said
+from decomp.tools.benchmarking.workload import Variant, Workload
+
+Progress = Callable[[int, int, str, float], None]
+"""Told how many cases are done, of how many, which comes next, and how many seconds the rest is estimated to take."""
+
+COMPILING = {"op": 2.0, "model": 20.0}
+"""Seconds that compiling one variant is taken to last, until some have been compiled."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured."""
+
+    workloads: Sequence[Workload]
+    variants: Sequence[Variant]
+    modes: Sequence[str] = ("forward",)
+    modes_of: Callable[[Workload], Sequence[str]] | None = None
+    """Which modes a workload is measured in, where they differ."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    effort: Effort = Effort()
+    seed: int = 0
+    attribute: Sequence[str] = ()
+    """Variants whose time is booked on source ops, for the models."""
+
+    def cases(self) -> Iterator[tuple[Case, Workload]]:
+        """Each workload in each mode."""
+        for one in self.workloads:
+            for mode in self.modes_of(one) if self.modes_of is not None else self.modes:
+                yield Case(one.name, one.family, one.size, mode, self.device.type), one
+
+    def estimate(self, done: Results | None = None) -> float:
+        """Seconds that it takes, or that what is left of it takes."""
+        finished = set(done.cases()) if done is not None else set()
+        return sum(self._cost(case) for case, _ in self.cases() if case not in finished)
+
+    def _cost(self, case: Case) -> float:
+        compiled = sum(variant.compiled for variant in self.variants)
+        twice = 2 if "backward" in case.mode else 1
+        timing = min(self.effort.seconds * len(self.variants), self.effort.patience)
+        return twice * compiled * COMPILING.get(case.family, 2.0) + 2 * timing + 1.0
+
+
+def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
+        ) -> Results:  # fmt: skip
+    """Measure everything in `plan` and return it; with a `path`, saved there as JSON after each case.
+
+    `resume`: go on with what the file has. A case during which the process died is a row with that error. Raises
+    `ValueError` where the file is of another machine, version, seed or number of threads.
+    """
+    with machine.kept_pages() as pages:
+        return _run(plan, {**machine.described(plan.device), "pages": pages}, command, path, resume, progress)
+
+
+def _run(plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
+         ) -> Results:  # fmt: skip
+    earlier = Results.load(path) if resume and path is not None and path.exists() else None
+    if earlier is not None:
+        _same(earlier, here, plan.seed, path)
+        results = _crashed(earlier, plan)
+    else:
+        results = Results(command, {**here, **machine.limits(plan.device, plan.seed)}, plan.seed)
+    left = [(case, workload) for case, workload in plan.cases() if case not in set(results.cases())]
+    total, began, expected = len(left), time.perf_counter(), plan.estimate(results)
+    for number, (case, workload) in enumerate(left):
+        if progress is not None:
+            progress(number, total, str(case), _rest(plan, results, began, expected))
+        results = _measured(plan, case, workload, results, path)
+    if progress is not None:
+        progress(total, total, "done", 0.0)
+    return results
+
+
+def _measured(plan: Plan, case: Case, workload: Workload, results: Results, path: Path | None) -> Results:
+    """The results with one more case. The file says what runs, so that a death is seen; an interrupt is none."""
+    if path is not None:
+        replace(results, running=case).save(path)
+    try:
+        results = results.with_case(*_case(plan, case, workload, results))
+    finally:
+        if path is not None:
+            results.save(path)
+    return results
+
+
+def _rest(plan: Plan, results: Results, began: float, expected: float) -> float:
+    """The estimate of what is left, corrected by how it went so far."""
+    left = plan.estimate(results)
+    spent, foreseen = time.perf_counter() - began, expected - left
+    return left * spent / foreseen if foreseen > 0 else left
+
+
+def _same(earlier: Results, here: Mapping[str, Any], seed: int, path: Path | None) -> None:
+    differ = [f"{name} {earlier.machine.get(name)} -> {value}" for name, value in here.items()
+              if earlier.machine.get(name) != value]  # fmt: skip
+    if earlier.seed != seed:
+        differ.append(f"seed {earlier.seed} -> {seed}")
+    if differ:
+        raise ValueError(
+            f"{path} cannot be resumed here: {', '.join(differ)}\n  to do: run without --resume, or with another --out"
+        )
+
+
+def _crashed(results: Results, plan: Plan) -> Results:
+    """With a row that says so, where the process died."""
+    if results.running is None:
+        return results
+    said = "the process died while this case ran, or was killed"
+    return results.with_case([Row(results.running, plan.variants[0].name, error=said)])
+
+
+def _case(plan: Plan, case: Case, workload: Workload, results: Results) -> tuple[list[Row], list[Attribution]]:
+    try:
+        setup = Setup(case, plan.device, plan.effort, plan.seed, results.machine)
+        chosen = [v for v in plan.variants if not (v.expanded and workload.family == "model")]
+        rows = measured(setup, workload, chosen)
+    except Exception as error:  # a workload that cannot be made is a row, too
+        return [Row(case, plan.variants[0].name, error=said(error))], []
+    finally:
+        torch.compiler.reset()
+    if case.family != "model" or case.mode != "forward":
+        return rows, []
+    return rows, list(_attributions(plan, case, workload, rows))
+
+
+def _attributions(plan: Plan, case: Case, workload: Workload, rows: Iterable[Row]) -> Iterator[Attribution]:
+    ran = {row.variant for row in rows if row.error is None}
+    module, args = workload.made(plan.seed, plan.device)
+    source = torch.export.export(module, args, strict=False).module(check_guards=False)
+    for variant in plan.variants:
+        if variant.name in plan.attribute and variant.name in ran and variant.target is not None:
+            lowering = lower(source, to=variant.target, args=args, keep=variant.keep)
+            yield attributing.attributed(case, variant.name, source, lowering, args)

@@ -1,0 +1,143 @@
+"""Results as Markdown: the geometric means by variant and size, then a row a case and variant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+
+from decomp.tools.benchmarking.records import Attribution, Results, Row, Spread
+
+SIZES = ("small", "medium", "large", "whole")
+PAGES = {
+    "kept": "what they allocate comes from memory that was used before and is kept.",
+    "fresh": "but the C library gives large tensors back and maps them anew, so that large buffers cost page faults.",
+}
+COLUMNS = (
+    "variant", "time", "× fused", "× compiled", "peak memory", "kernels", "must move", "moves", "of limit",
+    "ULP max (mean)",
+)  # fmt: skip
+
+
+def document(results: Results) -> str:
+    """All of it."""
+    lines = ["# Primitive against fused", "", *heading(results), "", "## In short", "", *summary(results), ""]
+    for case in results.cases():
+        lines += [f"## {case}", "", *table(results.of(case)), ""]
+    if results.attributions:
+        lines += ["## Where the time of a lowered model goes", ""]
+        for one in results.attributions:
+            lines += [*shares(one), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def heading(results: Results) -> Iterator[str]:
+    """What was measured, and on what."""
+    m = results.machine
+    yield (f"`{results.command}`, seed {results.seed}, torch {m['torch']}, {m['device']}: {m['processor']}, "
+           f"{m['threads']} of {m['cores']} cores, {m['vectors']}.")  # fmt: skip
+    yield ""
+    copy, matmul = m["copy"] / 1e9, m["matmul"] / 1e9
+    yield f"Limits measured in this run: copying {copy:.1f} GB/s (read and written), products {matmul:.1f} GFLOP/s."
+    yield "Medians; the variants of a case take turns in one run, in a new order each round, warm;"
+    yield PAGES[m.get("pages", "fresh")]
+    yield "`products` keeps matrix products, convolutions and embeddings."
+
+
+def summary(results: Results) -> Iterator[str]:
+    """Geometric means of the ratios over all cases of a size."""
+    yield from _means(results, "time over fused eager", lambda row: row.to_baseline)
+    compiled = [row for row in results.rows if "compiled" in row.variant]
+    if compiled:
+        yield ""
+        yield from _means(results, "time over compiled fused", lambda row: row.to_compiled, compiled)
+
+
+def _means(results: Results, title: str, ratio: Callable[[Row], Spread | None], rows: Sequence[Row] = ()
+           ) -> Iterator[str]:  # fmt: skip
+    rows = rows or results.rows
+    modes = list(dict.fromkeys((row.case.size, row.case.mode) for row in results.rows))
+    columns = [(size, mode) for size in SIZES for s, mode in modes if s == size]
+    yield f"| {title} | " + " | ".join(_column(size, mode) for size, mode in columns) + " |"
+    yield "|---|" + "--:|" * len(columns)
+    for variant in dict.fromkeys(row.variant for row in rows):
+        cells = []
+        for column in columns:
+            found = [ratio(row) for row in rows if row.variant == variant and (row.case.size, row.case.mode) == column]
+            cells.append(_mean([one.median for one in found if one is not None]))
+        yield f"| {variant} | " + " | ".join(cells) + " |"
+
+
+def _column(size: str, mode: str) -> str:
+    return {"whole": "models"}.get(size, size) + (", with backward" if "backward" in mode else "")
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{geometric_mean(values):.2f} ({len(values)})" if values else ""
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive numbers, at least one."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """A line a variant."""
+    yield "| " + " | ".join(COLUMNS) + " |"
+    yield "|---|" + "--:|" * (len(COLUMNS) - 1)
+    for row in rows:
+        yield f"| {row.variant} | " + " | ".join(cells(row)) + " |"
+
+
+def cells(row: Row) -> list[str]:
+    """A row's figures as text, in the order of `COLUMNS` without the first."""
+    if row.error is not None:
+        return [f"failed: {row.error.replace('|', '/')}", *[""] * (len(COLUMNS) - 2)]
+    return [
+        _time(row.seconds), _ratio(row.to_baseline), _ratio(row.to_compiled), size_of(row.memory), _whole(row.kernels),
+        size_of(row.needed), size_of(row.moved), f"{row.of_limit:.0%}" if row.of_limit is not None else "", _error(row),
+    ]  # fmt: skip
+
+
+def _error(row: Row) -> str:
+    if row.ulp is None:
+        return "?"
+    return "special values differ" if row.ulp >= 1e300 else f"{row.ulp:.3g} ({row.mean_ulp:.2g})"
+
+
+def _time(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    unit, factor = next((u, f) for u, f in (("s", 1), ("ms", 1e3), ("µs", 1e6)) if spread.median * f >= 1 or u == "µs")
+    return f"{spread.median * factor:.3g} {unit} ± {(spread.high - spread.low) / 2 / spread.median:.0%}"
+
+
+def _ratio(spread: Spread | None) -> str:
+    return f"{spread.median:.2f}" if spread is not None else ""
+
+
+def _whole(count: int | None) -> str:
+    return f"{count:,}" if count is not None else "?"
+
+
+def size_of(count: int | None) -> str:
+    """Bytes as text."""
+    if count is None:
+        return "?"
+    unit, factor = next((u, f) for u, f in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if count >= f or u == "B")
+    return f"{count / factor:.3g} {unit}"
+
+
+def shares(one: Attribution, most: int = 10) -> Iterator[str]:
+    """The dearest source ops of a lowered model; the rest in one line."""
+    yield f"{one.case}, {one.variant}: {one.seconds * 1e3:.3g} ms node by node, fused {one.source_seconds * 1e3:.3g} ms"
+    yield ""
+    yield "| source op | of the time | × fused | calls | nodes |"
+    yield "|---|--:|--:|--:|--:|"
+    for share in one.shares[:most]:
+        factor = f"{share.seconds / share.source_seconds:.1f}" if share.source_seconds else ""
+        yield f"| {share.label} | {share.seconds / one.seconds:.0%} | {factor} | {share.calls} | {share.nodes} |"
+    rest = one.shares[most:]
+    if rest:
+        share_of = sum(share.seconds for share in rest) / one.seconds
+        yield f"| {len(rest)} others | {share_of:.0%} | | {sum(s.calls for s in rest)} | {sum(s.nodes for s in rest)} |"

@@ -1,0 +1,136 @@
+"""What is run: workloads, the variants of each, and the modes in which a variant is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import contextlib
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from decomp.lowering import Lowering, lower
+from decomp.rules.target import Target
+
+MODES = ("forward", "forward + backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A module and the inputs to call it with, at one size."""
+
+    name: str
+    family: str
+    """"op" or "model"."""
+    size: str
+    """"small", "medium" or "large"."""
+    build: Callable[[], tuple[nn.Module, tuple[Any, ...]]]
+    """Makes the module, in evaluation mode if it matters, and positional inputs; drawn from the global random state."""
+
+    def made(self, seed: int, device: torch.device) -> tuple[nn.Module, tuple[Any, ...]]:
+        """The module and its inputs on a device, the same for the same seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module, args = self.build()
+        return module.to(device), pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), args)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of running a workload."""
+
+    name: str
+    target: Target | None = None
+    """What it is lowered to; None: as it is."""
+    keep: tuple[Any, ...] = ()
+    """Ops that stay though the target does not know them."""
+    compiled: bool = False
+    """Whether `torch.compile` has it."""
+    expanded: bool = False
+    """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
+    passes: Callable[[Any], Any] | None = None
+    """What is done to the lowered module before it runs."""
+
+    def lowered(self, module: nn.Module, args: tuple[Any, ...]) -> Lowering | None:
+        """The lowering, where there is one. Raises what `lower` raises."""
+        return lower(module, to=self.target, args=args, keep=self.keep) if self.target is not None else None
+
+    def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
+        """What is called."""
+        program = module if lowering is None else lowering.result
+        program = self.passes(program) if self.passes is not None else program
+        return torch.compile(program, dynamic=False) if self.compiled else program  # type: ignore[no-any-return]
+
+
+def variants(
+    targets: Sequence[Target], compiled: Sequence[Target] = (), products: Sequence[Any] = ()
+) -> tuple[Variant, ...]:
+    """The usual ones: as it is, lowered to each target, and both again compiled. With `products`, ops that a compiler
+    has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so."""
+    eager = [Variant("fused")]
+    for target in targets:
+        eager.append(Variant(target.name, target, expanded=_lacks(target, products)))
+        if _lacks(target, products):
+            eager.append(_keeping(target, products))
+    named = [Variant("fused, compiled", compiled=True)]
+    for target in compiled:
+        keep = tuple(products) if _lacks(target, products) else ()
+        name = f"{target.name} + products" if keep else target.name
+        named.append(Variant(f"{name}, compiled", target, keep, compiled=True))
+    return (*eager, *named)
+
+
+def _keeping(target: Target, products: Sequence[Any]) -> Variant:
+    return Variant(f"{target.name} + products", target, tuple(products))
+
+
+def _lacks(target: Target, ops: Sequence[Any]) -> bool:
+    return bool(ops) and not any(op in target for op in ops)
+
+
+def task(program: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], mode: str) -> Callable[[], Any]:
+    """A call of `program` in a mode: it returns the outputs, or the gradients of parameters and float inputs."""
+    if mode == "forward":
+        return lambda: _without_gradients(program, args)
+    wanted = [p for p in module.parameters() if p.requires_grad]
+    inputs = pytree.tree_map_only(torch.Tensor, _leaf, args)
+    wanted += [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+    cotangents: list[torch.Tensor] = []
+
+    def run() -> Any:
+        outputs = [t for t in pytree.tree_leaves(program(*inputs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+        if not cotangents:
+            cotangents.extend(torch.ones_like(t) for t in outputs)
+        return torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)
+
+    return run
+
+
+def _without_gradients(program: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    with torch.no_grad():
+        return program(*args)
+
+
+def _leaf(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().clone().requires_grad_(t.is_floating_point())
+
+
+def exact_outputs(module: nn.Module, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """What the workload gives in float64, on the CPU; None where it does not run in it."""
+    with contextlib.suppress(RuntimeError, TypeError, ValueError, NotImplementedError), torch.no_grad():
+        wide = copy.deepcopy(module).cpu().double()
+        return tensors(wide(*pytree.tree_map_only(torch.Tensor, _widened, args)))
+    return None
+
+
+def _widened(t: torch.Tensor) -> torch.Tensor:
+    return t.cpu().double() if t.is_floating_point() else t.cpu()
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    """The float tensors of a result."""
+    leaves = pytree.tree_leaves(result)
+    return [t.detach() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]

@@ -1,0 +1,253 @@
+"""Certificates: the measured truth about a rule, as data. How it is measured is in `measuring`; how it is shown, in
+`certificate_tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "complex64": 4.0}
+"""ULP that a rule may be off by even where PyTorch's own kernel is exact."""
+AGAINST_OWN = 2.0
+"""A rule may have so many times the error of PyTorch's own kernel."""
+PRECISE = 2.0**20
+"""An error of so many ULP is that of numbers of another precision."""
+GOOD = ("equal", "traces", "distributions agree")
+"""Verdicts in words that find nothing amiss."""
+OF_PRIMS = "not defined by torch.ops.prims"
+"""The verdict on the gradients of what a rule computes by primitives that have none in PyTorch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One input for which the result is another value altogether, and no matter of rounding."""
+
+    input: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.found} instead of {self.expected} at {self.input}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Errors over a set of points, in ULP of the exact result: those of the rule, and those of PyTorch's own kernel on
+    the same points. (Of ops that are not pointwise, in ULP of the largest element of each result.)"""
+
+    points: int
+    max: float
+    mean: float
+    worst: str = ""
+    """The input with the largest error."""
+    own_max: float | None = None
+    """None where the op's own result is what is compared with."""
+    own_mean: float | None = None
+    mismatches: int = 0
+    """How many results are wrong altogether: NaN, infinity, the sign of zero; of gradients, wrong by more than 1%."""
+    examples: tuple[Mismatch, ...] = ()
+
+    def allowed(self, limit: float) -> float:
+        """How many ULP the rule may be off by: `limit`, or twice PyTorch's own; where the op's own result is the
+        reference, so many as tell a wrong precision from a rounding."""
+        return PRECISE if self.own_max is None else max(limit, AGAINST_OWN * self.own_max)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A rule measured in one way: as written, over PyTorch's own kernels, or lowered to a target."""
+
+    name: str
+    """"as written", or the name of a target."""
+    verdict: str
+    """"measured"; "legal", the target knows the op; "not reached"; "not served", no sample was; or "failed"."""
+    reason: str = ""
+    rules: tuple[str, ...] = ()
+    """The rules that the derivations take, as `module:function for op`."""
+    hash: str = ""
+    """Of the code of these rules."""
+    values: Mapping[str, Figures] = field(default_factory=dict)
+    """By dtype."""
+    gradients: Mapping[str, Figures] = field(default_factory=dict)
+    second: Mapping[str, Figures] = field(default_factory=dict)
+    """Gradients of gradients."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Integers, bools, complex and mixed dtypes: "equal", or what differs."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss. "arithmetic":
+    what the rule counts on that has no value in C++, absent where that is nothing."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong, a phrase each."""
+        if self.verdict in ("legal", "not reached"):
+            return ()
+        if self.verdict != "measured":
+            return (f"{self.name}: {self.verdict}: {self.reason}",)
+        return tuple(f"{self.name}: {fault}" for fault in self._faults())
+
+    def _limit(self, dtype: str) -> float:
+        """ULP that the rule may be off by in a dtype. In float64 so many as PyTorch has in float32: what is fused there
+        without need is not."""
+        own = self.values["float32"].own_max if dtype == "float64" and "float32" in self.values else None
+        return max(LIMITS[dtype], AGAINST_OWN * (own or 0.0))
+
+    def _faults(self) -> Iterator[str]:
+        for dtype, figures in self.values.items():
+            if figures.mismatches:
+                yield f"{dtype}: {figures.mismatches} wrong, {figures.examples[0]}"
+            if figures.max > figures.allowed(self._limit(dtype)):
+                own = "" if figures.own_max is None else f" where PyTorch has {figures.own_max:g}"
+                yield f"{dtype}: {figures.max:g} ULP at {figures.worst}{own}"
+        for what, measured in (("gradient", self.gradients), ("second gradient", self.second)):
+            for dtype, figures in measured.items():
+                if figures.mismatches:
+                    yield f"{what} in {dtype}: {figures.mismatches} wrong, {figures.examples[0]}"
+        for dtype, verdict in self.dtypes.items():
+            if not verdict.startswith(("equal", "declines")):
+                yield f"{dtype}: {verdict}"
+        for what, verdict in self.notes.items():
+            if verdict not in GOOD and not _allowed(what, verdict, self.name):
+                yield f"{what}: {verdict}"
+
+
+def _allowed(what: str, verdict: str, way: str) -> bool:
+    """Whether a rule may be so: the framework restores strides, a loop over a size needs the size, and what has no
+    gradients is for inference."""
+    if what == "gradients":
+        return verdict == OF_PRIMS
+    if what == "strides":
+        return way == "as written"
+    return what == "dynamic shapes" and verdict.startswith("declines") and "guard" not in verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What was measured of one rule. `print(certificate)` is readable; `to_json` is what is committed."""
+
+    rule: str
+    """`decomp_rules.activation:relu for aten.relu`."""
+    hash: str = ""
+    """Of the code of the rule and of what it reaches in its package."""
+    torch: str = ""
+    seed: int = 0
+    domain: str = ""
+    """What it was measured on."""
+    reference: Mapping[str, str] = field(default_factory=dict)
+    """What it was held against, by dtype."""
+    ways: tuple[Way, ...] = ()
+    error: str = ""
+    """Why it could not be measured: it hangs, it crashed, there are no samples."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with the rule."""
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong, a phrase each."""
+        return (self.error,) if self.error else tuple(fault for way in self.ways for fault in way.faults)
+
+    def way(self, name: str) -> Way | None:
+        """The measurement "as written", or on a target."""
+        return next((way for way in self.ways if way.name == name), None)
+
+    def worse_than(self, other: Certificate) -> tuple[str, ...]:
+        """In what this certificate is worse than another of the same rule; nothing if it is as good. Half a ULP and a
+        quarter of the error are left for other processors, whose vector units round differently."""
+        if self.error:
+            return () if other.error else (self.error,)
+        return tuple(worse for way in self.ways for worse in _worse(way, other.way(way.name)))
+
+    def __str__(self) -> str:
+        from decomp.tools.certification.text import text
+
+        return text(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers; what is empty is left out."""
+        return _plain(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Certificate:
+        """What `to_json` gave. Raises `KeyError` or `TypeError` for anything else."""
+        ways = tuple(_way(way) for way in data.get("ways", ()))
+        return cls(**{**data, "ways": ways})
+
+
+def _worse(way: Way, other: Way | None) -> Iterator[str]:
+    if other is None or other.verdict not in ("measured", "legal"):
+        return
+    if way.verdict != other.verdict and way.verdict != "legal":
+        yield f"{way.name}: {way.verdict}: {way.reason}"
+    for what in ("values", "gradients", "second"):
+        now, then = getattr(way, what), getattr(other, what)
+        for dtype in then.keys() & now.keys():
+            yield from (f"{way.name}: {what} in {dtype}: {text}" for text in _worse_figures(now[dtype], then[dtype]))
+    for what in ("dtypes", "notes"):
+        now, then = getattr(way, what), getattr(other, what)
+        good = [name for name, verdict in then.items() if verdict in GOOD]
+        yield from (f"{way.name}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
+    for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
+        if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
+            yield f"{way.name}: {name}: {way.notes[name]}"
+
+
+def _worse_figures(now: Figures, then: Figures) -> Iterator[str]:
+    if now.mismatches > then.mismatches * 1.1 + 2 or now.mismatches and not then.mismatches:
+        example = f", {now.examples[0]}" if now.examples else ""
+        yield f"{now.mismatches} wrong, where there were {then.mismatches}{example}"
+    if now.max > then.max * 1.25 + 0.5:
+        yield f"{now.max:g} ULP at {now.worst}, where there were {then.max:g}"
+
+
+class Certificates(Mapping[str, Certificate]):
+    """Certificates by rule, in the order in which they were asked for."""
+
+    def __init__(self, found: Mapping[str, Certificate]) -> None:
+        self._found = dict(found)
+
+    def __getitem__(self, rule: str) -> Certificate:
+        return self._found[rule]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with any of them."""
+        return all(certificate.ok for certificate in self.values())
+
+    def __str__(self) -> str:
+        good = sum(certificate.ok for certificate in self.values())
+        lines = [f"{len(self)} certificates, {good} without a fault"]
+        lines += [f"  {rule}: {certificate.faults[0]}" for rule, certificate in self.items() if not certificate.ok]
+        return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Certificate, Way, Figures, Mismatch)):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: _plain(item) for name, item in pairs if item not in ("", (), {}, None)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _way(data: Mapping[str, Any]) -> Way:
+    measured = {
+        what: {dtype: _figures(figures) for dtype, figures in data[what].items()}
+        for what in ("values", "gradients", "second")
+        if what in data
+    }
+    return Way(**{**data, **measured, "rules": tuple(data.get("rules", ()))})
+
+
+def _figures(data: Mapping[str, Any]) -> Figures:
+    examples = tuple(Mismatch(**one) for one in data.get("examples", ()))
+    return Figures(**{**data, "examples": examples})

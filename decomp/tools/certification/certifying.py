@@ -1,0 +1,170 @@
+"""The verb `certify`: rules in, certificates out, measured in this process or over an executor of the user's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+import contextlib
+import os
+import sys
+from typing import Any
+
+import torch
+
+from decomp.errors import ArgumentError, boundary
+from decomp.ir.ops import op as op_of
+from decomp.rules.options import OF_CERTIFY
+from decomp.rules.rules import Rule, Rules
+from decomp.rules.target import Target
+from decomp.samples import samples_of
+from decomp.tools.certification.certificate import Certificate, Certificates
+from decomp.tools.certification.isolation import measured_apart, stop, unmeasured
+from decomp.tools.certification.jobs import Job, job
+from decomp.tools.measurement.measuring import measured
+
+FEW = 3
+"""So many rules are measured in this process, where nothing else is asked for: starting another costs seconds."""
+
+Progress = Callable[[int, int, str], None]
+"""Told how many rules are done, of how many, and which was the last."""
+
+
+@boundary("certify", OF_CERTIFY)
+def certify(
+    rule_or_rules: Any,
+    *,
+    to: Target | Iterable[Target] | None = None,
+    samples: Any = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    seed: int = 0,
+    executor: Executor | None = None,
+    timeout: float | None = None,
+    progress: Progress | bool | None = None,
+) -> Certificate | Certificates:
+    """Measure rules: errors in ULP next to PyTorch's own, special values, dtypes, strides, gradients, symbolic sizes.
+
+    Returns a `Certificate` for one `Rule`, `Certificates` by rule for several (what `rules["relu"]` gives, a `Rules`).
+    `to`: measure each rule lowered to these targets too. `samples`: for one rule the argument tuples of some calls, or
+    `decomp.Sample`s; for several a dict of such lists by op; by default the library's. `dtypes`: of float32, bfloat16,
+    float16 and float64, by default all. `executor`: any `concurrent.futures.Executor`; by default a process a core,
+    and this process for up to three rules without a `timeout`. A rule that takes more than `timeout` seconds (180), or
+    that crashes, gets a certificate with an `error`. `progress`: a function, True for a bar, False for silence; by
+    default a bar for many rules on a terminal. Raises `ValueError` for one rule that has no samples.
+    """
+    rules = _listed(rule_or_rules)
+    targets = [to] if isinstance(to, Target) else list(to or ())
+    given = rule_or_rules if isinstance(rule_or_rules, Rules) else None
+    jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed)) for rule in rules]
+    if isinstance(rule_or_rules, Rule) and executor is None and timeout is None:
+        return measured(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed)
+    with _shown(progress, len(jobs)) as tell:
+        here = [(rule, one) for rule, one in jobs if not _goes_apart(rule, one, len(jobs), executor, timeout)]
+        done = {one.rule: _measured_here(rule, one, targets, given) for rule, one in _told(here, tell, len(jobs))}
+        done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, tell, len(jobs))
+    found = Certificates({one.rule: done[one.rule] for _, one in jobs})
+    return found[jobs[0][1].rule] if isinstance(rule_or_rules, Rule) else found
+
+
+def _listed(rule_or_rules: Any) -> list[Rule]:
+    """The rules that are meant. Raises `ArgumentError`."""
+    if isinstance(rule_or_rules, Rule):
+        return [rule_or_rules]
+    rules = list(rule_or_rules) if isinstance(rule_or_rules, Iterable) else [rule_or_rules]
+    wrong = [type(rule).__name__ for rule in rules if not isinstance(rule, Rule)]
+    if wrong:
+        raise ArgumentError(f'certify takes a rule or several, as rules["relu"], not {wrong[0]}')
+    return rules
+
+
+def _samples(samples: Any, rule: Rule) -> Any:
+    """The samples given for this rule, if any are."""
+    if isinstance(samples, Mapping):
+        by_op = {op_of(spelling): listed for spelling, listed in samples.items()}
+        samples = by_op.get(rule.op)
+    return samples_of(rule, samples) if samples is not None else None
+
+
+def _goes_apart(rule: Rule, one: Job, count: int, executor: Executor | None, timeout: float | None) -> bool:
+    """Whether a job goes to another process: one that cannot travel stays, and so do a few that nobody sent away."""
+    return (count > FEW or executor is not None or timeout is not None) and one.can_travel(rule)
+
+
+def _measured_here(rule: Rule, one: Job, targets: list[Target], rules: Rules | None) -> Certificate:
+    try:
+        return measured(rule, targets, one.samples, one.dtypes, one.seed, rules)
+    except Exception as error:  # as in a process of its own, it costs this rule alone
+        return unmeasured(one, f"{type(error).__name__}: {error}")
+
+
+def _told(jobs: list[tuple[Rule, Job]], tell: Progress, total: int) -> Iterator[tuple[Rule, Job]]:
+    for i, (rule, one) in enumerate(jobs):
+        yield rule, one
+        tell(i + 1, total, one.rule)
+
+
+def _over(
+    executor: Executor | None, jobs: list[Job], timeout: float | None, tell: Progress, total: int
+) -> dict[str, Certificate]:
+    """Measure each job in a process apart, over the executor; by default over threads, each with such a process."""
+    if not jobs:
+        return {}
+    if executor is None:
+        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as threads:
+            return _over(threads, jobs, timeout, tell, total)
+    waiting: dict[Future[Certificate], Job] = {executor.submit(measured_apart, one, timeout): one for one in jobs}
+    done: dict[str, Certificate] = {}
+    before = total - len(jobs)
+    # Futures of other libraries (dask) need not be of the class that as_completed knows.
+    known = all(isinstance(future, Future) for future in waiting)
+    try:
+        for future in as_completed(waiting) if known else waiting:
+            one = waiting[future]
+            done[one.rule] = _result(future, one)
+            tell(before + len(done), total, one.rule)
+    except BaseException:  # an interrupt, above all: nobody waits for the rest
+        stop(waiting)
+        raise
+    return done
+
+
+def _result(future: Future[Certificate], one: Job) -> Certificate:
+    try:
+        return future.result()
+    except Exception as error:  # a broken pool costs what it had taken on
+        return unmeasured(one, f"the executor lost it: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _shown(progress: Progress | bool | None, total: int) -> Iterator[Progress]:
+    """How progress is told: by the user's function, a bar, lines of text, or not at all."""
+    if callable(progress):
+        yield progress
+    elif progress is False or progress is None and (total <= FEW or not sys.stderr.isatty()):
+        yield lambda done, total, rule: None
+    else:
+        with _bar(total) as told:
+            yield told
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Progress]:
+    """A progress bar on standard error, if rich is installed; else a line now and then."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+    except ModuleNotFoundError:
+        yield _lines
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines
+        return
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done, total, rule: bar.update(task, completed=done, description=rule.rpartition(":")[2])
+
+
+def _lines(done: int, total: int, rule: str) -> None:
+    if done % max(1, total // 20) == 0 or done == total:
+        print(f"{done} of {total} rules measured", file=sys.stderr, flush=True)

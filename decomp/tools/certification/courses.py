@@ -1,0 +1,119 @@
+"""A course: one way of computing a rule's op, and what measuring it has found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from decomp import errors
+from decomp.tools.certification.certificate import GOOD, OF_PRIMS, Way
+from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
+from decomp.tools.certification.sources import content_hash
+from decomp.tools.certification.ways import AsWritten, Legal, Lowered, NotServed, identity
+from decomp.tools.measurement.tally import Tally
+from decomp.tools.measurement.trials import Function, Trial
+
+
+@dataclass(eq=False)
+class Course:
+    """What is measured in one way."""
+
+    computed: AsWritten | Lowered
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    """By what is measured ("values", "gradients", "second") and dtype."""
+    dtypes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    served: int = 0
+    legal: bool = False
+
+    @property
+    def as_written(self) -> bool:
+        """Whether this is the rule itself, over PyTorch's own kernels."""
+        return isinstance(self.computed, AsWritten)
+
+    def attempt(self, what: Trial) -> Function | str:
+        """The way as a function of the trial's tensors; or "legal", "declines: …", "fails: …"."""
+        try:
+            return self.computed.bind(what)
+        except Legal:
+            return "legal"
+        except NotServed as refused:
+            return f"declines: {refused}"
+        except Exception as error:  # whatever a rule raises is a finding
+            return f"fails: {type(error).__name__}: {first_line(error)}"
+
+    def bound(self, what: Trial) -> Function | None:
+        """The way as a function of the trial's tensors; None, and a reason kept, where it does not serve."""
+        found = self.attempt(what)
+        if not isinstance(found, str):
+            self.served += 1
+            return found
+        if found == "legal":
+            self.legal = True
+        elif found.startswith("fails"):
+            self.note("failures", f"{found.removeprefix('fails: ')} on {what.sample}")
+        else:
+            self.reasons.append(found.removeprefix("declines: "))
+        return None
+
+    def results(
+        self, what: Trial, run: Callable[[], list[torch.Tensor] | None], own: list[torch.Tensor], where: str
+    ) -> list[torch.Tensor] | None:
+        """What `run` gives, if it has the op's own structure; else None, and a note."""
+        try:
+            found = run()
+            found = [torch.zeros_like(t) for t in own] if found is None else found
+            return as_predicted(found, own, lambda: what.predicted(what.sample.tensors))
+        except MismatchedResults as mismatch:
+            self.note("shapes", f"{where}: {mismatch} for {what.sample}")
+        except Refused as refused:
+            self.note("failures", f"{where}: declines at run time: {refused}")
+        except Exception as error:
+            if _is_of_prims(error):
+                self.note("gradients", OF_PRIMS)
+                return None
+            self.note("failures", f"{where}: {type(error).__name__}: {first_line(error)} for {what.sample}")
+        return None
+
+    def tally(self, what: str, dtype: torch.dtype, against_own: bool) -> Tally:
+        """The tally of one kind of result in one dtype."""
+        return self.tallies.setdefault((what, str(dtype).removeprefix("torch.")), Tally(against_own))
+
+    def note(self, what: str, verdict: str) -> None:
+        """Keep the first verdict that is not good; the good one if there is no other."""
+        if self.notes.get(what, "equal") in GOOD:
+            self.notes[what] = verdict
+
+    def way(self) -> Way:
+        """What was found, as a part of the certificate."""
+        values, first, second = (
+            {dtype: tally.figures() for (of, dtype), tally in self.tallies.items() if of == kind}
+            for kind in ("values", "gradients", "second")
+        )
+        used, served = self.computed.used, bool(self.served or "failures" in self.notes)
+        missing = "not served" if self.as_written else "not reached"
+        return Way(
+            name=self.computed.name,
+            verdict="measured" if served else "legal" if self.legal else missing,
+            reason="" if served or self.legal else "; ".join(dict.fromkeys(self.reasons))[:300],
+            rules=tuple(sorted({identity(rule) for rule in used})),
+            hash=content_hash(used) if used else "",
+            values=values,
+            gradients=first,
+            second=second,
+            dtypes=self.dtypes,
+            notes=self.notes,
+        )
+
+
+def _is_of_prims(error: Exception) -> bool:
+    """Whether a gradient fails for `torch.ops.prims`, which have none (torch 2.13), and not for the rule."""
+    return str(error).startswith(("Trying to backward through prims.", "backwards not supported on prim"))
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line that is not too long."""
+    return errors.first_line(error)[:200]

@@ -1,0 +1,137 @@
+"""Measuring in a process of its own, so that a rule that hangs or crashes costs its own certificate and no other. Each
+thread that measures keeps one such process and starts another when that one is lost: any executor will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+import weakref
+
+import torch
+
+from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.jobs import Job
+from decomp.tools.certification.worker import receive, send
+
+TIMEOUT = 180.0
+"""Seconds that a rule may take by default."""
+
+
+def measured_apart(job: Job, timeout: float | None = None) -> Certificate:
+    """The certificate of a job, measured in another process; one with an `error` if the rule hangs or crashes."""
+    process = getattr(_OWN, "process", None)
+    if process is None or not process.alive:
+        process = _OWN.process = _Process()
+    try:
+        answer = process.ask(pickle.dumps(job), timeout or TIMEOUT)
+    except _Lost as lost:
+        answer = str(lost)
+    return Certificate.from_json(answer) if isinstance(answer, dict) else unmeasured(job, answer)
+
+
+def unmeasured(job: Job, error: str) -> Certificate:
+    """The certificate of a rule that could not be measured."""
+    return Certificate(job.rule, job.hash, torch.__version__.partition("+")[0], job.seed, error=error)
+
+
+_OWN = threading.local()
+"""The process of each thread. It outlives a job, for it costs seconds to start; nobody else sees it."""
+
+
+_STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
+"""Every process that measures, of whichever thread."""
+
+
+def stop(waiting: Iterable[Future[Any]]) -> None:
+    """Give up what is being measured, at once: what has not begun is not begun, and processes are killed until no
+    thread waits for one."""
+    futures = list(waiting)
+    for future in futures:
+        future.cancel()
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and not all(future.done() for future in futures):
+        for process in list(_STARTED):
+            process.process.kill()
+        time.sleep(0.02)
+
+
+class _Lost(Exception):
+    """The process did not answer; the message says why."""
+
+
+class _Process:
+    """A process that measures. It is started with the search path of this one, and ends with it."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "decomp.tools.certification.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # an interrupt is for the process that asks, which stops this one
+        )
+        _STARTED.add(self)
+        if self._read() != b"ready":
+            raise RuntimeError(f"the measuring process does not start: {self._said()}")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    def ask(self, message: bytes, timeout: float) -> Any:
+        """The answer to a job. Raises `_Lost` if the process hangs or dies."""
+        hung = threading.Event()
+
+        def give_up() -> None:
+            hung.set()
+            self.process.kill()
+
+        timer = threading.Timer(timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            assert self.process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                send(self.process.stdin, message)
+            answer = self._read()
+        finally:
+            timer.cancel()
+        if answer is not None:
+            return pickle.loads(answer)
+        self.process.wait()
+        raise _Lost(f"hangs: no answer in {timeout:g} s" if hung.is_set() else f"crashes: {self._end()}")
+
+    def _read(self) -> bytes | None:
+        assert self.process.stdout is not None
+        return receive(self.process.stdout)
+
+    def _end(self) -> str:
+        code = self.process.returncode
+        return signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+
+    def _said(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read()[-500:].decode(errors="replace").strip().rpartition("\n")[2]
+
+    def __del__(self) -> None:
+        process = getattr(self, "process", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, self.errors):
+                with contextlib.suppress(OSError):
+                    stream.close()

@@ -1,0 +1,95 @@
+"""Jobs: what is to be measured, in a form that can be sent to another process. Rules go by name and are found there in
+the collection that holds them, since neither functions nor targets with conditions can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import importlib
+import pickle
+from typing import Any
+
+import torch
+
+from decomp._library import library
+from decomp.ir.ops import Op
+from decomp.rules.rules import Rule, Rules
+from decomp.rules.target import Target
+from decomp.samples import Sample
+from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.sources import content_hash
+from decomp.tools.certification.ways import identity
+from decomp.tools.measurement.measuring import measured
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rule to be measured."""
+
+    rule: str
+    """Its identity."""
+    targets: tuple[str | Target, ...] = ()
+    """By name where the library has them."""
+    samples: tuple[Sample, ...] | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+    seed: int = 0
+    hash: str = ""
+    """Of the rule's code, for the certificate of one that cannot be measured."""
+
+    def run(self) -> Certificate:
+        """Measure it. Raises `LookupError` where the rule or a target is not found."""
+        rule, rules = found(self.rule)
+        targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
+        return measured(rule, targets, self.samples, self.dtypes, self.seed, rules)
+
+    def can_travel(self, rule: Rule) -> bool:
+        """Whether another process would find this very rule, and could read the rest."""
+        try:
+            pickle.dumps(self)
+            return found(self.rule)[0].function is rule.function and rule.function.__module__ != "__main__"
+        except (LookupError, ImportError, AttributeError, TypeError, pickle.PicklingError):
+            return False
+
+
+def job(rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: int) -> Job:
+    """The job of measuring `rule`."""
+    sent = tuple(target.name if _is_known(target) else target for target in targets)
+    chosen = tuple(samples) if samples is not None else None
+    return Job(identity(rule), sent, chosen, tuple(dtypes) if dtypes is not None else None, seed, content_hash([rule]))
+
+
+def found(name: str) -> tuple[Rule, Rules | None]:
+    """The rule of this identity, and the collection of its module that has it (None: the library). Raises
+    `LookupError`."""
+    place, _, op = name.rpartition(" for ")
+    module_name, _, path = place.partition(":")
+    for rule in library().of(Op(op)):
+        if identity(rule) == name:
+            return rule, None
+    module = importlib.import_module(module_name)
+    for rules in vars(module).values():
+        if isinstance(rules, Rules):
+            for rule in rules.of(Op(op)):
+                if identity(rule) == name:
+                    return rule, rules
+    function: Any = module
+    for part in path.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise LookupError(f"no rule {name}")
+    alone = Rules({Op(op): function})
+    return next(iter(alone)), alone
+
+
+def target_named(name: str) -> Target:
+    """A target of the library. Raises `LookupError`."""
+    from decomp_rules import targets
+
+    found: Target = targets.get(name)
+    return found
+
+
+def _is_known(target: Target) -> bool:
+    from decomp_rules import targets
+
+    return target.name in targets.names() and targets.get(target.name) is target

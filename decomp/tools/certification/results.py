@@ -1,0 +1,68 @@
+"""What a call gives, as a flat list of tensors, and whether two such lists are alike but for values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import contextlib
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from decomp.metadata.agreement import described
+from decomp.metadata.strides import dense_order
+from decomp.rules.rules import Declined
+
+
+class MismatchedResults(Exception):
+    """Results of another number, shape or dtype than the op's."""
+
+
+class Refused(Exception):
+    """The rule declined; the message says why."""
+
+
+def flat(result: Any) -> list[torch.Tensor]:
+    """The tensors among the results of a call. Raises `Refused` where there are none because the rule declined."""
+    if isinstance(result, Declined):
+        raise Refused(result.reason)
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
+    """Raise `MismatchedResults` unless both are the same but for values and strides."""
+    if len(found) != len(own):
+        raise MismatchedResults(f"{len(found)} results where the op has {len(own)}")
+    for mine, theirs in zip(found, own):
+        if mine.shape != theirs.shape or mine.dtype is not theirs.dtype:
+            raise MismatchedResults(f"{described(mine)} where the op gives {described(theirs)}")
+
+
+def as_predicted(
+    found: Sequence[torch.Tensor], own: Sequence[torch.Tensor], predicted: Callable[[], Sequence[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """Results as they are; or, where they have the dtypes and shapes that PyTorch predicts and its kernel has not,
+    in the kernel's dtypes, and in its place where the shape is another. Raises `MismatchedResults` for others."""
+    try:
+        held_against(found, own)
+        return list(found)
+    except MismatchedResults:
+        said = predicted()
+        if len(said) != len(own):
+            raise
+        with contextlib.suppress(MismatchedResults):
+            held_against(found, said)
+            return [a.to(b.dtype) if a.shape == b.shape else b for a, b in zip(found, own)]
+        raise
+
+
+def same_strides(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> bool:
+    """Whether both lie alike in memory; strides of dimensions of at most one element mean nothing, nor do those that
+    only a view can have."""
+    return len(found) == len(own) and all(
+        _strides(mine) == _strides(theirs) or dense_order(theirs) is None for mine, theirs in zip(found, own)
+    )
+
+
+def _strides(t: torch.Tensor) -> list[int] | None:
+    return [stride for stride, size in zip(t.stride(), t.shape) if size > 1] if t.numel() > 1 else None

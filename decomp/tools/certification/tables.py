@@ -1,0 +1,87 @@
+"""Certificates as the command line shows them: one in full, many as a summary, and the column of the table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from decomp.tools.certification.certificate import Certificate, Way
+from decomp.tools.certification.text import COLUMNS, examples, rows, said, verdict
+
+SHOWN = 40
+"""How many faulty rules a summary names."""
+
+
+def certificate_table(certificate: Certificate) -> RenderableType:
+    """One certificate: what it was measured on, and a table for each way."""
+    colour = "green" if certificate.ok else "red"
+    parts: list[RenderableType] = [Text.assemble((certificate.rule, "bold"), ": ", (verdict(certificate), colour))]
+    if certificate.error:
+        return Group(*parts, Text(f"  {certificate.error}", style="red"))
+    parts.append(Text(f"  on {certificate.domain}; torch {certificate.torch}, seed {certificate.seed}", style="dim"))
+    alike: dict[str, list[str]] = {}
+    for dtype, how in certificate.reference.items():
+        alike.setdefault(how, []).append(dtype)
+    parts += [Text(f"  {', '.join(dtypes)} against {how}", style="dim") for how, dtypes in alike.items()]
+    for way in certificate.ways:
+        parts += ["", *_way(way)]
+    return Group(*parts)
+
+
+def _way(way: Way) -> list[RenderableType]:
+    title = Text(way.name, style="cyan")
+    if way.verdict != "measured":
+        reason = f": {way.reason}" if way.reason else ""
+        return [Text.assemble(title, f"  {way.verdict}{reason}")]
+    parts: list[RenderableType] = [title]
+    found = rows(way)
+    if found:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for i, name in enumerate(COLUMNS):
+            table.add_column(name, justify="right" if i in (2, 3) else "left", no_wrap=True)
+        for row in found:
+            table.add_row(*(Text(cell, style="red" if i == 5 and cell != "none" else "") for i, cell in enumerate(row)))
+        parts.append(table)
+    parts += [Text(f"  {what}: {how}") for what, how in said(way)]
+    parts += [Text(f"  {name} in {dtype}: {one}", style="red") for name, dtype, one in examples(way)]
+    return parts
+
+
+def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str]]) -> RenderableType:
+    """How many rules are without a fault, by way; what is worse than what is committed, or else wrong."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(("way", "measured", "without a fault", "legal", "not reached", "not served")):
+        table.add_column(name, justify="right" if i else "left")
+    ways = dict.fromkeys(way.name for one in certificates for way in one.ways)
+    for name in ways:
+        own = [way for one in certificates for way in one.ways if way.name == name]
+        measured = [way for way in own if way.verdict == "measured"]
+        good = sum(not way.faults for way in measured)
+        counts = [len(measured), good] + [sum(way.verdict == v for way in own) for v in _OTHER]
+        table.add_row(name, *map(str, counts))
+    good = sum(one.ok for one in certificates)
+    errors = [one for one in certificates if one.error]
+    parts: list[RenderableType] = [Text(f"{len(certificates)} rules, {good} without a fault", style="bold"), "", table]
+    if errors:
+        parts += ["", *(Text.assemble((one.rule, "red"), f": {one.error}") for one in errors[:SHOWN])]
+    for rule, worse in list(news.items())[:SHOWN]:
+        parts += ["", Text.assemble((rule, "red"), " is worse than committed"), *(Text(f"  {line}") for line in worse)]
+    return Group(*parts)
+
+
+_OTHER = ("legal", "not reached", "not served")
+
+
+def in_brief(certificate: Certificate | None) -> tuple[str, str]:
+    """The largest error in float32, of the rule and of PyTorch; and what is wrong with it."""
+    if certificate is None:
+        return "", ""
+    way = certificate.way("as written")
+    figures = way.values.get("float32") if way is not None else None
+    own = f" / {figures.own_max:.2g}" if figures is not None and figures.own_max is not None else ""
+    error = f"{figures.max:.2g}{own}" if figures is not None else ""
+    return error, "" if certificate.ok else verdict(certificate) if not certificate.error else certificate.error

@@ -1,0 +1,81 @@
+"""A certificate as plain text, for `print` and for logs; the command line draws the same rows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from decomp.tools.certification.certificate import Certificate, Figures, Way
+
+Row = tuple[str, str, str, str, str, str]
+COLUMNS = ("", "dtype", "rule, max / mean ULP", "PyTorch, max / mean", "worst at", "wrong")
+KINDS = (("value", "values"), ("gradient", "gradients"), ("second", "second"))
+
+
+def text(certificate: Certificate) -> str:
+    """The whole certificate, a line a measurement."""
+    return "\n".join(_lines(certificate))
+
+
+def verdict(certificate: Certificate) -> str:
+    """In a few words, what the certificate says."""
+    count = len(certificate.faults)
+    return "nothing wrong" if not count else "1 fault" if count == 1 else f"{count} faults"
+
+
+def rows(way: Way) -> list[Row]:
+    """The figures of one way: what, dtype, errors of the rule, of PyTorch, the worst input, how many are wrong."""
+    return [
+        (name if i == 0 else "", dtype, *cells(figures))
+        for name, attribute in KINDS
+        for i, (dtype, figures) in enumerate(getattr(way, attribute).items())
+    ]
+
+
+def cells(figures: Figures) -> tuple[str, str, str, str]:
+    """Errors of the rule, errors of PyTorch, the worst input, and how many results are wrong altogether."""
+    own = "is the reference" if figures.own_max is None else f"{figures.own_max:.3g} / {figures.own_mean or 0:.3g}"
+    wrong = f"{figures.mismatches:,} of {figures.points + figures.mismatches:,}" if figures.mismatches else "none"
+    worst = figures.worst if figures.max else ""
+    return f"{figures.max:.3g} / {figures.mean:.3g}", own, worst, wrong
+
+
+def said(way: Way) -> list[tuple[str, str]]:
+    """What is told in words: dtypes, strides, dynamic shapes; what is alike, together."""
+    alike: dict[str, list[str]] = {}
+    for dtype, what in way.dtypes.items():
+        alike.setdefault(what, []).append(dtype)
+    lines = [(", ".join(dtypes), what) for what, dtypes in alike.items()]
+    return [*lines, *way.notes.items()]
+
+
+def _lines(certificate: Certificate) -> Iterator[str]:
+    yield f"{certificate.rule}: {verdict(certificate)}"
+    if certificate.error:
+        yield f"  {certificate.error}"
+        return
+    yield f"  measured on {certificate.domain}; torch {certificate.torch}, seed {certificate.seed}"
+    for dtype, how in certificate.reference.items():
+        yield f"  {dtype} against {how}"
+    for way in certificate.ways:
+        yield ""
+        yield f"  {way.name}" + (f": {way.verdict}" if way.verdict != "measured" else "")
+        if way.reason:
+            yield f"    {way.reason}"
+        yield from (f"    {line}" for line in _aligned(rows(way)))
+        yield from (f"    {what}: {how}" for what, how in said(way))
+        yield from (f"    {name} in {dtype}: {one}" for name, dtype, one in examples(way))
+
+
+def examples(way: Way) -> Iterator[tuple[str, str, str]]:
+    """Results that are wrong altogether."""
+    for name, attribute in KINDS:
+        for dtype, figures in getattr(way, attribute).items():
+            yield from ((name, dtype, str(example)) for example in figures.examples)
+
+
+def _aligned(found: list[Row]) -> list[str]:
+    if not found:
+        return []
+    table = [COLUMNS, *found]
+    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]

@@ -1,0 +1,206 @@
+"""The ways to compute a sample's op by one rule: the rule as written, over PyTorch's own kernels, and the program that
+lowering it to a target gives. Beside them, what a rule does where sizes are symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+import logging
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp._library import library
+from decomp.derive.expansion import expand
+from decomp.derive.other_sizes import OtherSizes
+from decomp.derive.planner import Blocked, Derived
+from decomp.errors import DecompError, RuleError, spelled
+from decomp.ir.binding import BindingError, bind_function
+from decomp.ir.call import bound_call, kind_of, metadata
+from decomp.ir.schema import Bound
+from decomp.lowering import lower
+from decomp.rules.rules import Declined, Rule, Rules
+from decomp.rules.target import Target
+from decomp.samples import Sample
+from decomp.tools.cli.explanation import program_of
+from decomp.tools.measurement.trials import FAILURES, Function, Trial
+
+
+class NotServed(Exception):
+    """The rule does not compute this call in this way; the message says why."""
+
+
+@dataclass
+class AsWritten:
+    """The rule, run on real tensors."""
+
+    rule: Rule
+    name: str = "as written"
+    used: list[Rule] = field(default_factory=list)
+
+    def bind(self, trial: Trial) -> Function:
+        """The rule as a function of the trial's tensors. Raises `NotServed`."""
+        _raising(self._run(trial.sample, trial.sample.tensors))
+        return lambda tensors: self._run(trial.sample, tensors)
+
+    def _run(self, sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
+        call = sample.with_tensors(t if t.requires_grad else t.clone() for t in tensors)
+        try:
+            bound = bind_function(call.overload, call.args, call.kwargs, kind_of)
+        except BindingError as error:
+            return Declined(f"the call is not one of its op: {error}")
+        if bound.op != self.rule.op:
+            return Declined(f"the call is one of {bound.op}")
+        accepted = self.rule.accept(bound)
+        return accepted if isinstance(accepted, Declined) else self.rule.function(*accepted[0], **accepted[1])
+
+
+def _raising(result: Any) -> None:
+    if isinstance(result, Declined):
+        raise NotServed(result.reason)
+
+
+class Legal(Exception):
+    """The target knows the op itself."""
+
+
+@dataclass
+class Lowered:
+    """The rule's expansion, lowered wholly to a target."""
+
+    rule: Rule
+    target: Target
+    rules: Rules
+    used: list[Rule] = field(default_factory=list)
+    """The rules of all derivations so far."""
+
+    @property
+    def name(self) -> str:
+        """The target's."""
+        return self.target.name
+
+    def bind(self, trial: Trial) -> Function:
+        """The lowered program as a function of the trial's tensors. Raises `NotServed`, `Legal`."""
+        module, tensors = program_of(trial.sample)
+        try:
+            lowering = lower(module, to=self.target, args=tensors, rules=self.rules, verify=False, partial=True)
+        except DecompError as error:
+            raise NotServed(str(error).strip().partition("\n")[0]) from error
+        decisions = [d for node, d in lowering.plan.entries if node.target is trial.sample.overload]
+        decision = decisions[0] if decisions else None
+        if isinstance(decision, Blocked):
+            raise NotServed(next((why for name, why in decision.tried if name == str(self.rule)), decision.why()))
+        if not isinstance(decision, Derived):
+            raise Legal
+        if decision.rule is not self.rule:
+            passed = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
+            raise NotServed(passed)
+        chains = (rule for entry in decision.stamp.entries for rule in entry.chain)
+        self.used = list(dict.fromkeys([*self.used, self.rule, *(r for r in chains if isinstance(r, Rule))]))
+        # A constant of the program has no requires_grad, whatever the original has.
+        return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
+
+
+def asked_first(rule: Rule, given: Rules | None = None) -> Rules:
+    """The library with this rule before all others for its op; the library itself where it is so already, with what
+    was planned before."""
+    rules = library() if given is None else given | library()
+    alternatives = rules.of(rule.op)
+    if alternatives and alternatives[0] is rule:
+        return rules
+    return Rules([rule, *(other for other in rules if other is not rule)], composites=rules.composites)
+
+
+def asked_before(rule: Rule) -> list[Rule]:
+    """The rules of the library that are asked before this one, whatever the target."""
+    alternatives = list(library().of(rule.op))
+    before = alternatives[: alternatives.index(rule)] if rule in alternatives else []
+    return [other for other in before if not other.needs]
+
+
+def serves(rule: Rule, what: Trial) -> bool:
+    """Whether a rule computes a call."""
+    try:
+        AsWritten(rule).bind(what)
+    except Exception:  # whatever a rule raises, it does not
+        return False
+    return True
+
+
+def identity(rule: Rule) -> str:
+    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped."""
+    function = rule.function
+    name = getattr(function, "__qualname__", None)
+    module = getattr(function, "__module__", None)
+    return f"{module}:{name} for {rule.op}" if name and module else f"{spelled(function)} for {rule.op}"
+
+
+def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
+    """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    baked = _baked_sizes(sample)
+
+    def symbolic(t: torch.Tensor, is_weight: bool) -> Any:
+        # Sizes that are equal are taken to be the same one, as in most programs; those of weights are known.
+        sizes = [DimDynamic.STATIC if is_weight or size in baked else DimDynamic.DUCK for size in t.shape]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return mode.from_tensor(t.detach(), symbolic_context=context)
+
+    module, tensors = program_of(sample)
+    try:
+        fakes = [symbolic(t, i in sample.parameters) for i, t in enumerate(tensors)]
+        with mode, torch.no_grad():
+            result = sample.with_tensors(fakes).run()
+    except Exception:  # whatever the op raises is not about the rule
+        return None
+    return _expanded(rule, module.graph, fakes, result, mode)
+
+
+def _baked_sizes(sample: Sample) -> set[int]:
+    """The sizes that a gradient is told of what it is the gradient of: where they are numbers, so are those of its
+    tensors."""
+    if not isinstance(sample.overload, torch._ops.OpOverload) or "_backward" not in str(sample.overload):
+        return set()
+    names = [argument.name for argument in sample.overload._schema.arguments]
+    given = {**dict(zip(names, sample.args)), **sample.kwargs}
+    told = [value for name, value in given.items() if "size" in name and isinstance(value, (list, tuple))]
+    return {size for sizes in told for size in sizes}
+
+
+def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: FakeTensorMode) -> str | None:
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, fake in zip(inputs, fakes):
+        node.meta["val"] = fake
+    call_node = next(node for node in graph.nodes if node.op == "call_function")
+    call_node.meta["val"] = result
+    guards = len(mode.shape_env.guards)
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # torch 2.13 logs a guard that is refused before it raises
+    try:
+        call = bound_call(call_node)
+        slots = [node for node in inputs if metadata(node) is not None]
+        dialect = "aten" if isinstance(call_node.target, torch._ops.OpOverload) else "torch"
+        found = None
+        if call is not None:
+            bound = Bound(call.op, call.overload, call.arguments, call.inplace, call.given)
+            found = expand(rule, bound, call_node, slots, mode, dialect)
+    except RuleError as error:
+        return error.problem
+    except (DecompError, *FAILURES) as error:
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    finally:
+        log.setLevel(level)
+    if found is None:
+        return None
+    if isinstance(found, Declined):
+        return f"declines: {found.reason}"
+    pinned = OtherSizes(mode.shape_env).why_not(found.graph, call_node, slots)
+    if pinned is not None:
+        return f"holds at some sizes only: {pinned}"
+    return "traces" if len(mode.shape_env.guards) == guards else "adds a guard on sizes"

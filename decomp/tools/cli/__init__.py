@@ -1,0 +1,1 @@
+"""The verbs of this package in a terminal."""

@@ -1,0 +1,213 @@
+"""The command line: the verbs of the package on models and targets named by text. A verb finds its model and its
+target, calls the function of the same name, and shows what it returns; a failure ends in one of three exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.text import Text
+import torch
+from torch.export import ExportedProgram
+import typer
+
+import decomp
+from decomp._library import library
+from decomp.errors import first_line
+from decomp.tools.certification import certificates
+from decomp.tools.cli import tables
+from decomp.tools.cli.arguments import TARGET, Debug, Json, Keep, Model, To, Trust, attribute, load_model, load_target
+from decomp.tools.cli.bench import bench
+from decomp.tools.cli.certify_command import certify
+from decomp.tools.cli.demo import demonstrate
+from decomp.tools.cli.explanation import routes
+from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, show, working
+from decomp.tools.writing import Unfailing, whole
+
+RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
+
+app = typer.Typer(
+    help="Lower any PyTorch model to the ops that your backend knows, and prove it.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(epilog=EXIT_CODES)
+def lower(
+    model: Model,
+    to: To,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2).")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
+    keep: Keep = [],
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Lower a model to a target, show the report, and save the result."""
+    with failing(debug, as_json):
+        target, path = load_target(to), _writable(output)
+        with working(f"loading {model}"):
+            program = load_model(model, trust)
+        how = False if no_verify else "values"
+        with working(f"lowering {model} to {target.name}"):
+            lowering = decomp.lower(program, to=target, keep=keep, partial=partial, verify=how)
+        report = lowering.report()
+        if path is not None:
+            with working(f"saving {path}"):
+                _save(lowering.result, path)
+        if as_json:
+            print_json(report.as_dict())
+        else:
+            show(tables.report_table(report))
+            show(Text(f"saved {path}") if path is not None else None)
+
+
+@app.command(epilog=EXIT_CODES)
+def plan(
+    model: Model, to: To, keep: Keep = [], trust: Trust = False, as_json: Json = False, debug: Debug = False
+) -> None:
+    """Show what lowering would do, without doing it. Exits with 1 if something blocks."""
+    with failing(debug, as_json):
+        target = load_target(to)
+        with working(f"loading {model}"):
+            program = load_model(model, trust)
+        with working(f"planning {model} for {target.name}"):
+            found = decomp.plan(program, to=target, keep=keep)
+        if as_json:
+            print_json(_plan_as_dict(found))
+        else:
+            show(tables.plan_table(found))
+        if not found.complete:
+            raise typer.Exit(1)
+
+
+@app.command(epilog=EXIT_CODES)
+def explain(
+    op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
+    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Show the rules of an op, and how sample calls of it reach a target."""
+    with failing(debug):
+        found = decomp.op(op)
+        target = load_target(to) if to is not None else None
+        packet = found.packet
+        taken: list[Any] = []
+        if target is not None and packet is not None:
+            from decomp_rules import samples
+
+            with working(f"lowering sample calls of {found}"):
+                taken = routes(samples.calls_of(packet), target, library())
+        show(tables.explanation(found, library().of(found), taken, target))
+
+
+@app.command(epilog=EXIT_CODES)
+def rules(
+    text: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file has this.")] = "",
+    limitations: Annotated[bool, typer.Option("--limitations", help="List what no rule can reach, and why.")] = False,
+    debug: Debug = False,
+) -> None:
+    """List the rules of the library, or what is declared to be beyond them."""
+    with failing(debug):
+        if limitations:
+            declared = [each for each in library().limitations if text in str(each)]
+            if not declared:
+                raise Unusable(f"no limitation with {text!r} in its op or reason")
+            show(tables.limitations_table(sorted(declared, key=str)))
+            show(Text(f"{len(declared)} limitations of {len({each.op for each in declared})} ops"))
+            return
+        found = [rule for rule in library() if text in f"{rule.op} {rule}"]
+        if not found:
+            raise Unusable(f"no rule with {text!r} in its op, name or file")
+        show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.committed()))
+        show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
+
+
+@app.command(epilog=EXIT_CODES)
+def lint(
+    name: Annotated[str | None, typer.Argument(metavar="[RULES]", help=RULES, show_default=False)] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Hold the parameters of rules against the schemas of their ops. Exits with 1 if one contradicts its own."""
+    with failing(debug, as_json):
+        checked = library() if name is None else attribute(name)
+        if not isinstance(checked, (decomp.Rules, Mapping)):
+            raise Unusable(f"{name} must be a decomp.Rules or a table of functions by op, not {type(checked).__name__}")
+        findings = decomp.lint(checked)
+        if as_json:
+            print_json([asdict(finding) for finding in findings])
+        else:
+            show(tables.findings_table(findings) if findings else None)
+            count = len(list(checked))
+            show(Text(f"{len(findings)} findings in {count} {'rules' if count != 1 else 'rule'}"))
+        if findings:
+            raise typer.Exit(1)
+
+
+app.command(epilog=EXIT_CODES)(certify)
+app.command(epilog=EXIT_CODES)(bench)
+
+
+@app.command(epilog=EXIT_CODES)
+def targets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """List the targets, or the ops of one."""
+    with failing(debug):
+        if name is not None:
+            show(tables.target_table(load_target(name)))
+            return
+        from decomp_rules import targets as known
+
+        show(tables.targets_table(known.get(each) for each in known.names()))
+
+
+@app.command(epilog=EXIT_CODES)
+def demo(debug: Debug = False) -> None:
+    """Lower a small GPT to tinygrad's primitives, and compare it with the original."""
+    from decomp_rules import samples
+
+    with failing(debug):
+        model, args = samples.model("gpt")
+        size = sum(p.numel() for p in model.parameters())
+        show(Text(f"a GPT of {len(model.blocks)} layers, {size:,} parameters, random weights", style="bold"))
+        with working("lowering it to tinygrad, and comparing"):
+            found = demonstrate(model, args, load_target("tinygrad"))
+        show("", tables.report_table(found.lowering.report()), "", tables.demo_table(found))
+        show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if path.suffix != ".pt2":
+        raise Unusable(f"-o {path}: the name must end in .pt2")
+    if not path.absolute().parent.is_dir():
+        raise Unusable(f"-o {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise Unusable(f"-o {path}: a directory is in its place")
+    return path
+
+
+def _save(program: ExportedProgram, path: Path) -> None:
+    try:
+        with whole(path) as unfinished, Unfailing(unfinished) as file:
+            torch.export.save(program, file)
+            file.tell_failure()
+    except OSError as error:
+        raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
+
+
+def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:
+    derived = [{"node": node.name, "rule": str(decision.rule)} for node, decision in found.derived.items()]
+    legal = [node.name for node in found.legal]
+    return {"target": found.target, "legal": legal, "derived": derived, "blockers": [asdict(b) for b in found.blockers]}

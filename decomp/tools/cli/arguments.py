@@ -1,0 +1,149 @@
+"""What is named on the command line: models, targets and callables, by text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import contextlib
+import difflib
+import importlib
+import os
+from pathlib import Path
+import sys
+from typing import Annotated, Any
+import warnings
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+import typer
+
+import decomp
+from decomp.capture import frontends
+from decomp.capture.exporting import export
+from decomp.errors import first_line
+from decomp.tools.cli import archives
+from decomp.tools.cli.terminal import Unusable
+
+MODEL = (
+    "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable, "
+    "which is imported and called (it returns a module and example inputs); or the name of a sample."
+)
+TARGET = "The name of a target that ships with the project, or a .toml file."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
+To = Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)]
+Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
+Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
+TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
+Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def load_target(name: str) -> decomp.Target:
+    """The target that a name or a .toml path means. Raises `Unusable`, `TargetError`."""
+    if name.endswith(".toml"):
+        return decomp.Target.load(name)
+    from decomp_rules import targets as known
+
+    if name in known.names():
+        return known.get(name)
+    there_are = ", ".join(known.names())
+    raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, and .toml files")
+
+
+def load_model(name: str, trust: bool = False) -> ExportedProgram:
+    """The program that MODEL means on the command line. Raises `Unusable`, `CaptureError`, `Untrusted`,
+    `Unreadable`."""
+    from decomp_rules import samples
+
+    if name in samples.MODELS:
+        return _exported(*samples.model(name))
+    if ":" in name and not name.endswith(".pt2"):
+        return _called(name)
+    if name.endswith(".pt2"):
+        return _read(Path(name), trust)
+    raise Unusable(
+        f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
+        ".pt2 files, and package.module:callable"
+    )
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What the user may have meant, as a sentence; nothing if nothing is near."""
+    close = difflib.get_close_matches(name, list(known), n=2)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _exported(module: nn.Module, args: Any) -> ExportedProgram:
+    kwargs = args if isinstance(args, dict) else None
+    positional = () if kwargs is not None else tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    with warnings.catch_warnings():
+        # torch 2.13 warns of the bookkeeping of its own recurrent modules whenever it exports one.
+        warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
+        program = None if isinstance(module, fx.GraphModule) else frontends.capture(module, positional, kwargs).exported
+        return program if program is not None else export(module, positional, kwargs)
+
+
+def _read(path: Path, trust: bool) -> ExportedProgram:
+    if not path.is_file():
+        raise Unusable(f"no file {path}" if not path.exists() else f"{path} is no file, but a directory")
+    return archives.read_program(path, trust)
+
+
+def _called(name: str) -> ExportedProgram:
+    """The program that `package.module:callable` makes; the current directory is on the path."""
+    with _importing_from(os.getcwd()), _users_own(name):
+        made = attribute_called(name)()
+    if isinstance(made, ExportedProgram):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return _exported(*made)
+    raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
+
+
+def attribute_called(name: str) -> Any:
+    """The callable that `package.module:callable` names. Raises `Unusable`."""
+    value = attribute(name)
+    if not callable(value):
+        raise Unusable(f"{name} is no callable, but {type(value).__name__}")
+    return value
+
+
+def attribute(name: str) -> Any:
+    """What `package.module:name` names; the current directory is on the path. Raises `Unusable`."""
+    module_name, _, path = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise Unusable(f"{name!r} must be package.module:name")
+    with _importing_from(os.getcwd()), _users_own(f"importing {module_name}"):
+        try:
+            value: Any = importlib.import_module(module_name)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except ModuleNotFoundError as error:
+            raise Unusable(f"cannot find {name}: {first_line(error)}") from error
+        except AttributeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise
+            raise Unusable(f"cannot find {name}: {first_line(error)}") from error
+    return value
+
+
+@contextlib.contextmanager
+def _users_own(what: str) -> Iterator[None]:
+    """What code that is not the project's raises, SystemExit included, is told as that code's."""
+    try:
+        yield
+    except (decomp.DecompError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        place = f" at {error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else first_line(error)
+        raise Unusable(f"{what} raised {type(error).__name__}: {said}{place} (--debug shows where)") from error
+
+
+@contextlib.contextmanager
+def _importing_from(directory: str) -> Iterator[None]:
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.path.remove(directory)

@@ -1,0 +1,199 @@
+"""`decomp bench`: which workloads are run, how, and where the results go; or what moved between two results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from pathlib import Path
+import shlex
+import sys
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+from rich.text import Text
+import torch
+from torch import nn
+import typer
+
+from decomp.capture.calling import unlifted
+from decomp.tools.benchmarking import suite
+from decomp.tools.benchmarking.clock import Effort
+from decomp.tools.benchmarking.comparing import compared, in_both
+from decomp.tools.benchmarking.records import Results
+from decomp.tools.benchmarking.table import document, heading, summary
+from decomp.tools.benchmarking.workload import MODES, Workload, variants
+from decomp.tools.cli.arguments import TARGET, Debug, Trust, load_model, load_target
+from decomp.tools.cli.terminal import Unusable, failing, show
+from decomp.tools.writing import whole
+
+NAMES = (
+    "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable, which is imported "
+    "and called. By default the whole suite."
+)
+FILE = "fused_vs_primitive.json"
+QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
+WHOLE = Effort(seconds=0.15, patience=10.0)
+QUICK_TARGETS = ("core_aten", "tinygrad")
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=NAMES, show_default=False)] = None,
+    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=f"{TARGET} By default all.")] = [],
+    compile_for: Annotated[
+        list[str], typer.Option("--compile", metavar="TARGET", help="Lowered to this, compile it too.")
+    ] = list(QUICK_TARGETS),
+    size: Annotated[list[str], typer.Option(help="small, medium or large; by default all three.")] = [],
+    backward: Annotated[bool | None, typer.Option(help="With the backward pass; by default at medium size.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few ops, small, two targets: within two minutes.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results that are there.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results and plots.")] = Path("benchmarks/results"),
+    device: Annotated[str, typer.Option(help="cpu or cuda; by default CUDA where there is one.")] = "",
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; by default PyTorch's choice.")] = None,
+    seed: int = 0,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(metavar="A.json B.json", help="Show what moved, and run nothing.")
+    ] = None,
+    trust: Trust = False,
+    debug: Debug = False,
+) -> None:
+    """Time programs as they are against lowered ones, eager and compiled, in one run. Interrupt it whenever you like:
+    `--resume` goes on. Exits with 1 if `--compare` finds something worse."""
+    with failing(debug):
+        if compare is not None:
+            _compare(*compare)
+            return
+        if threads is not None:
+            torch.set_num_threads(threads)
+        plan = _plan(names or [], to, compile_for, size, backward, quick, _device(device), seed, trust)
+        path = out / FILE
+        show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
+        try:
+            with _progress() as told:
+                results = suite.run(plan, _command(), path, resume, told)
+        except ValueError as error:
+            raise Unusable(str(error)) from error
+        except KeyboardInterrupt:
+            show(Text(f"interrupted; {path} has what is done. To go on: {_command()} --resume", style="bold"))
+            raise typer.Exit(130) from None
+        _written(results, out)
+
+
+def _plan(names: list[str], to: list[str], compile_for: list[str], sizes: list[str], backward: bool | None, quick: bool,
+          device: torch.device, seed: int, trust: bool) -> suite.Plan:  # fmt: skip
+    from decomp_rules import targets
+    from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, SIZES
+
+    unknown = [size for size in sizes if size not in SIZES]
+    if unknown:
+        raise Unusable(f"no size {unknown[0]!r}; there are {', '.join(SIZES)}")
+    chosen = to or (QUICK_TARGETS if quick else targets.names())
+    compiled = [load_target(name) for name in compile_for if not to or name in to]
+    made = variants([load_target(name) for name in chosen], compiled, PRODUCTS)
+    torch.manual_seed(seed)
+    workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)), trust)
+    kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
+    attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
+    effort = QUICK if quick else WHOLE
+    return suite.Plan(workloads, made, modes_of=_modes(backward, quick), device=device, effort=effort, seed=seed,
+                      attribute=attribute[-1:])  # fmt: skip
+
+
+def _modes(backward: bool | None, quick: bool) -> Callable[[Workload], tuple[str, ...]]:
+    def modes(one: Workload) -> tuple[str, ...]:
+        wanted = one.size == "medium" and not quick if backward is None else backward
+        return MODES if wanted else MODES[:1]
+
+    return modes
+
+
+def _workloads(names: list[str], sizes: list[str], trust: bool) -> list[Workload]:
+    from decomp_rules.samples.workloads import workloads
+
+    own = [name for name in names if ":" in name or name.endswith(".pt2")]
+    known = [name for name in names if name not in own]
+    try:
+        found = workloads(known, sizes) if known or not own else []
+    except LookupError as error:
+        raise Unusable(str(error)) from error
+    return [*found, *(Workload(name, "model", "whole", _maker(name, trust)) for name in own)]
+
+
+def _maker(name: str, trust: bool) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
+    """Reads the model at once: what is wrong with it is said before anything is measured."""
+    program = load_model(name, trust)
+    if program.example_inputs is None or program.example_inputs[1]:
+        raise Unusable(f"{name} has to come with example inputs, by position")
+    inputs = tuple(program.example_inputs[0])
+    return lambda: (unlifted(program), inputs)
+
+
+def _device(name: str) -> torch.device:
+    if name and name not in ("cpu", "cuda"):
+        raise Unusable(f"no device {name!r}; there are cpu and cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise Unusable("PyTorch finds no CUDA device here; run with --device cpu")
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _compare(before: Path, after: Path) -> None:
+    try:
+        first, second = Results.load(before), Results.load(after)
+    except (OSError, ValueError) as error:
+        raise Unusable(str(error)) from error
+    changes = compared(first, second)
+    for change in changes:
+        show(Text(str(change), style="red" if change.worse else "green"))
+    worse = sum(change.worse for change in changes)
+    show(Text(f"{in_both(first, second)} rows compared, {worse} figures worse, {len(changes) - worse} better"))
+    if worse:
+        raise typer.Exit(1)
+
+
+def _written(results: Results, out: Path) -> None:
+    """The table as Markdown beside the JSON, the plots, and a summary on the terminal."""
+    with whole((out / FILE).with_suffix(".md")) as unfinished:
+        unfinished.write_text(document(results), "utf-8")
+    show(Text("\n".join([*heading(results), "", *summary(results)])))
+    failed = [row for row in results.rows if row.error is not None]
+    for row in failed:
+        show(Text(f"failed: {row.case}, {row.variant}: {row.error}", style="yellow"))
+    try:
+        from decomp.tools.benchmarking.plots import plot_all
+    except ModuleNotFoundError:
+        show(Text('no plots: pip install "decomp[plot]"'))
+        return
+    show(Text("saved " + ", ".join(str(path) for path in [out / FILE, *plot_all(results, out)])))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[suite.Progress]:
+    """A bar on a terminal, else a line a case."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total, what, rest: print(f"{done}/{total} {what}; {_duration(rest)} left", file=sys.stderr)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task("", total=None)
+
+        def told(done: int, total: int, what: str, rest: float) -> None:
+            bar.update(shown, completed=done, total=total, description=f"{what} (about {_duration(rest)} left)")
+
+        yield told
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _command() -> str:
+    """As it was typed."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        start = "python -m decomp"
+    elif program.suffix == ".py":
+        start = f"python -m {program.parent.name}.{program.stem}"
+    else:
+        start = program.name
+    return " ".join([start, *map(shlex.quote, (arg for arg in sys.argv[1:] if arg != "--resume"))])

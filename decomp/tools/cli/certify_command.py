@@ -1,0 +1,123 @@
+"""`decomp certify`: which rules are meant, where they are measured, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+from rich.text import Text
+import typer
+
+import decomp
+from decomp._library import library
+from decomp.tools.certification import certificates, tables
+from decomp.tools.certification.ways import identity
+from decomp.tools.cli.arguments import TARGET, Debug, Json, attribute_called, load_target, near
+from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+
+
+def certify(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or a rule.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every rule of the library.")] = False,
+    family: Annotated[
+        str | None, typer.Option(help="The rules of one package or module of the library: nn, or nn.softmax.")
+    ] = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Only rules that changed since they were measured.")] = False,
+    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
+    stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
+    executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help="Makes a futures executor.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that one rule may take.")] = None,
+    seed: int = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
+    with failing(debug, as_json):
+        before = certificates.committed()
+        chosen = _chosen_rules(name, family, everything or stale)
+        if stale:
+            chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
+        if stored:
+            measured = [before[rule] for rule in map(identity, chosen) if rule in before]
+        else:
+            targets = [load_target(each) for each in to]
+            with _executor(executor, workers) as pool:
+                found = decomp.certify(chosen, to=targets, seed=seed, executor=pool, timeout=timeout)
+            measured = list(found.values()) if isinstance(found, decomp.Certificates) else [found]
+        worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
+        worse = {rule: lines for rule, lines in worse.items() if lines}
+        _show_certificates(measured, worse, as_json)
+        if plot is not None:
+            from decomp.tools.certification.ulp_plot import plot_errors
+
+            show(Text(f"saved {plot_errors(chosen, [load_target(each) for each in to], plot)}"))
+        if update:
+            written = certificates.commit(measured)
+            show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
+        elif worse:
+            raise typer.Exit(1)
+
+
+def _chosen_rules(name: str | None, family: str | None, everything: bool) -> list[decomp.Rule]:
+    """The rules that `certify` is about. Raises `Unusable`, `UnknownOp`."""
+    rules = list(library())
+    if name is not None:
+        named = [rule for rule in rules if rule.name == name]
+        rules = list(library().of(decomp.op(name))) if not named else _of_op_or_name(name, named)
+        if not rules:
+            raise Unusable(f"there is no rule for {decomp.op(name)}")
+    elif family is not None:
+        known = sorted({name for rule in rules for name in _families(rule)})
+        rules = [rule for rule in rules if family in _families(rule)]
+        if not rules:
+            raise Unusable(f"no family {family!r}.{near(family, known)} There are {', '.join(known)}")
+    elif not everything:
+        raise Unusable("which rules? Name an op, or pass --family FAMILY, --stale or --all")
+    return rules
+
+
+def _families(rule: decomp.Rule) -> tuple[str, str, str]:
+    """The names that a rule's family goes by: the package, the module in it, the module's own name."""
+    module = certificates.family(rule)
+    return module.partition(".")[0], module, module.rpartition(".")[2]
+
+
+def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
+    """`relu` is an op and a rule: the op is meant. `sort_scattered` is a rule alone."""
+    try:
+        return list(library().of(decomp.op(name))) or named
+    except decomp.UnknownOp:
+        return named
+
+
+@contextlib.contextmanager
+def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
+    """The executor that `module:callable` makes, or threads that each measure in a process of their own."""
+    if name is None and workers is None:
+        yield None
+    elif name is None:
+        with ThreadPoolExecutor(workers) as threads:
+            yield threads
+    else:
+        made = attribute_called(name)()
+        if not isinstance(made, Executor) and not hasattr(made, "submit"):
+            raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
+        with made:
+            yield made
+
+
+def _show_certificates(measured: list[decomp.Certificate], worse: dict[str, tuple[str, ...]], as_json: bool) -> None:
+    if as_json:
+        print_json([one.to_json() for one in measured])
+    elif len(measured) <= 4:
+        for one in measured:
+            show(tables.certificate_table(one), "")
+        show(*(Text(f"worse than committed: {line}", style="red") for lines in worse.values() for line in lines))
+    else:
+        show(tables.summary(measured, worse))

@@ -1,0 +1,104 @@
+"""The demonstration: lower a model, then compare it with the original in value, gradient and speed. The original in
+float64 is the measure for both, so that a difference can be told from an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import copy
+from dataclasses import dataclass
+import math
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decomp.lowering import Lowering, lower
+from decomp.rules.rules import Rules
+from decomp.rules.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far tensors of the lowered model are from those of the original. A ULP is one unit in the last place of the
+    largest element of a tensor; the largest over all elements counts, and the worst of the tensors."""
+
+    what: str
+    difference: float
+    """Largest absolute difference between lowered and original."""
+    ulp: float
+    """The same in ULP."""
+    original_error: float
+    """Error of the original against its float64 self, in ULP."""
+    lowered_error: float
+    """Error of the lowered model against the original in float64, in ULP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the demonstration found."""
+
+    lowering: Lowering
+    outputs: Comparison
+    gradients: Comparison
+    fused_seconds: float
+    """Time of one forward pass of the original, the fastest of many: what else runs on the machine only adds to it."""
+    primitive_seconds: float
+    """The same of the lowered model."""
+
+
+def demonstrate(
+    model: nn.Module, args: Sequence[Tensor], target: Target, *, rules: Rules | None = None, repeats: int = 30
+) -> Demo:
+    """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square, by every
+    parameter. Raises what `lower` raises."""
+    lowering = lower(model, to=target, args=args, rules=rules, verify="values")
+    precise = [arg.double() if arg.is_floating_point() else arg for arg in args]
+    truth = _evaluated(copy.deepcopy(model).double(), precise)
+    original, lowered = _evaluated(model, args), _evaluated(lowering.result, args)
+    names = original[1].keys()
+    outputs = _compared("outputs", [original[0]], [lowered[0]], [truth[0]])
+    gradients = _compared("gradients", *([found[1][name] for name in names] for found in (original, lowered, truth)))
+    fused, primitive = _timed([lambda: model(*args), lambda: lowering.result(*args)], repeats)
+    return Demo(lowering, outputs, gradients, fused, primitive)
+
+
+def _evaluated(model: nn.Module, args: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output, and the gradient of its mean square by each parameter."""
+    parameters = dict(model.named_parameters())
+    output = model(*args)
+    gradients = torch.autograd.grad(output.square().mean(), list(parameters.values()))
+    return output.detach(), dict(zip(parameters, gradients))
+
+
+def _compared(what: str, original: list[Tensor], lowered: list[Tensor], truth: list[Tensor]) -> Comparison:
+    return Comparison(
+        what,
+        max(float((a - b).abs().max()) for a, b in zip(lowered, original)),
+        _worst(lowered, original, original),
+        _worst(original, truth, original),
+        _worst(lowered, truth, original),
+    )
+
+
+def _worst(found: list[Tensor], expected: list[Tensor], scale: list[Tensor]) -> float:
+    return max(float((a.double() - b.double()).abs().max()) / ulp(c) for a, b, c in zip(found, expected, scale))
+
+
+def ulp(x: Tensor) -> float:
+    """One unit in the last place of the largest element of `x`; of the smallest normal number, if all are smaller."""
+    info = torch.finfo(x.dtype)
+    largest = max(float(x.abs().max()), info.smallest_normal)
+    return float(info.eps * 2.0 ** (math.frexp(largest)[1] - 1))
+
+
+def _timed(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Seconds of the fastest call of each function, called in turn, without autograd."""
+    spent: list[list[float]] = [[] for _ in functions]
+    with torch.no_grad():
+        for _ in range(repeats + 1):
+            for seconds, function in zip(spent, functions):
+                began = time.perf_counter()
+                function()
+                seconds.append(time.perf_counter() - began)
+    return [min(seconds[1:]) for seconds in spent]

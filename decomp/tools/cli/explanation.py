@@ -1,0 +1,91 @@
+"""Explaining one op: which rules there are for it, and how sample calls of it reach a target, or why they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from decomp.derive.planner import Blocked, Decision, Derived
+from decomp.errors import spelled
+from decomp.lowering import plan
+from decomp.rules.rules import Rules
+from decomp.rules.target import Target
+from decomp.samples import Sample
+
+
+@dataclass
+class Step:
+    """A rule of a derivation: the rules that it leads to, and how many calls of the target it emits itself."""
+
+    rules: dict[str, Step] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one call reaches a target."""
+
+    call: str
+    """`aten.mm.default(float32[4, 4], float32[4, 4])`"""
+    verdict: str
+    """"legal", "derived" or "blocked"."""
+    derivation: Step
+    reasons: tuple[str, ...]
+    """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
+
+
+def routes(samples: Iterable[Sample], target: Target, rules: Rules) -> list[Route]:
+    """The route of each sample call, in order."""
+    return [_route(sample, target, rules) for sample in samples]
+
+
+def _route(sample: Sample, target: Target, rules: Rules) -> Route:
+    module, tensors = program_of(sample)
+    the_plan = plan(module, to=target, args=tensors, rules=rules)
+    decision = next(decision for node, decision in the_plan.entries if node.target is sample.overload)
+    return Route(str(sample), *_judged(decision))
+
+
+def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """A program that makes this one call, and its inputs."""
+    graph, tensors = fx.Graph(), []
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value)
+        return graph.placeholder(f"x{len(tensors) - 1}")
+
+    args, kwargs = pytree.tree_map(placed, (tuple(sample.args), dict(sample.kwargs)))
+    graph.output(graph.call_function(sample.overload, args, kwargs))
+    return fx.GraphModule(torch.nn.Module(), graph), tuple(tensors)
+
+
+def _judged(decision: Decision) -> tuple[str, Step, tuple[str, ...]]:
+    if isinstance(decision, Blocked):
+        condition = [f"the target knows it only if {decision.condition}"] if decision.condition else []
+        tried = [f"tried {rule}: {reason}" for rule, reason in decision.tried]
+        return "blocked", Step(), tuple(condition + (tried or ["no rule is registered for it"]))
+    if isinstance(decision, Derived):
+        passed = tuple(f"passed over {rule}: {reason}" for rule, reason in decision.passed_over)
+        return "derived", _derivation(decision), passed
+    return "legal", Step(), ()
+
+
+def _derivation(decision: Derived) -> Step:
+    """The rules of a derivation as a tree; what it emits hangs from the rule that emits it."""
+    root = Step()
+    for entry in decision.stamp.entries:
+        if entry.op != "call_function":
+            continue
+        step = root
+        for rule in entry.chain:
+            step = step.rules.setdefault(str(rule), Step())
+        name = spelled(entry.target)
+        step.calls[name] = step.calls.get(name, 0) + 1
+    return root

@@ -1,0 +1,199 @@
+"""What the command line shows, as rich renderables. Nothing is decided here: each function draws one kind of result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+import inspect
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from decomp.derive.planner import Plan
+from decomp.errors import spelled
+from decomp.ir.ops import Op, resolve
+from decomp.report import ROWS, Report, folded, folded_modules
+from decomp.rules.limitation import Limitation
+from decomp.rules.linting import Finding
+from decomp.rules.requirements import spelled_out
+from decomp.rules.rules import Rule
+from decomp.rules.target import Target
+from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.tables import in_brief
+from decomp.tools.certification.ways import identity
+from decomp.tools.cli.demo import Comparison, Demo
+from decomp.tools.cli.explanation import Route, Step
+
+
+def report_table(report: Report) -> RenderableType:
+    """The report of a lowering: a headline, calls by op and by module, rules, effort, and what was verified."""
+    after = _counts(report.target, report.after, "calls")
+    parts: list[RenderableType] = [Text(report.headline, style="bold"), ""]
+    parts.append(Columns([_counts("before", report.before, "calls"), after], padding=(0, 4)))
+    if len(report.modules) > 1:
+        table = _table("module", "before", "after")
+        for name, *numbers in folded_modules(report.modules, ROWS):
+            table.add_row(Text(name), *map(str, numbers))
+        parts += ["", table]
+    if report.rules:
+        parts += ["", _counts("rule", report.rules, "used")]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("expansions", Text(report.effort))
+    facts.add_row("time", Text(report.timing))
+    facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
+    for blocker in report.blockers:
+        facts.add_row(Text("not lowered", style="red"), Text(f"{blocker['op']} at {', '.join(blocker['nodes'])}"))
+    return Group(*parts, "", facts)
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """What a lowering would do, and what blocks it."""
+    parts: list[RenderableType] = [Text(str(plan).partition("\n")[0], style="bold")]
+    counts = Counter((spelled(node.target), str(derived.rule)) for node, derived in plan.derived.items())
+    if counts:
+        table = _table("op", "by rule", "calls")
+        for (op, rule), count in counts.most_common():
+            table.add_row(Text(op), Text(rule), str(count))
+        parts += ["", table]
+    for blocker in plan.blockers:
+        first, *rest = blocker.lines()
+        parts += ["", Text.assemble(("blocked ", "red"), first), *(Text(line) for line in rest)]
+    return Group(*parts)
+
+
+def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) -> RenderableType:
+    """One row a rule: op, name, place, what its certificate says, and the first line of its docstring."""
+    table = _table("op", "rule", "where", "ULP / PyTorch", "certified", "what it computes")
+    for rule in rules:
+        error, wrong = in_brief(certificates.get(identity(rule)))
+        first = documentation(rule).partition("\n")[0]
+        table.add_row(*map(Text, (str(rule.op), rule.name, rule.location, error, wrong, first)))
+    return table
+
+
+def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
+    """One row a limitation: op, for which calls and targets it holds, and the reason."""
+    table = _table("op", "holds for", "why no rule can take it to a target")
+    for limitation in limitations:
+        calls = "some calls" if limitation.when is not None else "every call"
+        lacking = f" on targets without {', '.join(map(spelled_out, limitation.needs))}" if limitation.needs else ""
+        table.add_row(*map(Text, (str(limitation.op), calls + lacking, limitation.reason)))
+    return table
+
+
+def findings_table(findings: Iterable[Finding]) -> RenderableType:
+    """One row a finding of the linter."""
+    table = _table("op", "rule", "problem")
+    for finding in findings:
+        table.add_row(*map(Text, (finding.op, finding.rule, finding.problem)))
+    return table
+
+
+def documentation(rule: Rule) -> str:
+    """A rule's docstring; nothing for a rule that is no Python function of its own."""
+    return (inspect.getdoc(rule.function) or "") if inspect.isfunction(rule.function) else ""
+
+
+def targets_table(targets: Iterable[Target]) -> RenderableType:
+    """One row a target."""
+    table = _table("target", "ops", "what it is")
+    for target in targets:
+        table.add_row(Text(target.name), str(len(target)), Text(target.description))
+    return table
+
+
+def target_table(target: Target) -> RenderableType:
+    """The ops of one target, each with its condition if it has one."""
+    table = _table("op", "legal if")
+    for name in target:
+        table.add_row(Text(name), Text(condition(target, name)))
+    about = f": {target.description}" if target.description else ""
+    return Group(Text(f"{target.name}, {len(target)} ops{about}", style="bold"), "", table)
+
+
+def condition(target: Target, name: str) -> str:
+    """Under which condition the op that `target` lists as `name` is legal; nothing if it always is."""
+    spelling = resolve(name)
+    known = target._entries
+    alternatives = known.get((spelling.op, spelling.overload)) or known.get((spelling.op, None), ())
+    return " or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
+
+
+def explanation(
+    op: Op, rules: Iterable[Rule], routes: Iterable[Route] = (), target: Target | None = None
+) -> RenderableType:
+    """The rules of an op with their docstrings, and the route of each sample call to the target."""
+    parts: list[RenderableType] = [Text(str(op), style="bold")]
+    for i, rule in enumerate(rules, 1):
+        parts += ["", Text.assemble(f"{i}. ", (rule.name, "cyan"), f"  {rule.location}")]
+        parts.append(Padding(Text(documentation(rule) or "(no docstring)"), (0, 0, 0, 3)))
+    if len(parts) == 1:
+        parts += ["", "no rule is registered for it"]
+    if target is None:
+        return Group(*parts)
+    trees = [_route(route) for route in routes]
+    if not trees:
+        verb = "knows" if op in target else "does not know"
+        return Group(*parts, "", f"{target.name} {verb} it; there is no sample call to try")
+    return Group(*parts, "", Text(f"sample calls on the way to {target.name}", style="bold"), *trees)
+
+
+def _route(route: Route) -> RenderableType:
+    colour = {"legal": "green", "derived": "green", "blocked": "red"}[route.verdict]
+    tree = Tree(Text.assemble((route.verdict, colour), "  ", route.call))
+    for reason in route.reasons:
+        tree.add(Text(reason, style="dim" if route.verdict == "derived" else ""))
+    _grow(tree, route.derivation)
+    return tree
+
+
+def _grow(tree: Tree, step: Step) -> None:
+    if step.calls:
+        tree.add(Text(", ".join(f"{count} × {name}" if count > 1 else name for name, count in step.calls.items())))
+    for rule, inner in step.rules.items():
+        _grow(tree.add(Text(rule, style="cyan")), inner)
+
+
+def demo_table(demo: Demo) -> RenderableType:
+    """The comparison of a lowered model with its original, and what it means in words."""
+    table = _table("", "largest difference", "in ULP", "error of the original", "error when lowered")
+    for row in (demo.outputs, demo.gradients):
+        errors = (f"{x:.1f}" for x in (row.ulp, row.original_error, row.lowered_error))
+        table.add_row(row.what, f"{row.difference:.1e}", *errors)
+    words = [
+        f"Lowered, the model's outputs agree with the original's {_in_words(demo.outputs)}, its gradients "
+        f"{_in_words(demo.gradients)}.",
+        "A ULP is one unit in the last place of a tensor's largest element; errors are those against float64.",
+        f"A forward pass takes at best {1000 * demo.fused_seconds:.2f} ms with PyTorch's own fused kernels, and "
+        f"{1000 * demo.primitive_seconds:.2f} ms, {demo.primitive_seconds / demo.fused_seconds:.1f} times as long, "
+        "with primitives run one by one: fusing them is the backend's part.",
+    ]
+    return Group(table, "", *map(Text, words))
+
+
+def _in_words(row: Comparison) -> str:
+    return "to the last bit" if row.ulp == 0 else f"to {row.ulp:.1f} ULP"
+
+
+def _counts(title: str, counts: Mapping[str, int], column: str) -> Table:
+    table = _table(title, column)
+    for name, count in folded(counts, ROWS):
+        table.add_row(Text(name), str(count))
+    return table
+
+
+_NUMERIC = {"calls", "used", "before", "after", "ops", "in ULP"}
+
+
+def _table(*columns: str) -> Table:
+    """An open table. Columns of numbers are aligned to the right; the last column takes what room is left."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(columns):
+        right = i > 0 and (name in _NUMERIC or name.startswith(("error", "largest")))
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=i < len(columns) - 1)
+    return table

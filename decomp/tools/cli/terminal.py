@@ -1,0 +1,191 @@
+"""What a verb of the command line prints, and how it fails: an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+import contextlib
+from dataclasses import asdict
+import errno
+import io
+import json
+import os
+import re
+import sys
+import traceback
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+import typer
+
+import decomp
+from decomp.errors import first_line
+from decomp.tools.cli.archives import Unreadable, Untrusted
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
+    "worse than its certificate; "
+    "2 wrong usage, a model, target or op that is unknown, cannot be read or raises, a file that cannot be written; "
+    "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 nobody reads on."
+)
+
+
+class Unusable(decomp.DecompError):
+    """What was named on the command line cannot be found, read or written."""
+
+
+@contextlib.contextmanager
+def failing(debug: bool, as_json: bool = False) -> Iterator[None]:
+    """An error becomes a message and an exit code; `--debug` adds the traceback."""
+    try:
+        yield
+        sys.stdout.flush()
+    except typer.Exit:
+        raise
+    except BrokenPipeError:
+        _abandon_output()
+        raise typer.Exit(141) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        _tell(error, debug, as_json)
+        raise typer.Exit(_code(error)) from None
+
+
+def _tell(error: Exception, debug: bool, as_json: bool) -> None:
+    if debug:
+        print(printable("".join(traceback.format_exception(error))), file=sys.stderr)
+    try:
+        if as_json:
+            print_json({"error": type(error).__name__, "message": str(error), "blockers": _blockers(error)})
+            sys.stdout.flush()
+            return
+    except OSError:
+        _abandon_output()
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _abandon_output()
+    if not debug:
+        _console(stderr=True).print(Text.assemble(("error: ", "bold red"), _message(error)), soft_wrap=True)
+
+
+def _abandon_output() -> None:
+    """What is still to be written goes nowhere, so that the end of the process does not fail on it once more."""
+    with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, decomp.NotLowered):
+        return f"{error}\n  on the command line: --keep OP, --partial"
+    if isinstance(error, decomp.DecompError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the output'}: {error.strerror or first_line(error)}"
+    return f"{type(error).__name__}: {first_line(error)} (--debug shows where)"
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, decomp.NotLowered):
+        return 1
+    unusable = (Unusable, Unreadable, Untrusted, decomp.UnknownOp, decomp.TargetError, decomp.ArgumentError, OSError)
+    return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _blockers(error: Exception) -> list[dict[str, Any]]:
+    return [asdict(blocker) for blocker in error.blockers] if isinstance(error, decomp.NotLowered) else []
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, change colours or turn text round: names may have them."""
+
+
+def printable(text: str) -> str:
+    """`text` with characters that a terminal would obey written out: `\\x1b`."""
+    return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+
+
+class _Printable:
+    """Something to print whose texts are made printable when it is drawn; what rich itself adds stays."""
+
+    def __init__(self, what: ConsoleRenderable) -> None:
+        self.what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.what, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+class _MakingPrintable(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(each) for each in renderables]
+
+
+def speak_ascii_where_needed() -> None:
+    """Where the terminal's encoding lacks a character, a plain one or its number is written in its place."""
+    codecs.register_error("decomp.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="decomp.plain")
+
+
+_PLAIN = dict(zip("×→…≤≥·–—─│└├┬┴┼┌┐┘┤━╸╺┃┏┓┗┛┡┩╇↳∞±Σβ√", [
+    "x", "->", "...", "<=", ">=", "*", "-", "-", "-", "|", "`", "|", "-", "-", "+", "+", "+", "+", "|", "-", "-", "-",
+    "|", "+", "+", "+", "+", "+", "+", "+", "->", "inf", "+-", "sum", "beta", "sqrt",
+]))  # fmt: skip
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in missing), error.end
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich ends the process with 1, which means something else here."""
+        raise BrokenPipeError
+
+
+def _console(stderr: bool = False) -> Console:
+    """As wide as the terminal; into a file or a pipe, lines are not folded at 80."""
+    console = _Console(stderr=stderr, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = _Console(stderr=stderr, highlight=False, emoji=False, width=160)
+    console.push_render_hook(_MakingPrintable())
+    return console
+
+
+def show(*parts: RenderableType | None) -> None:
+    """Print what is there of these, one below the other."""
+    console = _console()
+    for part in parts:
+        if part is not None:
+            console.print(part)
+
+
+def print_json(data: Any) -> None:
+    """Print data for machines."""
+    print(json.dumps(data, indent=2))
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner while something takes its time, on a terminal."""
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(Text(what)):
+        yield

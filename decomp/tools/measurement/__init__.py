@@ -1,0 +1,1 @@
+"""Measuring a rule against a reference: trials, points, gradients, and what is counted."""

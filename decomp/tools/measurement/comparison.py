@@ -1,0 +1,127 @@
+"""Comparing the results of a call with the exact ones and with PyTorch's own, for any number of ways to compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+import functools
+
+import torch
+
+from decomp.tools.certification.courses import Course
+from decomp.tools.measurement.doubt import Doubt, groups
+from decomp.tools.measurement.reference import Reference
+from decomp.tools.measurement.tally import Results, worst_points
+from decomp.tools.measurement.trials import Inputs, Trial
+from decomp.validation.ulp import Exact, deviation, kinds
+
+ROUNDS = 12
+"""How often the worst points are computed anew by mpmath, until none changes."""
+DOUBTFUL = 16.0
+"""ULP from which on an error is doubted where float64 has proved to be wrong."""
+
+
+@dataclass
+class Comparison:
+    """One call on one set of inputs: what is right, and what the op itself gives."""
+
+    what: Trial
+    inputs: Inputs
+    own: Sequence[torch.Tensor]
+    exact: Sequence[Exact]
+    against_own: bool = False
+    loose: bool = False
+    """Whether only what is far off is wrong: of gradients."""
+    reference: Reference | None = None
+    moved: Sequence[bool] = ()
+    """Which results are values of the inputs in other places; of these the sign of zero counts. Of sums it does not: it
+    depends on their order."""
+    asked: Callable[[], Sequence[Doubt] | None] | None = None
+    """Finds out what PyTorch itself leaves in doubt."""
+
+    @functools.cached_property
+    def _doubts(self) -> Sequence[Doubt] | None:
+        return self.asked() if self.asked is not None else None
+
+    @functools.cached_property
+    def _groups(self) -> torch.Tensor | None:
+        return groups(self.inputs.tensors) if self.loose and self.what.pointwise else None
+
+    def count(self, kind: str, course: Course, found: Sequence[torch.Tensor]) -> None:
+        """Add what one way gives to its tally."""
+        tally = course.tally(kind, self.what.dtype, self.against_own)
+        if self.inputs.label == "huge" and not all(map(_is_kind_of, self.own, self.exact)):
+            return  # where the op's own kernel overflows it is the order of its additions that decides
+        for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
+            results = self._results(mine, own, exact, bool(self.moved and self.moved[i]))
+            if self.asked is not None and not mine.is_complex():
+                results = replace(results, doubt=functools.partial(self._doubt, i))
+            if self.reference is not None and exact is self.reference.exact:
+                _refine(self.reference, results)
+            tally.add(results)
+
+    def _doubt(self, index: int) -> Doubt | None:
+        return self._doubts[index] if self._doubts is not None else None
+
+    def _results(self, found: torch.Tensor, own: torch.Tensor, exact: Exact, moved: bool) -> Results:
+        parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))
+        loose = self.loose or not self.inputs.measured
+        return Results(
+            found.detach().flatten(),
+            Exact(*parts),
+            own.detach().flatten(),
+            pointwise=self.what.pointwise and found.numel() > 1,
+            naming=self._name,
+            loose=loose,
+            groups=self._groups,
+            signed_zeros=not loose and (moved or self.what.pointwise and not self.what.is_gradient),
+            counted=self.inputs.measured,
+        )
+
+    def _name(self, index: int) -> str:
+        """The input that gave a result."""
+        if not self.what.pointwise:
+            return self.inputs.label
+        numbers = []
+        for t in self.inputs.tensors:
+            value = t.flatten()[index if t.numel() > 1 else 0].item()
+            numbers.append(f"{value:.9g}" if isinstance(value, float) else str(value))
+        return ", ".join(numbers)
+
+
+def moved(what: Trial, results: Sequence[torch.Tensor]) -> list[bool]:
+    """Which results are numbers of the inputs, in other places."""
+    inputs = [_parts(t) for t in what.sample.tensors if t.is_floating_point() or t.is_complex()]
+    there = torch.cat(inputs) if inputs else torch.zeros(0)
+    found = []
+    for result in results:
+        values = _parts(result)
+        found.append(bool(torch.isin(values[values.isfinite() & (values != 0)], there.to(values.dtype)).all()))
+    return found
+
+
+def _parts(t: torch.Tensor) -> torch.Tensor:
+    t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+    return t.detach().double().flatten()
+
+
+def _is_kind_of(own: torch.Tensor, exact: Exact) -> bool:
+    """Whether the op's own result is finite where the exact one is, infinite where that is, and nowhere off by half."""
+    if not own.is_floating_point():
+        return True
+    if bool(((own.double() - exact.high).abs() > 0.5 * exact.high.abs() + torch.finfo(own.dtype).eps).any()):
+        return False
+    return bool(torch.equal(kinds(own).clamp(max=4), kinds(exact.rounded(own.dtype)).clamp(max=4)))
+
+
+def _refine(reference: Reference, results: Results) -> None:
+    """Let mpmath have the last word on the points that look worst. `results` sees what it says: they share memory."""
+    for _ in range(ROUNDS):
+        if not reference.refined(worst_points(results, reference.known)):
+            if reference.exhausted and reference.was_wrong:
+                break
+            return
+    # float64 was wrong each time: where results are far from it, and mpmath has not looked, nothing is known.
+    for found in (results.found, results.own):
+        far = (deviation(found, results.exact).error > DOUBTFUL).nonzero().flatten().tolist()
+        reference.forget(far)

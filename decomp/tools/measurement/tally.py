@@ -1,0 +1,217 @@
+"""The tally of one measurement: results come in, call by call, next to the exact ones and to PyTorch's own, and figures
+come out. What is wrong altogether is counted apart from what is inexact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from decomp.tools.certification.certificate import Figures, Mismatch
+from decomp.tools.measurement.doubt import Doubt
+from decomp.validation.ulp import Exact, deviation, kinds, spacing
+
+EXAMPLES = 3
+"""How many mismatches a certificate names."""
+LOOSE = 0.01
+"""Gradients, and results of planted special values, are wrong if they are off by so much, relatively."""
+
+Naming = Callable[[int], str]
+"""From the index of a result to the input that gave it."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """One result of a call, in three ways."""
+
+    found: torch.Tensor
+    exact: Exact
+    own: torch.Tensor
+    pointwise: bool
+    """Whether errors are in ULP of each element, or of the largest."""
+    naming: Naming
+    loose: bool = False
+    """Whether what is far off is wrong: of gradients, and of planted special values."""
+    signed_zeros: bool = True
+    """Whether the sign of zero counts."""
+    counted: bool = True
+    """Whether errors count, or only what is wrong altogether."""
+    doubt: Callable[[], Doubt | None] | None = None
+    """What PyTorch itself leaves in doubt, to be asked where something seems wrong."""
+    groups: torch.Tensor | None = None
+    """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
+    unit: torch.Tensor | None = None
+    """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
+
+
+@dataclass
+class Tally:
+    """Errors so far."""
+
+    against_own: bool = False
+    """Whether the op's own result is the exact one, so that it has no error itself."""
+    points: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+    worst: str = ""
+    own_points: int = 0
+    own_total: float = 0.0
+    own_largest: float = 0.0
+    mismatches: int = 0
+    examples: list[Mismatch] = field(default_factory=list)
+
+    def add(self, results: Results) -> None:
+        """Count one result."""
+        if results.found.numel() == 0:
+            return
+        if results.found.is_complex():
+            results = _of_parts(results)
+        if results.found.is_floating_point():
+            self._floats(results)
+        else:
+            wrong = results.found != results.own
+            if not results.exact.high.is_floating_point():
+                wrong &= results.found != results.exact.high  # what the op says in float64 is right too
+            self._mismatched(wrong, results)
+            self.points += int((~wrong).sum())
+
+    def figures(self) -> Figures:
+        """What was counted, rounded to what is worth comparing."""
+        return Figures(
+            points=self.points,
+            max=_rounded(self.largest),
+            mean=_rounded(self.total / max(self.points, 1)),
+            worst=self.worst,
+            own_max=None if self.against_own else _rounded(self.own_largest),
+            own_mean=None if self.against_own else _rounded(self.own_total / max(self.own_points, 1)),
+            mismatches=self.mismatches,
+            examples=tuple(self.examples),
+        )
+
+    def _floats(self, results: Results) -> None:
+        unit = _unit(results)
+        ours = deviation(results.found, results.exact, unit, signed_zero=results.signed_zeros)
+        own = deviation(results.own, results.exact, unit, signed_zero=results.signed_zeros)
+        # What the op itself makes of the point is never wrong: NaN where float64 would have had a number.
+        wrong = ours.special & ~_same_kind(results)
+        if results.loose:
+            wrong |= _far_off(results, unit)
+        unknown = results.exact.unknown
+        known = ~unknown if unknown is not None else torch.ones_like(wrong)
+        wrong &= known
+        doubt = results.doubt() if results.doubt is not None and bool(wrong.any()) else None
+        if doubt is not None:
+            wrong &= ~doubt.settles(results.found, results.own)
+            known = known & ~doubt.unknown
+        self._mismatched(wrong, results)
+        good = ours.error.isfinite() & ~wrong & known
+        if not results.counted:
+            return
+        if bool(good.any()):
+            error = torch.where(good, ours.error, 0.0)
+            at = int(error.argmax())
+            if float(error[at]) > self.largest or not self.worst:
+                self.largest, self.worst = float(error[at]), results.naming(at)
+            self.points, self.total = self.points + int(good.sum()), self.total + float(error.sum())
+        fine = own.error.isfinite() & known
+        theirs = torch.where(fine, own.error, 0.0)
+        self.own_points, self.own_total = self.own_points + int(fine.sum()), self.own_total + float(theirs.sum())
+        self.own_largest = max(self.own_largest, float(theirs.max()))
+
+    def _mismatched(self, wrong: torch.Tensor, results: Results) -> None:
+        where = wrong.nonzero().flatten().tolist()
+        self.mismatches += len(where)
+        for index in where[:: max(1, len(where) // EXAMPLES)][: EXAMPLES - len(self.examples)]:
+            expected = results.exact.rounded(results.found.dtype) if results.found.is_floating_point() else results.own
+            found, wanted = (_number(t[index]) for t in (results.found, expected))
+            self.examples.append(Mismatch(results.naming(index), found, wanted))
+
+
+def worst_points(results: Results, known: Iterable[int] = (), count: int = 8) -> list[int]:
+    """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
+    left_out = torch.tensor(list(known), dtype=torch.int64)
+    indices: set[int] = set()
+    for value in (results.found, results.own):
+        found = deviation(value, results.exact)
+        # What is special comes after numbers that are far off: mpmath seldom has a word for it.
+        error = torch.where(found.special, 1.0, found.error).nan_to_num(-1.0, posinf=1e300)
+        error = error.index_fill(0, left_out, -1.0)
+        indices.update(error.topk(min(count, error.numel())).indices.tolist())
+    return sorted(indices)
+
+
+def _unit(results: Results) -> torch.Tensor | None:
+    """What errors are counted in: ULP of each element (None), of the gradient but at least of ε, of the absolute value
+    of complex numbers, or of the largest element of the result."""
+    size = results.exact.high.abs()
+    dtype = results.found.dtype
+    if results.pointwise and results.loose:
+        return spacing(size.clamp(min=torch.finfo(dtype).eps), dtype)
+    if results.pointwise:
+        return results.unit
+    return spacing(torch.where(size.isfinite(), size, 0.0).max().expand(size.shape), dtype)
+
+
+def _same_kind(results: Results) -> torch.Tensor:
+    ours, own = kinds(results.found), kinds(results.own)
+    if not results.signed_zeros:
+        ours, own = ours.clamp(max=4), own.clamp(max=4)
+    return ours == own
+
+
+def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
+    """Where two finite numbers have little to do with each other, though the op's own is close."""
+    info = torch.finfo(results.found.dtype)
+    exact = results.exact.high
+    difference = (results.found.double() - exact).abs()
+    own = _of_group((results.own.double() - exact).abs(), results.groups)
+    # Where the op's own formula cancels in float64 too, ε² is all that it leaves.
+    allowed = exact.abs() * max(LOOSE, 8 * info.eps) + (
+        info.eps**2 if results.pointwise else 1024 * info.smallest_normal
+    )
+    if unit is not None and not results.pointwise:
+        allowed = allowed + 64 * unit
+    finite = results.found.isfinite() & results.own.isfinite() & exact.isfinite()
+    return finite & (difference > allowed) & (difference > 4 * own)
+
+
+def _of_group(error: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
+    """The largest finite error in the group of each element."""
+    if groups is None or groups.shape != error.shape:
+        return error
+    largest = torch.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=error.dtype)
+    return largest.scatter_reduce(0, groups, torch.where(error.isfinite(), error, 0.0), "amax")[groups]
+
+
+def _of_parts(results: Results) -> Results:
+    """Complex results as twice as many real ones, in ULP of the absolute value: a part may cancel."""
+
+    def parts(t: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(t.resolve_conj().contiguous()).flatten()
+
+    def twice(t: torch.Tensor) -> torch.Tensor:
+        return t.repeat_interleave(2)
+
+    naming, high, dtype = results.naming, results.exact.high, results.found.dtype.to_real()
+    whole = twice(spacing(torch.where(high.isfinite(), high.abs(), 1.0), dtype))
+    # A part beside an infinite one has a size of its own.
+    unit = torch.where(twice(high.isfinite()), whole, spacing(parts(high).nan_to_num(1.0, 1.0, 1.0), dtype))
+    unknown = results.exact.unknown
+    return replace(
+        results,
+        found=parts(results.found),
+        exact=Exact(parts(high), unknown=None if unknown is None else twice(unknown)),
+        own=parts(results.own),
+        naming=lambda i: naming(i // 2),
+        unit=unit,
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _number(value: torch.Tensor) -> str:
+    item = value.item()
+    return f"{item:.9g}" if isinstance(item, float) else str(item)

@@ -1,0 +1,288 @@
+"""Trials: a sample call in one dtype, with the inputs to try it on. A pointwise op is tried on points that cover its
+domain; any other on its sample as it is, ill-conditioned, with ties, and with special values planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+import functools
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from decomp.samples import Sample
+from decomp.tools.certification.results import flat
+from decomp.tools.measurement import points
+
+Function = Callable[[Sequence[torch.Tensor]], Any]
+"""A way to compute a sample's op on other tensors of the same shapes."""
+
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError, AssertionError)
+"""What PyTorch raises where an op does not take a dtype or a value."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors to try a call on."""
+
+    label: str
+    """"points", "as sampled", "shifted by 1,000", "NaN planted"."""
+    tensors: tuple[torch.Tensor, ...]
+    measured: bool = True
+    """Whether errors count; else only which results are NaN, infinite or zero."""
+    trained: bool = False
+    """Whether gradients are measured here too."""
+
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether float64 too may lose digits here."""
+        return self.label in ("shifted by 1,000", "cancelling", "over a wide range")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sample in one dtype."""
+
+    sample: Sample
+    dtype: torch.dtype
+    pointwise: bool
+    inputs: tuple[Inputs, ...]
+
+    @property
+    def own(self) -> Function:
+        """The op itself."""
+        return functools.partial(_run, self.sample)
+
+    @property
+    def wide(self) -> Function:
+        """The op itself in float64 (complex128), on the same values."""
+        wide = torch.complex128 if self.dtype.is_complex else torch.float64
+        return functools.partial(_run, in_dtype(self.sample, wide))
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether the op is a gradient itself."""
+        return "_backward" in str(self.sample.overload)
+
+    @property
+    def slope(self) -> Trial:
+        """The trial of what is to be differentiated."""
+        smooth = self.sample.differentiable
+        return self if smooth is None else replace(self, sample=replace(self.sample, documented=smooth))
+
+    def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What PyTorch says that the results are like, before it computes them; none where it cannot. Its kernels need
+        not agree (batch norm of torch 2.13 in 16 bits)."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        try:
+            with mode:
+                return flat(
+                    _run(replace(self.sample, documented=None), [mode.from_tensor(t.detach()) for t in tensors])
+                )
+        except Exception:  # whatever an op raises on fake tensors says nothing
+            return []
+
+    def form(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is compared: the results of the call with these tensors, or their form where the op leaves some open."""
+        leeway = self.sample.leeway
+        return list(results if leeway is None else leeway.results(self.sample.with_tensors(tensors), results))
+
+
+def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
+    # Some ops write to their inputs: the running statistics of a batch norm.
+    return sample.with_tensors(_copied(t) if not t.requires_grad else t for t in tensors).run()
+
+
+def _copied(t: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as the original does, gaps and all, which other kernels read."""
+    copy = t.clone()
+    if copy.stride() == t.stride() or 0 in t.stride() or t.layout is not torch.strided:
+        return copy
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(copy)
+
+
+def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> Trial | None:
+    """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
+    if sample.documented is not None and dtype.is_complex:
+        return None  # a formula takes what no kernel does
+    converted = in_dtype(sample, dtype)
+    turned = _turned(converted) if dtype.is_complex and not sample.pointwise else converted
+    try:
+        converted = (turned if takes(turned) else converted).completed()
+    except FAILURES:
+        return None  # nor does the op that saves what this one takes
+    if sample.pointwise:
+        spread = over_points(converted, numbers, seed)
+        if spread is not None and takes(spread):
+            return Trial(spread, dtype, True, (Inputs("points", tuple(spread.tensors), trained=True),))
+    if not takes(converted):
+        return None
+    return Trial(converted, dtype, False, tuple(_variants(converted, seed)))
+
+
+def _turned(sample: Sample) -> Sample:
+    """The sample with imaginary parts where its complex tensors have none, each up to half of the real one: zeros and
+    the diagonals of square matrices stay, and of a symmetric one comes a Hermitian one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def turned(place: int, t: torch.Tensor) -> torch.Tensor:
+        if not t.is_complex() or place in sample.fixed or bool(t.imag.any()):
+            return t
+        turn = torch.rand(t.shape, generator=generator) - 0.5
+        if t.dim() > 1 and t.shape[-1] == t.shape[-2]:
+            turn = (turn - turn.mT) / 2 if torch.equal(t, t.mT) else turn.tril(-1) + turn.triu(1)
+        return t * (1 + 1j * turn).to(t.dtype)
+
+    return sample.with_tensors(turned(place, t) for place, t in enumerate(sample.tensors))
+
+
+def takes(sample: Sample) -> bool:
+    """Whether the op runs on these arguments."""
+    try:
+        _run(sample, sample.tensors)
+    except FAILURES:
+        return False
+    return True
+
+
+def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
+    """The sample with its floating tensors, and the floating dtypes that it names, in another dtype; in a complex one
+    its complex tensors too, else those in the complex dtype of the same precision, or the nearest."""
+    wide = dtype in (torch.float64, torch.complex128)
+    complex_dtype = torch.complex128 if wide else torch.complex64
+
+    def cast(leaf: Any) -> Any:
+        of_dtype = leaf if isinstance(leaf, torch.dtype) else leaf.dtype if isinstance(leaf, torch.Tensor) else None
+        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own":
+            return leaf
+        new = complex_dtype if of_dtype.is_complex else dtype if of_dtype.is_floating_point else of_dtype
+        return new if isinstance(leaf, torch.dtype) else leaf.to(new)
+
+    return sample.replaced(cast)
+
+
+def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The same values in float64 or complex128."""
+    wide = {True: torch.float64, False: torch.complex128}
+    return tuple(t.to(wide[t.is_floating_point()]) if t.is_floating_point() or t.is_complex() else t for t in tensors)
+
+
+def transposed(sample: Sample) -> Sample:
+    """The same call on tensors whose last two dimensions lie in memory the other way round."""
+    return sample.with_tensors(t.mT.contiguous().mT if t.dim() > 1 else t for t in sample.tensors)
+
+
+def over_points(sample: Sample, numbers: Sequence[float], seed: int) -> Sample | None:
+    """A pointwise call with its float tensors spread over points; None if it has none. Tensors of other dtypes are
+    repeated; tensors of no dimension beside larger ones stay."""
+    tensors = sample.tensors
+    spread = [i for i, t in enumerate(tensors) if t.dim() or not any(other.dim() for other in tensors)]
+    floats = [i for i in spread if tensors[i].is_floating_point() or tensors[i].is_complex()]
+    if not floats or len({tensors[i].dtype for i in floats}) > 1:
+        return None
+    found = _columns(len(floats), tensors[floats[0]].dtype, numbers, seed)
+    columns = dict(zip(floats, found if sample.domain is None else sample.domain(found)))
+    new = [columns[i] if i in columns else _repeated(t) if i in spread else t for i, t in enumerate(tensors)]
+    return sample.with_tensors(new)
+
+
+def _columns(count: int, dtype: torch.dtype, numbers: Sequence[float], seed: int) -> Sequence[torch.Tensor]:
+    if not dtype.is_complex:
+        return points.grid(count, dtype, tuple(numbers), seed)
+    parts = points.grid(2 * count, dtype.to_real(), tuple(numbers), seed)
+    return [torch.complex(*parts[2 * i : 2 * i + 2]) for i in range(count)]
+
+
+def _repeated(values: torch.Tensor) -> torch.Tensor:
+    if values.dtype is torch.bool:
+        return points.whole_numbers(1, torch.bool)[0]
+    flat = values.flatten() if values.numel() else values.new_zeros(1)
+    return flat.repeat(points.COUNT // len(flat) + 1)[: points.COUNT]
+
+
+def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
+    """The tensors of a call as they are, and changed in ways that the op still takes."""
+    tensors = tuple(sample.tensors)
+    yield Inputs("as sampled", tensors, trained=True)
+    finite, wide = _all_finite(sample, tensors), takes(in_dtype(sample, torch.float64))
+    for label, change, measured, trained in _CHANGES:
+        random = torch.Generator().manual_seed(seed)
+        kept = sample.fixed if trained or measured else (*sample.fixed, *sample.parameters)
+        changed = tuple(change(t, random) if _changeable(t) and i not in kept else t for i, t in enumerate(tensors))
+        same = all(a is b for a, b in zip(tensors, changed))
+        changed = changed if same else tuple(sample.with_tensors(changed).completed().tensors)
+        new = sample.with_tensors(changed)
+        # What the op refuses in float64 is outside its domain, though a narrower kernel that overflows may miss it.
+        if not same and takes(new) and (not wide or takes(in_dtype(new, torch.float64))):
+            if not measured or not finite or _all_finite(sample, changed):
+                yield Inputs(label, changed, measured, trained)
+
+
+def _changeable(t: torch.Tensor) -> bool:
+    return bool(t.is_floating_point()) and t.dim() > 0 and t.numel() > 1
+
+
+def _all_finite(sample: Sample, tensors: Sequence[torch.Tensor]) -> bool:
+    try:
+        results = pytree.tree_leaves(_run(sample, tensors))
+    except FAILURES:
+        return False
+    return all(bool(r.isfinite().all()) for r in results if isinstance(r, torch.Tensor) and r.is_floating_point())
+
+
+def _shifted(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t + (1000 if t.dtype is not torch.float16 else 30)
+
+
+def _cancelling(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    flat = t.flatten().clone()
+    half = len(flat) // 2
+    flat[half : 2 * half] = -flat[:half] * (1 + 2.0**-9)
+    return flat[torch.randperm(len(flat), generator=random)].reshape(t.shape)
+
+
+def _ranging(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    reach = 5 if t.dtype is torch.float16 else 15
+    return t * torch.exp2(torch.randint(-reach, reach + 1, t.shape, generator=random).double()).to(t.dtype)
+
+
+def _tied(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t.round()
+
+
+def _planting(*values: float) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    """A few elements replaced by these values."""
+
+    def planted(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        flat = t.flatten().clone()
+        where = torch.randperm(len(flat), generator=random)[: max(len(values), len(flat) // 6)]
+        new = torch.tensor(values, dtype=torch.float64).repeat(len(where) // len(values) + 1)[: len(where)]
+        flat[where] = new.to(t.dtype)
+        return torch.empty_like(t).copy_(flat.reshape(t.shape))  # as it lies in memory
+
+    return planted
+
+
+def _huge(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return t.sign() * (torch.finfo(t.dtype).max / 2)
+
+
+def _subnormal(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return (t.double() * (torch.finfo(t.dtype).smallest_normal / 4)).to(t.dtype)
+
+
+_NAN, _INF = float("nan"), float("inf")
+_CHANGES: tuple[tuple[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor], bool, bool], ...] = (
+    ("shifted by 1,000", _shifted, True, False),
+    ("cancelling", _cancelling, True, False),
+    ("over a wide range", _ranging, True, False),
+    ("with ties", _tied, True, True),
+    ("NaN planted", _planting(_NAN), False, False),
+    ("infinities planted", _planting(_INF, -_INF), False, False),
+    ("zeros planted", _planting(0.0, -0.0), True, False),
+    ("huge", _huge, False, False),
+    ("subnormal", _subnormal, False, False),
+)
+"""Label, change, whether errors are measured, whether gradients are."""

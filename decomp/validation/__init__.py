@@ -1,0 +1,1 @@
+"""Values and gradients, measured against the op itself and float64."""

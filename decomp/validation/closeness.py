@@ -1,0 +1,172 @@
+"""How far two results may be apart. The judge is the op itself in float64: a result may be off by what is promised of
+the rule in ULP, by a few times what the op's own kernel is off by, and by a few times what a change of the operands in
+their last place comes to, since no kernel can do better than its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from decomp.validation.ulp import spacing
+
+Call = Callable[[Sequence[Any]], list[torch.Tensor]]
+"""From operands to the tensors that a call gives, flat."""
+TIMES = 8.0
+"""How often the op's own error, and what a change in the last place comes to, are allowed."""
+BLURRED = 1e5
+"""ULP by which a change in the last place may move a result that is still judged."""
+MOVES = 2
+"""So many changes of the operands are tried."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The largest error of a result, and whether it is allowed."""
+
+    ulp: float
+    """In ULP of the exact value, or of the largest element where the op does not compute element by element."""
+    fault: str | None = None
+    """What is wrong, in one clause."""
+    error: float = 0.0
+    """The same, absolute."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a call should give on some operands: in float64, and on operands moved in their last place."""
+
+    own: list[torch.Tensor]
+    wide: list[torch.Tensor] | None
+    """None where the op does not run in float64."""
+    moved: list[list[torch.Tensor]]
+
+
+def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
+    """Computes what a call should give. Whatever the op itself raises on these operands is raised."""
+    own = call(operands)
+    try:
+        wide = wide_call(widened(operands))
+        moved = [wide_call(widened(_moved(operands, seed))) for seed in range(MOVES)]
+    except Exception:  # the op has no float64 kernel, or mixes its dtypes by hand
+        return Truth(own, None, [])
+    if [t.shape for t in wide] != [t.shape for t in own]:
+        return Truth(own, None, [])
+    return Truth(own, wide, moved)
+
+
+def judge(found: Sequence[torch.Tensor], truth: Truth, promise: float, *, pointwise: bool) -> Judged:
+    """Holds results against the truth. `promise`: ULP that the rule may be off by."""
+    if len(found) != len(truth.own):
+        return Judged(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
+    worst = error = 0.0
+    for i, (mine, own) in enumerate(zip(found, truth.own)):
+        if mine.shape != own.shape or mine.dtype != own.dtype:
+            return Judged(float("inf"), f"gives {_kind(mine)} instead of {_kind(own)}")
+        if mine.numel() == 0:
+            continue
+        wide = truth.wide[i] if truth.wide is not None else _wide(own)
+        moved = [each[i] for each in truth.moved]
+        one = _exactly(mine, own, wide, moved) if _is_exact(own) else _closely(
+            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], promise, pointwise, own.dtype
+        )  # fmt: skip
+        if one.fault is not None:
+            return one
+        worst, error = max(worst, one.ulp), max(error, one.error)
+    return Judged(worst, error=error)
+
+
+def _is_exact(own: torch.Tensor) -> bool:
+    return not (own.is_floating_point() or own.is_complex())
+
+
+def _exactly(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor]) -> Judged:
+    """Integers and bools are equal, but where the last place of an operand decides."""
+    wrong = mine != own
+    for other in (wide, *moved):
+        if other.shape == own.shape and not other.is_complex():
+            wrong &= other.to(own.dtype) == own
+    if not bool(wrong.any()):
+        return Judged(0.0)
+    at = tuple(wrong.nonzero()[0].tolist())
+    return Judged(float("inf"), f"gives {mine[at].item()} instead of {own[at].item()} at {list(at)}")
+
+
+def _closely(
+    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], promise: float,
+    pointwise: bool, dtype: torch.dtype,
+) -> Judged:  # fmt: skip
+    real = dtype.to_real() if dtype.is_complex else dtype
+    mine64, own64 = mine.double(), own.double()
+    known = own64.isfinite() & wide.isfinite()
+    other = (mine64.isnan() != own64.isnan()) | (mine64.isinf() & (mine64 != own64))
+    settled = (own64.isnan() == wide.to(real).isnan()) & (own64.isinf() == wide.to(real).isinf())
+    for each in moved:
+        settled &= each.to(real).isfinite() == wide.to(real).isfinite()
+    strange = other & settled & ~(known & mine64.isfinite())
+    if bool(strange.any()):
+        at = tuple(strange.nonzero()[0].tolist())
+        return Judged(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
+    error, unit = _zeroed((mine64 - wide).abs(), known), spacing(torch.where(known, wide, 0.0), real)
+    slack = _zeroed((own64 - wide).abs(), known)
+    for each in moved:
+        slack = torch.fmax(slack, _zeroed((each - wide).abs(), known))
+    if not pointwise:
+        unit, slack = unit.max().expand_as(unit), slack.max().expand_as(slack)
+    # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
+    # numbers.
+    error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
+    excess = error - (promise * unit + TIMES * slack + torch.finfo(real).tiny)
+    # Where operands magnify their last place, an error in ULP of the result says nothing of the rule.
+    ulp = float(torch.where((slack <= 4 * unit) | (not pointwise), error / unit, 0.0).max())
+    if bool((excess > 0).any()):
+        at = tuple((excess == excess.max()).nonzero()[0].tolist())
+        where = f"{mine[at].item():.9g} instead of {wide[at].item():.9g} at {list(at)}"
+        return Judged(ulp, f"gives {where}, off by {float((error / unit)[at]):.3g} ULP where {promise:g} are promised")
+    return Judged(ulp, error=float(error.max()))
+
+
+def _zeroed(error: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    return torch.where(known & error.isfinite(), error, 0.0)
+
+
+def _parts(value: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary part side by side; in float64 where it is wide."""
+    value = value.detach()
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _kind(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+_WIDER = {
+    torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128, torch.complex32: torch.complex128,
+}  # fmt: skip
+
+
+def _wide(value: Any) -> Any:
+    return value.to(_WIDER[value.dtype]) if isinstance(value, torch.Tensor) and value.dtype in _WIDER else value
+
+
+def widened(value: Any) -> Any:
+    """The same with float tensors, and dtypes among the arguments, in float64."""
+    return tree_map(lambda leaf: _WIDER.get(leaf, leaf) if isinstance(leaf, torch.dtype) else _wide(leaf), value)
+
+
+def _moved(operands: Sequence[Any], seed: int) -> Any:
+    """The operands, each float off by about one unit in its last place, up or down by chance."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        eps = torch.finfo(leaf.dtype).eps
+        step = 1.0 + eps * (torch.randint(0, 2, leaf.shape, generator=draw) * 2 - 1).double()
+        return _wide(leaf) * step.to(leaf.device)
+
+    return tree_map(moved, list(operands))

@@ -1,0 +1,154 @@
+"""Concrete operands for a call of which only the metadata is known: random numbers, the special values of the dtype,
+and integers within the range that the call's own kernel accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.tracing import SYMBOLIC
+from decomp.ir.call import bound_call, metadata
+from decomp.metadata.symbolic_sizes import size_hint
+
+LARGEST = 1 << 24
+"""No operand of more elements is made: measuring is to cost less than the program does."""
+_CHECKED = frozenset(
+    "embedding embedding_dense_backward gather index index_add index_copy index_fill index_put index_reduce "
+    "index_select nll_loss nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward one_hot scatter "
+    "scatter_add scatter_reduce take take_along_dim cross_entropy max_pool2d_with_indices_backward max_unpool2d "
+    "max_unpool3d max_pool3d_with_indices_backward cumsum cumprod sum prod mean sort topk argmax argmin max min amax "
+    "amin any all cat stack mm bmm addmm dot mv matmul".split()
+)
+"""Ops on integers whose kernels refuse what is out of range, so that ranges can be tried out."""
+
+
+class NoOperands(Exception):
+    """Nothing is known that the call could be made with; the message says why."""
+
+
+def concrete_size(size: Any) -> Any:
+    """A size as a number: the one that it had when the program was captured. Raises `NoOperands` where it is data."""
+    if not isinstance(size, SYMBOLIC):
+        return size
+    found = size_hint(size) if isinstance(size, torch.SymInt) else size.node.hint
+    if found is None:
+        raise NoOperands("its sizes are data")
+    return found
+
+
+def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
+    """Operands for the distinct inputs of `node`, in order, widest range of integers first. Raises `NoOperands`."""
+    values = [metadata(given) for given in node.all_input_nodes]
+    if any(value is None for value in values):
+        raise NoOperands("the program has no metadata")
+    integers = any(_is_integer(leaf) for value in values for leaf in _tensors(value))
+    if integers and not _may_try(node):
+        raise NoOperands("what its integers may be is not known")
+    sizes = [concrete_size(size) for value in values for leaf in _tensors(value) for size in leaf.shape]
+    sizes = [size for size in sizes if size > 0] or [1]
+    ranges = [(-8, 9), (0, max(sizes)), (0, min(sizes)), (0, 1)] if integers else [(0, 1)]
+    for low, high in ranges:
+        draw = torch.Generator().manual_seed(seed)
+        yield [_made(value, lambda like: _random(like, draw, low, max(high, low + 1))) for value in values]
+
+
+def special_operands(node: fx.Node) -> Iterator[list[Any]]:
+    """Operands with NaN, infinities, zero, the smallest and largest numbers, in other combinations for each
+    operand. Raises `NoOperands` where the call has no float operands."""
+    values = [metadata(given) for given in node.all_input_nodes]
+    leaves = [leaf for value in values for leaf in _tensors(value)]
+    if any(map(_is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
+        raise NoOperands("no float operands")
+    turn = iter(range(1, 100))
+    yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a call computes element by element, by PyTorch's own tag."""
+    call = bound_call(node)
+    packet = call.op.packet if call is not None else None
+    if packet is None:
+        return False
+    return any(torch.Tag.pointwise in getattr(packet, name).tags for name in packet.overloads())
+
+
+def _may_try(node: fx.Node) -> bool:
+    call = bound_call(node)
+    return is_pointwise(node) or (call is not None and call.op.short in _CHECKED)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _is_integer(like: torch.Tensor) -> bool:
+    return not (like.is_floating_point() or like.is_complex() or like.dtype is torch.bool)
+
+
+def _made(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A concrete value with the metadata of `value`."""
+    if isinstance(value, (list, tuple)):
+        return [_made(item, make) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return concrete_size(value)
+    if value.layout is not torch.strided or value.device.type not in ("cpu", "cuda", "meta"):
+        raise NoOperands(f"it has operands of layout {value.layout} on {value.device}")
+    shape, strides = [concrete_size(s) for s in value.shape], [concrete_size(s) for s in value.stride()]
+    if torch.Size(shape).numel() > LARGEST:
+        raise NoOperands("its operands are too large to be made up")
+    made = torch.empty_strided(shape, strides, dtype=value.dtype, device=_device(value))
+    with torch.no_grad():
+        return _fill(made, make(made))
+
+
+def _fill(made: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    if 0 in made.stride():
+        return values.to(made.dtype).expand(made.shape) if values.numel() == 1 else values.to(made.dtype)
+    return made.copy_(values)
+
+
+def _device(value: torch.Tensor) -> torch.device:
+    return torch.device("cpu") if value.device.type == "meta" else value.device
+
+
+def _random(like: torch.Tensor, draw: torch.Generator, low: int, high: int) -> torch.Tensor:
+    if like.dtype is torch.bool:
+        return torch.rand(like.shape, generator=draw) < 0.5
+    if like.is_complex():
+        return torch.complex(*(torch.randn(like.shape, generator=draw, dtype=torch.float64) for _ in range(2)))
+    if like.is_floating_point():
+        return torch.randn(like.shape, generator=draw, dtype=torch.float64)
+    low = max(low, 0) if not like.dtype.is_signed else low
+    return torch.randint(low, high, like.shape, generator=draw)
+
+
+def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
+    """The special values of the dtype, repeated; those of another operand in another order, so that they meet. (Not the
+    negative zero: what is divided by it is infinite with a sign that no rule promises.)"""
+    if not like.is_floating_point():
+        return torch.zeros(like.shape, dtype=like.dtype)
+    info = torch.finfo(like.dtype)
+    numbers = [float("nan"), float("inf"), -float("inf"), 0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 100.0, -100.0,
+               info.tiny, -info.tiny, info.max, -info.max, 1e-4, info.eps]  # fmt: skip
+    order = [numbers[(i * turn) % len(numbers)] for i in range(len(numbers))] if turn % 2 else numbers[::-1]
+    count = like.numel()
+    return torch.tensor((order * (count // len(order) + 1))[:count], dtype=torch.float64).reshape(like.shape)
+
+
+def from_run(values: Sequence[Any]) -> list[Any]:
+    """Operands seen in a run of the program, apart from it: nobody else writes them."""
+    return [_apart(value) for value in values]
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_apart(item) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() > LARGEST:
+        raise NoOperands("its operands are too large to be measured twice")
+    return value.detach().clone()

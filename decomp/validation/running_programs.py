@@ -1,0 +1,178 @@
+"""Running programs aside: on copies of their inputs and state, so that nobody sees it, with everything that a caller
+could see of the run: results, inputs and buffers as they are afterwards, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decomp.validation.closeness import widened
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a caller sees of one run, flat: names and tensors."""
+
+    values: dict[str, torch.Tensor]
+    """Results, then inputs and state that were written."""
+    gradients: dict[str, torch.Tensor]
+    """Of the sum of the results, weighted by chance, by each parameter and input that asks for it."""
+
+
+@contextlib.contextmanager
+def aside(seed: int = 0) -> Iterator[None]:
+    """Within, random numbers start from a seed, and the generator of the caller is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def callable_of(program: Any) -> nn.Module:
+    """A program as a module to be called. Raises `TypeError` for what cannot be run."""
+    if isinstance(program, ExportedProgram):
+        return program.module(check_guards=False)
+    if isinstance(program, nn.Module):
+        return program
+    raise TypeError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
+
+
+def run(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, gradients: bool, wide: bool = False,
+    plain: bool = False, moved: Callable[[Any], Any] | None = None,
+) -> Run:  # fmt: skip
+    """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too unless `plain`. `moved`
+    changes inputs and state before."""
+    given = _copies((tuple(args), dict(kwargs or {})))
+    state = _copies({name: t for name, t in (*module.named_parameters(), *module.named_buffers())})
+    if moved is not None:
+        given, state = moved(given), moved(state)
+    if wide:
+        given, state = widened(given), widened(state)
+    before = {name: t for name, t in _named((given, state)) if isinstance(t, torch.Tensor)}
+    kept = {name: t.clone() for name, t in before.items()}
+    wanted = _asking(module, given, state) if gradients else {}
+    with aside(), _Wide() if wide and not plain else contextlib.nullcontext(), torch.set_grad_enabled(bool(wanted)):
+        results = torch.func.functional_call(module, state, given[0], given[1])
+    named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
+    changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
+    return Run({**_detached(named), **_detached(changed)}, _gradients(named, wanted))
+
+
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+        yield pytree.keystr(path), leaf
+
+
+def _copies(value: Any) -> Any:
+    """Copies of all tensors; one tensor that stands in several places, or shares memory, does so again."""
+    memo: dict[int, Any] = {}
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in memo:
+            memo[id(leaf)] = _copied(leaf, memo)
+        return memo[id(leaf)]
+
+    return pytree.tree_map(copied, value)
+
+
+def _copied(leaf: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if leaf.layout is not torch.strided or type(leaf) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    storage = leaf.untyped_storage()
+    key = storage.data_ptr() or id(storage)
+    if key not in memo:
+        memo[key] = storage.clone()
+    made = torch.empty((0,), dtype=leaf.dtype, device=leaf.device)
+    made.set_(memo[key], leaf.storage_offset(), leaf.shape, leaf.stride())
+    return made.requires_grad_(leaf.requires_grad)
+
+
+def _asking(module: nn.Module, given: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whose gradients a caller would see."""
+    found = {f"parameter {name}": t for name, t in state.items() if t.requires_grad}
+    found.update({f"input {n}": t for n, t in _named(given) if isinstance(t, torch.Tensor) and t.requires_grad})
+    return found
+
+
+def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    tracked = [t for t in results.values() if t.requires_grad]
+    if not tracked or not wanted:
+        return {}
+    draw = torch.Generator().manual_seed(0)
+    weights = [weights_for(t, draw) for t in tracked]
+    leaves = {name: t for name, t in wanted.items() if t.requires_grad}
+    found = torch.autograd.grad(tracked, list(leaves.values()), weights, allow_unused=True)
+    return {name: t.detach() for name, t in zip(leaves, found) if t is not None}
+
+
+def weights_for(result: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """Weights of a result in the sum whose gradients are compared."""
+    return torch.randn(result.shape, generator=draw, dtype=torch.float64).to(result)
+
+
+def _detached(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: t.detach() for name, t in values.items()}
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    a, b = a.detach(), b.detach()
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+class _Wide(TorchDispatchMode):
+    """Calls that name a narrower float dtype mean float64 within."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*widened(args), **widened(kwargs or {}))
+
+
+Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]
+"""Is shown each call before it is made, and the values so far."""
+
+
+def run_graph(graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | None = None) -> Any:
+    """Runs a graph call by call, without making code of it. `root` owns its attributes; modules are run as copies.
+    `visit(node, values)` is called before each call."""
+    values: dict[fx.Node, Any] = {}
+    given = iter(inputs)
+    left = {node: len(node.users) for node in graph.nodes}
+    for node in graph.nodes:
+        if node.op == "output":
+            return fx.node.map_arg(node.args[0], values.__getitem__)
+        if node.op == "placeholder":
+            values[node] = next(given)
+            continue
+        if visit is not None and node.op.startswith("call"):
+            visit(node, values)
+        values[node] = _called(node, root, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
+        for used in node.all_input_nodes:
+            left[used] -= 1
+            if not left[used]:
+                del values[used]
+    return None
+
+
+def _called(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
+    if node.op == "get_attr":
+        value = root
+        for part in str(node.target).split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        return value
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "call_module":
+        return copy.deepcopy(root.get_submodule(str(node.target)))(*args, **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -1,0 +1,441 @@
+"""Translation validation: a lowering is run and held against its source. Each distinct expansion, once, on operands of
+its signature against the op's own kernel; then the whole program on example inputs, against itself in float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from decomp.derive.planner import Derived
+from decomp.errors import ArgumentError, first_line
+from decomp.graphs.template import Stamp
+from decomp.ir.call import graphs_of
+from decomp.ir.effects import EffectTable
+from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
+from decomp.validation.closeness import Judged, Truth, judge, truth_of, widened
+from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
+from decomp.validation.promises import Promise, promise_of
+from decomp.validation.running_programs import Run, aside, callable_of, run, run_graph, weights_for as _weights
+
+if TYPE_CHECKING:
+    from decomp.derive.pipeline import Piece
+    from decomp.lowering import Lowering
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What measuring one expansion came to."""
+
+    rule: str
+    promise: float = 0.0
+    """ULP that the rule may be off by, by its certificate."""
+    values: float | None = None
+    """The largest error in ULP, where operands do not magnify it; None where values were not compared."""
+    gradients: float | None = None
+    reason: str = ""
+    """Why values, or gradients, were not compared."""
+    wrong: str = ""
+    """What is wrong with the values, or the gradients; empty if nothing is."""
+    of_gradients: bool = False
+    """Whether it is the gradients that are wrong."""
+
+
+def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> list[str]:
+    """Runs a lowering, or any two programs, and compares. Returns phrases of what was found. Raises `ValuesDiffer` or
+    `GradientsDiffer`, and `ArgumentError` where two plain programs come without `args`."""
+    if not hasattr(lowered, "handed_over"):
+        given = _example_inputs(source, args, kwargs)
+        if given is None:
+            raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")
+        return [whole_programs(source, lowered, *given)]
+    given = _example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
+    verdicts = expansions(lowered, given)
+    if given is None:
+        return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
+    promise = max((verdict.promise for verdict in verdicts), default=0.0)
+    return [_phrase(verdicts), whole_programs(source, lowered.result, *given, promise)]
+
+
+def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    if args is not None or kwargs:
+        return tuple(args or ()), dict(kwargs or {})
+    found = getattr(source, "example_inputs", None)
+    return (tuple(found[0]), dict(found[1])) if found else None
+
+
+# expansions
+
+
+def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Verdict]:
+    """Measures each distinct expansion of a lowering that was not measured before, and returns what is known of each.
+    Raises `ValuesDiffer`, `GradientsDiffer`."""
+    waiting = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
+    known = lowering.verdicts
+    fresh = {stamp: each for stamp, each in waiting.items() if stamp not in known}
+    with aside():
+        if given is not None and fresh:
+            _measure_in_passing(lowering, given, fresh)
+        for stamp, (_, node, decision) in fresh.items():
+            if stamp not in known:
+                known[stamp] = _verdict(node, decision, lowering.target.name, None)
+    for stamp, (_, node, _) in waiting.items():
+        _require(known[stamp], node)
+    return [known[stamp] for stamp in waiting]
+
+
+def _derived(piece: Piece) -> Iterator[tuple[fx.Node, Derived]]:
+    return ((node, d) for node, d in piece.decisions.items() if isinstance(d, Derived))
+
+
+def _measure_in_passing(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]) -> None:
+    """Runs the functional source on the example inputs, and measures each expansion on the operands that its first call
+    has there."""
+    piece = lowering.pieces[0]
+    inputs = lowering.flat_inputs(*given)
+    if inputs is None:
+        return
+
+    def visit(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
+        decision = piece.decisions.get(node)
+        if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
+            seen = [values[slot] for slot in node.all_input_nodes]
+            lowering.verdicts[decision.stamp] = _verdict(node, decision, lowering.target.name, seen)
+
+    try:
+        with torch.no_grad():
+            run_graph(piece.source, lowering.root, inputs, visit)
+    except Exception:  # of the source itself, which says nothing of the lowering: operands are made up then
+        return
+
+
+def _require(verdict: Verdict, node: fx.Node) -> None:
+    if verdict.wrong:
+        kind = GradientsDiffer if verdict.of_gradients else ValuesDiffer
+        raise kind(f"rule {verdict.rule}, for {node.name!r}, {verdict.wrong}", None, node)
+
+
+def _verdict(node: fx.Node, decision: Derived, target: str, seen: list[Any] | None) -> Verdict:
+    """Measures one expansion: on operands that a run of the program had, on random ones, and on special values."""
+    rule = str(decision.rule)
+    if EffectTable().of(node).most:
+        return Verdict(rule, reason="random")
+    measure = _Measure(node, decision.stamp, promise_of(decision.rule, target))
+    for where, choices in _operand_sets(node, seen, measure.promise):
+        judged = measure.on(choices, slopes=where != _SPECIAL)
+        if judged is not None and judged.fault is not None:
+            return Verdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
+    return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason)
+
+
+_SEEN, _RANDOM, _SPECIAL = "operands of the program", "random operands", "special values"
+
+
+def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+    """Kinds of operands to measure on, each with choices of which the first is taken that the op's own kernel accepts.
+    Random ones are made for what computes element by element, and where no others are known."""
+    pointwise = is_pointwise(node)
+    if seen is not None:
+        yield _SEEN, iter([seen])
+    if pointwise or seen is None:
+        yield _RANDOM, random_operands(node)
+    if pointwise and promise.special_values:
+        yield _SPECIAL, special_operands(node)
+
+
+class _Measure:
+    """Measures one expansion on any operands, and keeps the worst."""
+
+    def __init__(self, node: fx.Node, stamp: Stamp, promise: Promise) -> None:
+        self.node, self.stamp, self.promise = node, stamp, promise
+        self.pointwise = is_pointwise(node)
+        self.values: float | None = None
+        self.gradients: float | None = None
+        self.promised = 0.0
+        self.reason = "no operands"
+        self.at_slopes = False
+
+    def on(self, choices: Iterator[list[Any]], slopes: bool) -> Judged | None:
+        """What comes of the first operands that the op's own kernel accepts; None if it accepts none."""
+        own, wide = functools.partial(_own, self.node), functools.partial(_own, self.node, wide=True)
+        try:
+            operands, truth = _accepted(own, wide, choices)
+        except NoOperands as refused:
+            self.reason = str(refused)
+            return None
+        mine = functools.partial(_stamped, self.stamp)
+        promise = self.promise.ulp(truth.own)
+        self.promised = max(self.promised, promise)
+        judged = self._judged(mine, operands, truth, promise if slopes else max(promise, SPECIAL))
+        self.values = max(self.values or 0.0, judged.ulp)
+        if judged.fault is None and slopes:
+            judged = self._slopes(operands, own, wide, mine) or judged
+        return judged
+
+    def _judged(self, mine: Any, operands: list[Any], truth: Truth, promise: float) -> Judged:
+        try:
+            found = mine(operands)
+        except Exception as error:  # whatever the lowered calls raise is a fault of theirs: the op itself ran
+            return Judged(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
+        return judge(found, truth, promise, pointwise=self.pointwise)
+
+    def _slopes(self, operands: list[Any], own: Any, wide: Any, mine: Any) -> Judged | None:
+        """The same for gradients by the float operands, if the op has any."""
+        if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.stamp.graph.nodes)):
+            return None
+        try:
+            operands = _in_domain(own, operands) if self.pointwise else operands
+            which = differentiable(own, operands)
+            slopes = [functools.partial(gradients_of, function, which) for function in (own, wide, mine)]
+            truth = truth_of(slopes[0], slopes[1], operands)
+        except Exception:  # the op has no gradients
+            return None
+        if not truth.own:
+            return None
+        judged = self._judged(slopes[2], operands, truth, GRADIENTS)
+        if judged.fault == _NONE_OF.format(len(truth.own)):
+            judged = Judged(judged.ulp, "none where the op has some")
+        self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
+        if judged.fault is not None:
+            return Judged(judged.ulp, f"has other gradients: {judged.fault}")
+        return None
+
+    def _is_backward(self) -> bool:
+        """Of an op that is a gradient itself, PyTorch's own formula for the next one is wrong too often."""
+        return "backward" in str(self.node.target)
+
+
+SPECIAL = 2.0**16
+"""ULP that a finite result may be off by on special values, of which one in the domain is no measure: what counts there
+is NaN and infinity."""
+_NONE_OF = "gives 0 tensors instead of {}"
+
+
+def _is_prim(node: fx.Node) -> bool:
+    """Whether it is one of torch's prims, which have no gradients (torch 2.13)."""
+    return str(node.target).startswith("prims.")
+
+
+def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
+    """The operands, or such as lie where the op is defined: between 0 and 1, or above 1. Raises `NoOperands`."""
+    changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda t: t, lambda t: 0.1 + 0.8 * torch.sigmoid(t), lambda t: 1.1 + t.abs(),
+    )  # fmt: skip
+    for change in changes:
+        moved = [_changed(operand, change) for operand in operands]
+        if all(bool(result.isfinite().all()) for result in own(moved)):
+            return moved
+    raise NoOperands("it is nowhere defined")
+
+
+def _changed(operand: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(operand, (list, tuple)):
+        return [_changed(item, change) for item in operand]
+    return change(operand) if isinstance(operand, torch.Tensor) and operand.is_floating_point() else operand
+
+
+GRADIENTS = 256.0
+"""ULP that gradients may be off by beyond what the op's own are: certificates measure them on fewer points."""
+
+
+def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[Any], Truth]:
+    """The first operands that the op's own kernel accepts, and what it gives on them. Raises `NoOperands`."""
+    refusal = "no operands"
+    for operands in choices:
+        try:
+            apart = from_run(operands)
+            return apart, truth_of(own, wide, apart)
+        except NoOperands:
+            raise
+        except Exception as error:  # the kernel refuses what it is given
+            refusal = f"the op itself refuses them: {first_line(error)}"
+    raise NoOperands(refusal)
+
+
+def differentiable(call: Any, operands: Sequence[Any]) -> list[int]:
+    """Which of a call's results have gradients: PyTorch has none of what an op only saves for its backward pass."""
+    with torch.enable_grad():
+        results = call(pytree.tree_map(_tracked, list(operands)))
+    return [i for i, result in enumerate(results) if result.requires_grad]
+
+
+def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> list[torch.Tensor]:
+    """The gradients of some of a call's results, weighted by chance, by its float operands; none if it has none."""
+    with torch.enable_grad():
+        tracked = pytree.tree_map(_tracked, list(operands))
+        leaves = [leaf for leaf in pytree.tree_leaves(tracked) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        results = call(tracked)
+        draw = torch.Generator().manual_seed(0)
+        pairs = [(results[i], _weights(results[i], draw)) for i in which if i < len(results)]
+        pairs = [(result, weights) for result, weights in pairs if result.requires_grad]
+        if not pairs or not leaves:
+            return []
+        found = torch.autograd.grad([t for t, _ in pairs], leaves, [w for _, w in pairs], allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves)]
+
+
+def _tracked(leaf: Any) -> Any:
+    differentiable = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    return leaf.detach().clone().requires_grad_() if differentiable else leaf
+
+
+def _own(node: fx.Node, operands: Sequence[Any], wide: bool = False) -> list[torch.Tensor]:
+    """What the op itself gives, flat."""
+    values = dict(zip(node.all_input_nodes, operands))
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    if wide:
+        args, kwargs = widened((args, kwargs))
+    if node.op == "call_method":
+        return _flat(getattr(args[0], str(node.target))(*args[1:], **kwargs))
+    return _flat(node.target(*args, **kwargs))  # type: ignore[operator]
+
+
+def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
+    """What an expansion gives, flat."""
+    return _flat(run_graph(stamp.graph, stamp.constants, operands))
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _phrase(verdicts: list[Verdict]) -> str:
+    """What measuring expansions came to, and why some were not measured."""
+    done = [v for v in verdicts if v.values is not None]
+    parts = [f"{len(done)} of {len(verdicts)} distinct expansions computed"]
+    if done:
+        most = max(verdict.values or 0.0 for verdict in done)
+        parts[0] += f" and held against the op's own kernel and float64 (at most {most:.3g} ULP)"
+        parts.append(f"gradients of {sum(v.gradients is not None for v in done)} of these")
+    left = Counter(v.reason for v in verdicts if v.values is None)
+    parts += [f"{count} not computed: {reason}" for reason, count in left.items()]
+    return ", ".join(parts)
+
+
+# whole programs
+
+
+def whole_programs(
+    source: Any, lowered: Any, args: Sequence[Any], kwargs: Mapping[str, Any], promise: float = 0.0
+) -> str:
+    """Runs two programs on the same inputs and compares all that a caller sees; `promise` is what the rules of the
+    second may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`."""
+    before, after = callable_of(source), callable_of(lowered)
+    if _is_random(source) or _is_random(lowered):
+        return "the whole program not compared, as it is random"
+    truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered))
+    found = _ran(after, args, kwargs, truth.differentiable)
+    worst = []
+    for what, said, kind in (
+        ("values", "results and changed inputs", ValuesDiffer),
+        ("gradients", "gradients", GradientsDiffer),
+    ):
+        names, ours = list(getattr(truth.own, what)), getattr(found, what)
+        extra = ours.keys() - set(names)
+        if extra and what == "values":
+            raise kind(f"the lowered program gives {sorted(extra)[0]}, the source does not")
+        errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
+        size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
+        mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
+        worst.append(f"{len(names)} {said} within {mine:.2g} (the source: {own:.2g})")
+    return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}"
+
+
+def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Run:
+    try:
+        return run(module, args, kwargs, gradients=gradients)
+    except Exception as error:  # the source ran on these inputs
+        raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
+
+
+def _counts(result: torch.Tensor) -> bool:
+    return bool(result.is_floating_point() and result.numel() and result.isfinite().all())
+
+
+FLOOR = 32.0
+"""ULP of the largest element that a program may be off by where the source happens to be exact."""
+
+
+class _Truth:
+    """What a program should give: in its own dtypes, in float64 if it runs there, and with its inputs moved in their
+    last place."""
+
+    def __init__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool) -> None:
+        own = self._tried(module, args, kwargs, gradients=True)
+        self.differentiable = own is not None
+        self.own = own or run(module, args, kwargs, gradients=False)
+        how = {"gradients": self.differentiable}
+        self.wide = self._tried(module, args, kwargs, wide=True, plain=plain, **how)
+        tried = (self._tried(module, args, kwargs, moved=nudged(seed), **how) for seed in range(2))
+        self.moved = [found for found in tried if found is not None]
+        self.reference = "itself in float64" if self.wide is not None else "the source"
+
+    @staticmethod
+    def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> Run | None:
+        try:
+            return run(module, args, kwargs, **how)
+        except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
+            return None
+
+    def of(self, name: str, what: str) -> Truth:
+        own = getattr(self.own, what)[name]
+        wide = getattr(self.wide, what).get(name) if self.wide is not None else None
+        moved = [value for each in self.moved if (value := getattr(each, what).get(name)) is not None]
+        return Truth([own], None if wide is None or wide.shape != own.shape else [wide], [[m] for m in moved])
+
+
+def _require_close(
+    name: str, truth: _Truth, found: Any, kind: type[VerificationError], promise: float
+) -> tuple[float, float]:
+    """Raises unless one result is close; returns its error and the source's own."""
+    what = "gradients" if kind is GradientsDiffer else "values"
+    expected = truth.of(name, what)
+    own = expected.own[0]
+    if found is None and what == "gradients":
+        if bool(own.any()):
+            raise kind(f"the lowered program has no gradient of {name}")
+        return 0.0, 0.0
+    if found is None:
+        raise kind(f"the lowered program does not give {name}, or does not write it")
+    judged = judge([found], expected, promise, pointwise=False)
+    if judged.fault is not None:
+        raise kind(f"{name} of the lowered program is another: it {judged.fault}")
+    return judged.error, judge([own], expected, float("inf"), pointwise=False).error
+
+
+def _branches(program: Any) -> bool:
+    """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
+    torch 2.13.)"""
+    higher = torch._ops.HigherOrderOperator
+    return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
+
+
+def nudged(seed: int) -> Any:
+    """A function that changes each float in its last place, up or down by chance."""
+
+    def change(value: Any) -> Any:
+        draw = torch.Generator().manual_seed(seed)
+
+        def nudge(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+                return leaf
+            up = torch.randint(0, 2, leaf.shape, generator=draw, dtype=torch.bool).to(leaf.device)
+            far = torch.where(up, float("inf"), -float("inf")).to(leaf.dtype)
+            moved = torch.nextafter(leaf.detach(), far)
+            return torch.where(leaf.detach().isfinite(), moved, leaf.detach()).requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(nudge, value)
+
+    return change
+
+
+def _is_random(program: Any) -> bool:
+    """Whether a graph of a program draws random numbers. Of what has no graph nothing is known."""
+    tables = ((EffectTable(root), graph) for root, graph in graphs_of(program))
+    return any(table.of(node).most for table, graph in tables for node in graph.nodes)

@@ -1,0 +1,121 @@
+"""`verify`: whether one program is a faithful lowering of another. Of a `Lowering` everything is proved from its
+provenance; of two plain programs, what needs none; and, on request, values and gradients are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+import itertools
+import time
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.errors import CaptureError, boundary
+from decomp.ir.call import graphs_of
+from decomp.proof.between_programs import BETWEEN_PROGRAMS
+from decomp.proof.checks import proved
+from decomp.proof.correspondence import Correspondence, Proof
+from decomp.proof.handed_over import require_source, signatures_agree
+from decomp.proof.invariants import ALONE, WHOLE_GRAPH, Work, output_of
+from decomp.rules.options import CHECKS
+from decomp.validation.values import measured
+
+
+@boundary("verify", CHECKS)
+def verify(
+    source: Any,
+    lowered: Any,
+    *,
+    level: str = "structure",
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    full: bool = False,
+) -> Proof:
+    """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked, phrase by phrase.
+
+    Of a `Lowering` it is `lowered.result` that is checked, as it is now, with the provenance that the lowering
+    recorded: every node of it is a copy of a source node or one of a recorded expansion, with its operands bound;
+    signature, state, hooks and write-backs are those that belong to it; and `source` is the program that was lowered (a
+    module without a graph is captured anew). Of two plain programs (`GraphModule`, `Graph`, `ExportedProgram`),
+    whatever needs no provenance: order, references, placeholders, outputs, codegen, effects, signature, and which
+    inputs each result depends on.
+
+    `level="values"` adds measured values and gradients: of each distinct expansion, on operands made for its signature,
+    against the op's own kernel and float64; and of the whole program on `args`, `kwargs` (for a `Lowering` by default
+    the example inputs of `source`, if there are any). `full` hands the whole lowered graph to networkx and to
+    `Graph.lint`, too.
+
+    Raises the `VerificationError` of the first thing that does not hold.
+    """
+    began = time.perf_counter()
+    if hasattr(lowered, "handed_over"):
+        proof = _of_lowering(source, lowered, full)
+    else:
+        proof = _of_programs(source, lowered, full)
+    if level == "values":
+        proof = proof.also(measured(source, lowered, args, kwargs))
+    return replace(proof, seconds=time.perf_counter() - began)
+
+
+def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
+    found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
+    program = replace(lowering.handed_over, result=lowering.result)
+    return proved(lowering.correspondences, program, full).also([found])
+
+
+def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
+    after = _graph(lowered)
+    checks = _well_formed(lowered, full)
+    if not _without_graph(source):
+        pair = _pair(source, lowered)
+        checks += [invariant(pair) for invariant in BETWEEN_PROGRAMS]
+        checks += signatures_agree(source, lowered)
+    return Proof(tuple(checks), len(after.nodes), 0, 0.0)
+
+
+def _well_formed(program: Any, full: bool) -> list[str]:
+    """The checks of every graph of a program, sub-programs included, on its own."""
+    invariants = ALONE + (WHOLE_GRAPH if full else ())
+    checks: list[str] = []
+    for _, graph in graphs_of(program):
+        work = Work(Correspondence(graph, graph, {}, {}))
+        checks = [invariant(work) for invariant in invariants]
+    return checks
+
+
+def _pair(source: Any, lowered: Any) -> Work:
+    before, after = _graph(source), _graph(lowered)
+    added = _constants(lowered) - _constants(source)
+    results = _returned(source, before), _returned(lowered, after)
+    return Work(Correspondence(before, after, {}, {}, added=frozenset(added)), results)
+
+
+def _constants(program: Any) -> set[str]:
+    """Names of the constants that an exported program takes as inputs."""
+    signature = getattr(program, "graph_signature", None)
+    specs = signature.input_specs if signature is not None else ()
+    return {spec.arg.name for spec in specs if spec.kind.name == "CONSTANT_TENSOR"}
+
+
+def _returned(program: Any, graph: fx.Graph) -> Any:
+    """What a program returns, without what it writes back."""
+    results = output_of(graph).args[0]
+    signature = getattr(program, "graph_signature", None)
+    if signature is None:
+        return results
+    returned = (spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT") for spec in signature.output_specs)
+    return tuple(itertools.compress(results, returned))
+
+
+def _without_graph(program: Any) -> bool:
+    return isinstance(program, nn.Module) and not isinstance(program, fx.GraphModule)
+
+
+def _graph(program: Any) -> fx.Graph:
+    if isinstance(program, fx.Graph):
+        return program
+    graph = getattr(program, "graph", None)
+    if not isinstance(graph, fx.Graph):
+        raise CaptureError(f"{type(program).__name__} has no graph to verify; pass a GraphModule or an ExportedProgram")
+    return graph

@@ -1,0 +1,1 @@
+"""Complex numbers on pairs of real ones, and Fourier transforms."""

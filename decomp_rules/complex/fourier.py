@@ -1,0 +1,222 @@
+"""The kernels of the Fourier transform: real to complex, complex to real, complex to complex, of any length.
+
+A target with the first two has the third by linearity. For all others a transform is a product with the matrix of
+e^(∓2πi·jk/n) where n is small, and otherwise split into r transforms of n/r points and n/r of r (J. W. Cooley, J. W.
+Tukey, Math. Comp. 19, 1965); a long prime is a convolution of the next power of two (L. I. Bluestein, 1970). All these
+roots of unity are constants, rounded once from double precision. The error grows with the number of splits, as that of
+PyTorch's own kernel does: relative to the norm it stays below 2e-7 in float32, for primes below 5e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from decomp import Rules, decline
+from decomp_rules.complex.numbers import parts, real_part
+from decomp_rules.reduce.reduction import known_empty
+from decomp_rules.support.operands import cast
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+UNSCALED, BY_ROOT, BY_SIZE = range(3)
+SMALL, LARGE_PRIME = 32, 128
+"""Up to the first, any length is a product with a matrix; up to the second, a prime is."""
+STEP = 16
+"""What one more split costs, in multiplications an element: nodes, and passes over memory."""
+
+
+@register(aten._fft_c2c, needs=(aten._fft_r2c,))
+def complex_by_real_transforms(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
+    """F(re + i·im) = F(re) + i·F(im); the inverse is the transform of the mirrored input."""
+    if known_empty(x):
+        return decline("the kernel needs an element")
+    first, second = parts(x if forward else mirrored(x, dim))
+    dims = list(dim)
+    return aten._fft_r2c(first, dims, normalization, False) + aten._fft_r2c(second, dims, normalization, False) * 1j
+
+
+@register(aten._fft_c2c)
+def complex_to_complex(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
+    """X[k] = Σ x[j]·e^(∓2πi·jk/n), along one dimension after the other."""
+    if not _known_sizes(x, dim):
+        return decline("a length is not known")
+    return _scaled(_along(x, dim, forward), normalization, _count(x, dim))
+
+
+@register(aten._fft_r2c)
+def real_to_complex(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Tensor:
+    """The same of real numbers; one-sided, the first half of the last dimension, which mirrors the other."""
+    if not _known_sizes(x, dim):
+        return decline("a length is not known")
+    count, last = _count(x, dim), dim[-1]
+    out = _real_at_ends(_transformed(cast(x, x.dtype.to_complex()), last, True), last)
+    if onesided:
+        out = out.narrow(last, 0, x.shape[last] // 2 + 1)
+    return _scaled(_along(out, dim[:-1], True), normalization, count)
+
+
+def _real_at_ends(x: Tensor, dim: int) -> Tensor:
+    """The transform of real numbers, with no imaginary part at 0 and at half of the length: also where it is NaN."""
+    n = x.shape[dim]
+    ends = [2 * k % n == 0 for k in range(n)] if n else []
+    shape = [n if d == dim else 1 for d in range(x.dim())]
+    return torch.where(torch.tensor(ends, device=x.device).view(shape), cast(real_part(x), x.dtype), x) if n else x
+
+
+@register(aten._fft_c2r)
+def complex_to_real(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> Tensor:
+    """The inverse of that: the real part of the transform of the half that is there, all but its ends doubled."""
+    if not _known_sizes(x, dim) or not isinstance(last_dim_size, int):
+        return decline("a length is not known")
+    last, n = dim[-1], last_dim_size
+    x = _along(x, dim[:-1], False)
+    half = min(n // 2 + 1, x.shape[last])
+    weights = [1.0 if k == 0 or 2 * k == n else 2.0 for k in range(half)]
+    shape = [half if d == last else 1 for d in range(x.dim())]
+    weighted = x.narrow(last, 0, half) * torch.tensor(weights, dtype=x.dtype, device=x.device).view(shape)
+    whole = F.pad(weighted, [0, 0] * (x.dim() - 1 - last) + [0, n - half]) if half < n else weighted
+    return _scaled(real_part(_transformed(whole, last, False)), normalization, _count(x, dim[:-1]) * n)
+
+
+@register(aten._fft_c2c)
+def complex_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
+    """The product with a matrix that is computed when it is needed, jk taken modulo n, in double precision."""
+    out = x.to(torch.complex128)
+    for d in dim:
+        n = x.shape[d]
+        line = torch.arange(n, dtype=torch.int64, device=x.device)
+        angles = ((line.unsqueeze(1) * line) % n).to(torch.float64) * ((-2 if forward else 2) * math.pi / n)
+        matrix = torch.complex(torch.cos(angles), torch.sin(angles))
+        out = torch.matmul(out.transpose(d, -1), matrix).transpose(d, -1)
+    return _scaled(out, normalization, _count(x, dim)).to(x.dtype)
+
+
+def mirrored(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """x[−j], indices modulo the size, along some dimensions."""
+    return torch.roll(torch.flip(x, list(dims)), [1] * len(dims), list(dims))
+
+
+def _scaled(x: Tensor, normalization: int, count: Any) -> Tensor:
+    if normalization == UNSCALED:
+        return x
+    return x * (1 / (math.sqrt(count) if normalization == BY_ROOT else count))
+
+
+def scaled(x: Tensor, normalization: int, dims: Sequence[int]) -> Tensor:
+    """x times what a transform along some dimensions is scaled by."""
+    return _scaled(x, normalization, _count(x, dims))
+
+
+def _count(x: Tensor, dims: Sequence[int]) -> Any:
+    return math.prod(x.shape[d] for d in dims)
+
+
+def _known_sizes(x: Tensor, dims: Sequence[int]) -> bool:
+    return all(isinstance(x.shape[d], int) for d in dims)
+
+
+def _along(x: Tensor, dims: Sequence[int], forward: bool) -> Tensor:
+    for d in dims:
+        x = _transformed(x, d, forward)
+    return x
+
+
+def _transformed(x: Tensor, dim: int, forward: bool) -> Tensor:
+    """The transform along one dimension, as lines of a matrix."""
+    n = x.shape[dim]
+    if n == 1:
+        return x
+    turned = x.transpose(dim, -1)
+    return _lines(turned.reshape(-1, n), n, forward).view(turned.shape).transpose(dim, -1)
+
+
+def _lines(x: Tensor, n: int, forward: bool) -> Tensor:
+    """The transform of every line of length n."""
+    radix = _plan(n)[1]
+    if radix == n:
+        return _direct(x.unsqueeze(2), n, forward).squeeze(2)
+    if radix == 0:
+        return _by_convolution(x, n, forward)
+    # With j = m·j₁ + j₂ and k = k₁ + r·k₂: transform j₁, turn by j₂·k₁ / n, transform j₂.
+    rest = n // radix
+    columns = x.view(-1, radix, rest)
+    if radix <= LARGE_PRIME:
+        columns = _direct(columns, radix, forward)
+    else:
+        turned = columns.transpose(1, 2).reshape(-1, radix)
+        columns = _lines(turned, radix, forward).view(-1, rest, radix).transpose(1, 2)
+    turns = [[_root(k * j, n, forward) for j in range(rest)] for k in range(radix)]
+    rows = (columns * _constant(turns, x)).reshape(-1, rest)
+    return _lines(rows, rest, forward).view(-1, radix, rest).transpose(1, 2).reshape(-1, n)
+
+
+def _direct(columns: Tensor, n: int, forward: bool) -> Tensor:
+    """Σⱼ w[k, j]·x[b, j, m]."""
+    matrix = [[[_root(k * j, n, forward)] for j in range(n)] for k in range(n)]
+    return torch.sum(columns.unsqueeze(1) * _constant(matrix, columns), [2])
+
+
+def _by_convolution(x: Tensor, n: int, forward: bool) -> Tensor:
+    """With jk = (j² + k² − (k − j)²) / 2: chirp, convolve with the opposite chirp, chirp."""
+    size = 1 << (2 * n - 2).bit_length()
+    chirp = [_root(j * j, 2 * n, forward) for j in range(n)]
+    opposite = [0j] * size
+    for j, value in enumerate(chirp):
+        opposite[j] = opposite[-j] = value.conjugate() / size
+    spectrum = _constant(_transform_of_list(opposite), x)
+    turn = _constant(chirp, x)
+    product = _lines(F.pad(x * turn, [0, size - n]), size, True) * spectrum
+    return _lines(product, size, False).narrow(1, 0, n) * turn
+
+
+def _constant(values: Any, like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+def _root(k: int, n: int, forward: bool) -> complex:
+    """e^(∓2πi·k/n) from an angle of at most π/4, so that 0, 1 and √½ come out as they are."""
+    quarter, rest = divmod(4 * (k % n), n)
+    near = 2 * rest < n
+    angle = math.pi / 2 * (rest if near else n - rest) / n
+    c, s = (math.cos(angle), math.sin(angle)) if near else (math.sin(angle), math.cos(angle))
+    if 2 * rest == n:
+        c = s = math.sqrt(0.5)
+    re, im = ((c, s), (-s, c), (-c, -s), (s, -c))[quarter]
+    return complex(re, -im if forward else im)
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(n: int) -> tuple[int, int]:
+    """The least number of multiplications an element, and the first factor to split off on that way: n itself for a
+    matrix, 0 for a prime that is too long for one."""
+    divisors = [r for r in range(2, min(n, SMALL) + 1) if n % r == 0]
+    prime = next((p for p in range(2, math.isqrt(n) + 1) if n % p == 0), n)
+    if not divisors and prime <= LARGE_PRIME:
+        divisors = [prime]
+    if prime == n and n > LARGE_PRIME:
+        size = 1 << (2 * n - 2).bit_length()
+        return 2 * size // n * _plan(size)[0] + 3 * STEP, 0
+    options = [(r + STEP + (_plan(n // r)[0] if r < n else 0), r) for r in divisors or [prime]]
+    return min(options)
+
+
+def _transform_of_list(values: list[complex]) -> list[complex]:
+    """The transform of a power of two of numbers, in double precision."""
+    return _split(values, [_root(k, len(values), True) for k in range(len(values) // 2)])
+
+
+def _split(values: list[complex], roots: list[complex]) -> list[complex]:
+    if len(values) == 1:
+        return values
+    even, odd = _split(values[::2], roots[::2]), _split(values[1::2], roots[::2])
+    turned = [root * value for root, value in zip(roots, odd)]
+    return [a + b for a, b in zip(even, turned)] + [a - b for a, b in zip(even, turned)]

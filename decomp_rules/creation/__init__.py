@@ -1,0 +1,1 @@
+"""Factories, random numbers, window functions."""

@@ -1,0 +1,1 @@
+"""Reading and writing by index, sorting, unique elements, what data selects."""

@@ -1,0 +1,69 @@
+"""Products of matrices by group, as mixtures of experts make them: rows sorted by expert, each group with a matrix of
+its own. Where a group ends is data, so each row is multiplied by the matrices of all groups, and that of its own group
+is kept: the shapes are fixed, at the price of as many products as there are groups."""
+
+import torch
+from torch import Tensor
+
+from decomp import Op, Rules, decline
+from decomp_rules.support.operands import cast
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+# Ops of another library, which need not be there: models that were exported without a kernel for groups call them.
+FALLBACK = Op("transformers.grouped_mm_fallback")
+FALLBACK_BACKWARD = Op("transformers.grouped_mm_fallback_backward")
+
+
+@register(aten._grouped_mm)
+def _grouped_mm(self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+                out_dtype: torch.dtype | None = None) -> Tensor:
+    """A product for each group: of matrices (3-d by 3-d), or of the rows (2-d by 3-d), columns (3-d by 2-d) or summands
+    (2-d by 2-d) up to each offset. What lies behind the last offset, which PyTorch leaves open, is 0."""
+    if bias is not None:
+        return decline("the kernel has no bias")
+    dtype = self.dtype if out_dtype is None else out_dtype
+    if self.dim() == 3 and mat2.dim() == 3:
+        return cast(torch.bmm(self, mat2), dtype)
+    if self.dim() == 2 and mat2.dim() == 2:
+        return cast(_by_summand(self, mat2, offs), dtype)
+    if self.dim() == 2:
+        return cast(_by_row(self, mat2, offs), dtype)
+    return cast(_by_row(mat2.t(), self.transpose(1, 2), offs).t(), dtype)
+
+
+@register(FALLBACK)
+def grouped_mm_fallback(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """(rows, inner), (groups, inner, columns) → (rows, columns): the rows up to each offset by their group's matrix."""
+    return _by_row(input, weight, offs)
+
+
+@register(FALLBACK_BACKWARD)
+def grouped_mm_fallback_backward(
+    input: Tensor, weight: Tensor, offs: Tensor, grad_output: Tensor
+) -> tuple[Tensor, Tensor]:
+    """g Wᵀ by row, and xᵀ g by group."""
+    return _by_row(grad_output, weight.transpose(1, 2), offs), _by_summand(input.t(), grad_output, offs)
+
+
+def _by_row(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Each row by the matrix of its group; 0 for rows of none."""
+    groups, length = matrices.shape[0], rows.shape[0]
+    products = torch.bmm(rows.unsqueeze(0).expand(groups, -1, -1), matrices)
+    group = torch.sum(_places(length, ends) >= ends.unsqueeze(1), [0])
+    own = torch.clamp(group, max=groups - 1).view(1, length, 1).expand(1, length, matrices.shape[2])
+    return torch.where((group < groups).unsqueeze(1), torch.gather(products, 0, own).squeeze(0), 0)
+
+
+def _by_summand(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """For each group, the product of its columns on the left and of its rows on the right."""
+    place = _places(right.shape[0], ends)
+    starts = torch.cat((torch.zeros_like(ends[:1]), ends[:-1]))
+    inside = (place >= starts.unsqueeze(1)) & (place < ends.unsqueeze(1))
+    return torch.bmm(torch.where(inside.unsqueeze(1), left, 0), torch.where(inside.unsqueeze(2), right, 0))
+
+
+def _places(length: int, like: Tensor) -> Tensor:
+    return torch.arange(length, dtype=like.dtype, device=like.device)

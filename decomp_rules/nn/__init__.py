@@ -1,0 +1,1 @@
+"""Attention, normalization, losses, embeddings, recurrent layers, quantization."""

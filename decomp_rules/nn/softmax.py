@@ -1,0 +1,99 @@
+"""Softmax in its spellings and its backward: the largest entry is subtracted first, so nothing overflows. What is
+narrower than 32 bits is computed in float32 and rounded once, as PyTorch's CPU kernels do. Errors are the largest seen
+on 500 rows of 768 normal numbers, in float32."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.reduce.reduction import known_empty
+from decomp_rules.support.operands import cast, wide
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+@register(aten.softmax)
+def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """exp(xᵢ) / Σ exp(xⱼ), by the kernel."""
+    return torch._softmax(cast(x, dtype or x.dtype), dim, False)
+
+
+@register(aten._softmax)
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """e / Σe with e = exp(x − max x). 6.8 ULP, the kernel 7.2: x − max x is rounded in both."""
+    if half_to_float:
+        return decline("half_to_float is for GPUs")
+    if known_empty(x):
+        return x.clone()
+    powers = torch.exp(below_largest(wide(x), dim))
+    # The sum is 1 or more: its inverse needs none of the care that a quotient takes.
+    return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
+
+
+@register(aten.log_softmax)
+def log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """xᵢ − log Σ exp(xⱼ), by the kernel."""
+    return torch._log_softmax(cast(x, dtype or x.dtype), dim, False)
+
+
+@register(aten._log_softmax)
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """s − log Σ exp(s) with s = x − max x. 1.4 ULP, as the kernel."""
+    if half_to_float:
+        return decline("half_to_float is for GPUs")
+    if known_empty(x):
+        return x.clone()
+    shifted = below_largest(wide(x), dim)
+    return cast(shifted - torch.log(torch.sum(torch.exp(shifted), [dim], keepdim=True)), x.dtype)
+
+
+@register(aten._softmax_backward_data)
+def _softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """y (g − Σ g y)."""
+    grad, y = wide(grad_output), wide(output)
+    return cast(y * (grad - torch.sum(grad * y, [dim], keepdim=True)), input_dtype)
+
+
+@register(aten._log_softmax_backward_data)
+def _log_softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """g − exp(y) Σ g."""
+    grad = wide(grad_output)
+    return cast(grad - torch.exp(wide(output)) * torch.sum(grad, [dim], keepdim=True), input_dtype)
+
+
+@register(aten._safe_softmax)
+def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax that is 0, with no gradient, along rows that are −∞ throughout."""
+    x = cast(x, dtype or x.dtype)
+    if x.dim() and type(x.shape[dim]) is int and x.shape[dim] == 0:
+        return torch._softmax(x, dim, False)
+    masked = torch.amax(x.detach(), [dim], keepdim=True) == -math.inf
+    return torch.where(masked, 0, torch._softmax(torch.where(masked, 0, x), dim, False))
+
+
+@register(aten._masked_softmax)
+def _masked_softmax(x: Tensor, mask: Tensor, dim: int | None = None, mask_type: int | None = None) -> Tensor:
+    """Softmax over what `mask` does not hide (True hides); NaN where it hides a whole row."""
+    rows = x.dim() - 1 if dim is None else dim
+    if mask_type == 0:  # (L, S), the same for every batch and head
+        mask = mask.view(1, 1, *mask.shape) if mask.dim() == 2 and x.dim() == 4 else mask
+    elif mask_type == 1:  # (B, S), the same for every head and query
+        mask = mask.view(mask.shape[0], 1, 1, mask.shape[1]) if mask.dim() == 2 and x.dim() == 4 else mask
+    return torch._softmax(torch.where(mask, -math.inf, x), rows, False)
+
+
+@register(aten._masked_softmax_backward)
+def _masked_softmax_backward(grad_output: Tensor, output: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """y (g − Σ g y), the sum being over what is not hidden; 0 at what is."""
+    grad, y = (torch.where(mask, 0, wide(x)) for x in (grad_output, output))
+    total = torch.sum(grad * y, [-1 if dim is None else dim], keepdim=True)
+    return cast(torch.where(mask, 0, y * (grad - total)), output.dtype)
+
+
+def below_largest(x: Tensor, dim: int) -> Tensor:
+    """x − max x along `dim`. The shift cancels in what follows, so no gradient goes through it."""
+    return x - torch.amax(x, [dim], keepdim=True).detach()

@@ -1,0 +1,281 @@
+"""Activation functions: each from the accurate elementary function (expm1, log1p, sigmoid), so that nothing overflows
+on the way, no digits are lost near zero, and no NaN comes out of the branch of a `where` that is not taken, nor out of
+its gradient.
+
+At a kink the gradient is PyTorch's (that of relu at 0 is 0, that of hardtanh at its bounds too). Half types are
+computed in float32 and rounded once, as PyTorch's kernels do. Errors are in ULP against float64, over all float32. The
+rules of the backward kernels are in `activation_backward`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from decomp import Rules, decline
+from decomp_rules.pointwise import exponential
+from decomp_rules.support.floating import float_math
+from decomp_rules.support.operands import cast, wide
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+# Smooth: sigmoid, SiLU, softplus
+
+
+@register(aten.sigmoid)
+@float_math
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e⁻ˣ), below 0 as eˣ / (1 + eˣ): the exponential never overflows. ≤ 2.7 ULP."""
+    negative = x < 0
+    e = torch.exp(torch.where(negative, x, -x))
+    return torch.where(negative, e, 1.0) * torch.reciprocal(1 + e)
+
+
+@register(aten.silu)
+@float_math
+def silu(x: Tensor) -> Tensor:
+    """x·sigmoid(x). ≤ 3.3 ULP."""
+    return x * torch.sigmoid(x)
+
+
+@register(aten.softplus)
+@float_math
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + e^βx) / β, as max(z, 0) + log1p(e^−|z|) so that it neither overflows nor loses small z. ≤ 2.5 ULP."""
+    z = x * beta
+    # Both branches pass a gradient at 0, where those of clamp and abs would not add up to 1/2.
+    negative = z < 0
+    smooth = torch.where(negative, 0.0, z) + torch.log1p(torch.exp(torch.where(negative, z, -z)))
+    return torch.where(z > threshold, x, smooth if beta == 1 else smooth / beta)
+
+
+@register(aten.log_sigmoid)
+def log_sigmoid(x: Tensor) -> Tensor:
+    """min(x, 0) − log1p(e^−|x|). ≤ 2.5 ULP."""
+    return _log_sigmoid(x)
+
+
+@register(aten.log_sigmoid_forward)
+def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log_sigmoid, and the buffer of its CPU kernel: e^−|x|."""
+    return _log_sigmoid(x), cast(torch.exp(-torch.abs(wide(x))), x.dtype)
+
+
+@float_math
+def _log_sigmoid(x: Tensor) -> Tensor:
+    negative = x < 0
+    return torch.where(negative, x, 0.0) - torch.log1p(torch.exp(torch.where(negative, x, -x)))
+
+
+@register(aten.mish)
+@float_math
+def mish(x: Tensor) -> Tensor:
+    """x·tanh(log(1 + eˣ)) = x·n / (n + 2) with n = e² + 2e and e = eˣ; above 0 all times e⁻²ˣ. ≤ 4 ULP."""
+    large = x > 64
+    bounded = torch.where(large, 0.0, x)
+    negative = bounded < 0
+    e = torch.exp(torch.where(negative, bounded, -bounded))
+    square = e * e
+    above = torch.where(negative, square + 2 * e, 1 + 2 * e)
+    curve = bounded * (above * torch.reciprocal(above + 2 * torch.where(negative, 1.0, square)))
+    return torch.where(large, x, curve)
+
+
+# Exponential below zero: ELU and its kin
+
+
+@register(aten.elu, needs=("expm1",))
+@float_math
+def elu_of_expm1(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. From −1 on down the slope is that of an exponential,
+    as expm1's own, which is its value plus 1, loses its digits there. ≤ 2.5 ULP."""
+    below = torch.where(x > 0, 0.0, _times(x, input_scale))
+    curve = torch.where(below < -1, torch.exp(below) - 1, torch.expm1(below))
+    return torch.where(x > 0, _times(x, scale), _times(curve, alpha * scale))
+
+
+@register(aten.elu)
+@float_math
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. ≤ 2.5 ULP."""
+    below = torch.where(x > 0, 0.0, _times(x, input_scale))
+    return torch.where(x > 0, _times(x, scale), _times(exponential.expm1(below), alpha * scale))
+
+
+@register(aten.celu)
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """ELU with e^(x/alpha)."""
+    return aten.elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+@register(aten.selu)
+def selu(x: Tensor) -> Tensor:
+    """ELU with the constants of G. Klambauer et al., *Self-Normalizing Neural Networks*, 2017."""
+    return aten.elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0)
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+# Piecewise linear
+
+
+@register(aten.relu)
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0), with gradient 0 at 0 and 1 at NaN, which stays. Exact."""
+    return torch.where(x != 0, torch.where(x < 0, 0, x), x.detach())
+
+
+@register(aten.relu6)
+def relu6(x: Tensor) -> Tensor:
+    """min(max(x, 0), 6), with gradient 0 at both. Exact."""
+    return F.hardtanh(x, 0.0, 6.0)
+
+
+@register(aten.hardtanh)
+def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    """min(max(x, min), max), with gradient 0 at both. Exact."""
+    if not x.is_floating_point():
+        return torch.clamp(x, int(min_val), int(max_val))
+    inside = torch.logical_and(x > min_val, x < max_val)
+    return torch.where(inside, x, torch.clamp(x.detach(), min_val, max_val))
+
+
+@register(aten.hardsigmoid)
+@float_math
+def hardsigmoid(x: Tensor) -> Tensor:
+    """min(max(x + 3, 0), 6) / 6, with gradient 0 at both ends. ≤ 1.5 ULP of the op in float32."""
+    inside = torch.logical_and(x > -3, x < 3)
+    return torch.where(inside, x + 3, torch.clamp(x.detach() + 3, 0.0, 6.0)) / 6
+
+
+@register(aten.hardswish)
+@float_math
+def hardswish(x: Tensor) -> Tensor:
+    """x·min(max(x + 3, 0), 6) / 6. ≤ 1 ULP more than the op in float32."""
+    outside = torch.logical_or(x <= -3, x >= 3)
+    inner = torch.where(outside, 0.0, x)
+    return torch.where(outside, torch.where(x <= -3, x * 0.0, x), inner * (inner + 3) / 6)
+
+
+@register(aten.leaky_relu)
+@float_math
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x above 0, slope·x below and at 0. Exactly the op."""
+    return torch.where(x > 0, x, x * negative_slope)
+
+
+@register(aten.prelu)
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight·x below and at 0, one weight for all or one for each index of dimension 1. Exactly the op."""
+    if weight.dim() == 1 and x.dim() > 1:
+        weight = weight.view([-1 if dim == 1 else 1 for dim in range(x.dim())])
+    elif weight.dim() == 1:
+        weight = weight.view([-1] if x.dim() else [])
+    return _prelu(x, weight)
+
+
+@register(aten._prelu_kernel)
+def prelu_kernel(x: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight·x below and at 0, for a weight that broadcasts. Exactly the op."""
+    return _prelu(x, weight)
+
+
+@float_math
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    positive = x > 0
+    return torch.where(positive, x, torch.where(positive, 0.0, x) * weight)
+
+
+@register(aten.rrelu)
+def rrelu(x: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False) -> Tensor:
+    """leaky ReLU with the middle slope; in training with a slope drawn for each element below 0 or at it."""
+    if not training:
+        return F.leaky_relu(x, (lower + upper) / 2)
+    slope = torch.rand(x.shape, dtype=x.dtype, device=x.device) * (upper - lower) + lower
+    return torch.where(x <= 0, x * slope, x)
+
+
+@register(aten.rrelu_with_noise_functional)
+def rrelu_with_noise_functional(
+    x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False
+) -> tuple[Tensor, Tensor]:
+    """rrelu, and the slope of each element (1 above 0) in training."""
+    if not training:
+        return F.leaky_relu(x, (lower + upper) / 2), noise.clone()
+    drawn = torch.rand(x.shape, dtype=x.dtype, device=x.device) * (upper - lower) + lower
+    slope = torch.where(x.detach() <= 0, drawn, 1.0)
+    return x * slope, slope
+
+
+@register(aten.threshold)
+def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    """x above the threshold, else the value. Exactly the op: for integers both are cut off to integers."""
+    if not x.is_floating_point():
+        if not math.isfinite(threshold) or not math.isfinite(value):
+            return decline("an integer is compared with an infinity")
+        threshold, value = int(threshold), int(value)
+    return torch.where(wide(x) <= threshold, value, x)
+
+
+@register(aten.hardshrink)
+def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """0 within ±lambd, else x; NaN stays, without a gradient. Exactly the op."""
+    outside = torch.logical_or(x < -lambd, x > lambd)
+    return torch.where(outside, x, x.detach() * 0.0 + 0.0)
+
+
+@register(aten.softshrink)
+@float_math
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 within ±lambd; NaN stays, without a gradient. Exactly the op."""
+    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, x.detach() * 0.0 + 0.0))
+
+
+# Compositions
+
+
+@register(aten.glu)
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    """a·sigmoid(b) of the two halves of x along dim. ≤ 3 ULP."""
+    if x.shape[dim] % 2:
+        return decline("the dimension is odd")
+    # Not in chunks: half of an even symbol, rounded up, is another expression than half of it.
+    half = x.shape[dim] // 2
+    value, gate = (torch.narrow(wide(x), dim, start, half) for start in (0, half))
+    return cast(value * torch.sigmoid(gate), x.dtype)
+
+
+@register(F.softsign)
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|). Exactly the op but for the quotient, ≤ 2 ULP."""
+    return input / (1 + torch.abs(input))
+
+
+@register(F.tanhshrink)
+def tanhshrink(input: Tensor) -> Tensor:
+    """x − tanh x. Exactly the op, which loses digits near 0."""
+    return input - torch.tanh(input)
+
+
+@register(aten.logit)
+@float_math
+def logit(x: Tensor, eps: Any = None) -> Tensor:
+    """log(x / (1 − x)), around 1/2 as log1p((2x − 1) / (1 − x)). With eps, x is clamped to [eps, 1 − eps]; without, the
+    gradient is NaN as the value is outside [0, 1]. ≤ 4 ULP."""
+    if eps is not None:
+        x = torch.clamp(x, eps, 1 - eps)
+    else:
+        x = x * torch.where(torch.logical_or(x < 0, x > 1), math.nan, 1.0)
+    middle = torch.abs(x - 0.5) < 0.25
+    inner = torch.where(middle, x, 0.5)
+    around_half = torch.log1p((inner - 0.5) * 2 * torch.reciprocal(1 - inner))
+    return torch.where(middle, around_half, torch.log(x) - torch.log1p(-x))

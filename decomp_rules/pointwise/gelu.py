@@ -1,0 +1,151 @@
+"""GELU, x·Φ(x) with the normal distribution Φ, and its backward kernel.
+
+A target without erf gets Φ itself: around 0 from a polynomial in x², else from h(s) = Φ(−s) = e^(−s²/2)·t·p(t) with
+t = 1 / (1 + s/2), as h or 1 − h. Coefficients are minimax fits made with 40 digits (Lawson weights): to 3e-8 of 1 − Φ
+around 0, and beyond to 2e-8 of the result or, where Φ is small, to 2e-6 of it. Errors are in ULP against float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.support.floating import LOG2_E, float_math, polynomial
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+_AROUND_ZERO = (
+    0.39894215273999867, -0.06648819618427095, 0.009962396499876907, -0.0011631147271499627, 9.151231828991141e-05,
+)  # fmt: skip
+"""(Φ(x) − 1/2) / x in powers of x², for |x| ≤ 1."""
+_TAIL = (
+    0.19937105126794996, 0.2017722391293479, 0.12881707591706454, 0.1440593670790893, -0.28337219058380875,
+    0.11026110144367657,
+)  # fmt: skip
+"""Φ(−s)·e^(s²/2) / t in powers of t = 1 / (1 + s/2), for s ≥ 1."""
+DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+@register(aten.gelu, needs=("sigmoid",))
+@float_math
+def gelu_of_sigmoid(x: Tensor, approximate: str = "none") -> Tensor:
+    """x·sigmoid(u) for "tanh", in one op of targets that have it. The second gradient has the digits of 1 − s, which
+    are few where s is almost 1: of 10⁻⁴ at 4.5 it is off by 4%, of 10⁻⁵ at 5 by all. To keep it takes five more ops.
+    """
+    return x * torch.sigmoid(tanh_argument(x)) if approximate == "tanh" else decline("only the approximation by tanh")
+
+
+@register(aten.gelu, needs=("erf",))
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x·(1 + erf(x/√2)) / 2, or with "tanh" x·sigmoid(√(8/π)·(x + 0.044715·x³)), which is the same as with tanh and
+    keeps its digits in the lower tail."""
+    return _of_tanh(x) if approximate == "tanh" else _of_erf(x, _undefined_at_infinity(x))
+
+
+@register(aten.gelu)
+def gelu_of_parts(x: Tensor, approximate: str = "none") -> Tensor:
+    """x·Φ(x), ≤ 2.5 ULP above −1; below, its error is less than that of PyTorch's kernel. The slope, Φ(x) + x·φ(x), is
+    a term of its own that adds nothing to the value: gradients are right up to the second."""
+    if approximate == "tanh":
+        return _of_tanh(x)
+    return _of_erf(x, False) if x.dtype == torch.float64 else _of_parts(x, _undefined_at_infinity(x))
+
+
+@register(aten.gelu_backward, needs=("erf",))
+@float_math
+def gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """g·(Φ(x) + x·φ(x)), or with "tanh" the derivative of x·s with s = sigmoid(u): g·s·(1 + x·u'·(1 − s))."""
+    if approximate == "tanh":
+        return _tanh_backward(grad, x)
+    density = torch.exp(x * x * -0.5) * DENSITY
+    return grad * (0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * density)
+
+
+@register(aten.gelu_backward)
+@float_math
+def gelu_backward_of_parts(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """g·(Φ(x) + x·φ(x)), for targets without erf."""
+    if approximate == "tanh":
+        return _tanh_backward(grad, x)
+    if x.dtype == torch.float64:
+        return gelu_backward(grad, x)
+    still = x.detach()
+    nothing = x - still
+    gauss = _gauss(x, x)
+    # Φ's own derivatives, φ and −x·φ, are terms that add nothing.
+    slope = nothing * (gauss.detach() * DENSITY) * (1 - 0.5 * nothing * still)
+    return grad * (_normal_cdf(still, gauss).detach() + slope + x * (gauss * DENSITY))
+
+
+@float_math
+def _of_tanh(x: Tensor) -> Tensor:
+    u = tanh_argument(x)
+    negative = u < 0
+    e = torch.exp(torch.where(negative, u, -u))
+    # As the sigmoid is written, whose own second gradient would have the few digits of 1 − s.
+    return x * (torch.where(negative, e, 1.0) * torch.reciprocal(1 + e))
+
+
+@float_math
+def _of_erf(x: Tensor, undefined_at_infinity: bool) -> Tensor:
+    doubled = 1 + torch.erf(x * math.sqrt(0.5))
+    # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
+    return x * 0.5 * (doubled + x * 0.0 if undefined_at_infinity else doubled)
+
+
+@float_math
+def _of_parts(x: Tensor, undefined_at_infinity: bool) -> Tensor:
+    still = x.detach()
+    nothing = still - x  # but NaN at ∞
+    if not undefined_at_infinity:
+        finite = nothing == 0
+        nothing, x = torch.where(finite, nothing, 0), torch.where(finite, x, 0)
+    # One of the factors of the square is held, so that the slope has half of its own slope, as it is counted twice.
+    gauss = _gauss(x, x.detach())
+    cdf = _normal_cdf(still, gauss).detach()
+    # In this order what is taken away is +0 and leaves the sign of a result that is 0.
+    return still * cdf - (nothing * cdf + nothing * x * (gauss * DENSITY))
+
+
+def _gauss(x: Tensor, y: Tensor) -> Tensor:
+    """e^(−x·y/2)."""
+    return torch.exp2(x * y * (-0.5 * LOG2_E))
+
+
+def _normal_cdf(x: Tensor, gauss: Tensor) -> Tensor:
+    """Φ(x), given e^(−x²/2)."""
+    negative = x < 0
+    s = torch.where(negative, -x, x)
+    t = torch.reciprocal(1 + s * 0.5)
+    tail = gauss * (t * polynomial(t, _TAIL))
+    around = 0.5 + x * polynomial(x * x, _AROUND_ZERO)
+    return torch.where(s < 1, around, torch.where(negative, tail, 1 - tail))
+
+
+def _undefined_at_infinity(x: Tensor) -> bool:
+    return x.dtype in (torch.float32, torch.bfloat16)
+
+
+def tanh_argument(x: Tensor) -> Tensor:
+    """2·√(2/π)·(x + 0.044715·x³): twice the argument of tanh in the approximate GELU."""
+    slope = math.sqrt(8 / math.pi)
+    return x * (slope + (slope * 0.044715) * x * x)
+
+
+def _tanh_backward(grad: Tensor, x: Tensor) -> Tensor:
+    # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
+    near = torch.clamp(x, -32.0, 32.0)
+    u, slope = tanh_argument(near), math.sqrt(8 / math.pi)
+    steepness = slope + (3 * slope * 0.044715) * near * near
+    # 1 − s has no digits where s is almost 1.
+    negative = u < 0
+    e = torch.exp(torch.where(negative, u, -u))
+    share = torch.reciprocal(1 + e)
+    s = torch.where(negative, e, 1.0) * share
+    # x·0 adds nothing but the kernel's NaN at ∞.
+    return grad * (s + near * steepness * (e * share * share) + x * 0.0)

@@ -1,0 +1,68 @@
+"""Rounding to whole numbers. All exact."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decomp import Rules
+from decomp_rules.support.floating import float_math
+
+RULES = Rules()
+register = RULES.register
+aten = torch.ops.aten
+
+
+@register(aten.trunc)
+def trunc(x: Tensor) -> Tensor:
+    """x − fmod(x, 1), for targets with fmod. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    rest = torch.fmod(x, 1.0)
+    # Of an infinite x the rest is NaN; the product with 0 has the sign of x. The gradients of x and the rest cancel.
+    whole = torch.where(torch.isnan(rest), x.detach(), x - rest)
+    return torch.where(whole == 0, x.detach() * 0.0, whole)
+
+
+@register(aten.floor)
+def floor(x: Tensor) -> Tensor:
+    """The whole number at or below x. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    whole = torch.trunc(x)
+    return torch.where(x.detach() < whole, whole - 1, whole)
+
+
+@register(aten.ceil)
+def ceil(x: Tensor) -> Tensor:
+    """The whole number at or above x. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    whole = torch.trunc(x)
+    return torch.where(whole < x.detach(), whole + 1, whole)
+
+
+@register(aten.round)
+def round_half_even(x: Tensor) -> Tensor:
+    """The nearest whole number, the even one of two. Exact: from the even part of trunc x, which leaves less than 2."""
+    if not x.is_floating_point():
+        return x.clone()
+    even = torch.trunc(x * 0.5) * 2
+    rest = x.detach() - even
+    step = torch.where(torch.abs(rest) < 1.5, 1.0, 2.0).to(x.dtype)
+    up, down = even + step, even - step
+    return torch.where(0.5 < rest, up, torch.where(rest < -0.5, down, even))
+
+
+@register(aten.round)
+@float_math
+def round_to_decimals(x: Tensor, decimals: int) -> Tensor:
+    """round(x·10ᵈ) / 10ᵈ."""
+    power = 10.0 ** abs(decimals)
+    return torch.round(x * power) / power if decimals > 0 else torch.round(x / power) * power
+
+
+@register(aten.frac)
+def frac(x: Tensor) -> Tensor:
+    """x − trunc x. Exact."""
+    return x - torch.trunc(x)

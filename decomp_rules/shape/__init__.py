@@ -1,0 +1,1 @@
+"""Views, copies, and what moves elements by position alone."""

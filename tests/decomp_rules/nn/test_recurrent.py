@@ -1,0 +1,127 @@
+"""Recurrent networks agree with the ops in every arrangement of layers, directions, biases and projections."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp_rules import targets
+from decomp_rules.nn import recurrent
+from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+
+aten = torch.ops.aten
+RULES = recurrent.RULES
+NETWORKS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
+
+
+def network(name: str, dtype: torch.dtype = torch.float64, **kwargs: Any) -> tuple[nn.RNNBase, tuple]:
+    """The module, and its state (zero would hide mistakes)."""
+    torch.manual_seed(0)
+    module = NETWORKS[name](4, 5, **kwargs).to(dtype)
+    cells = module.num_layers * (2 if module.bidirectional else 1)
+    h = torch.randn(cells, 3, getattr(module, "proj_size", 0) or 5, dtype=dtype)
+    return module, ((h, torch.randn(cells, 3, 5, dtype=dtype)) if name == "lstm" else (h,))
+
+
+def check(name: str, x: torch.Tensor, dropout: float = 0.0, **kwargs: Any) -> None:
+    module, state = network(name, x.dtype, **kwargs)
+    params = [p.detach() for p in module._flat_weights]
+    agrees(RULES, getattr(aten, name).input, x, list(state) if name == "lstm" else state[0], params, module.bias,
+           module.num_layers, dropout, False, module.bidirectional, module.batch_first,
+           tolerance=5e-2 if x.dtype == torch.bfloat16 else None)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name: str, layers: int, bidirectional: bool, bias: bool) -> None:
+    x = torch.linspace(-1, 1, 36, dtype=torch.float64).reshape(3, 3, 4)
+    for batch_first in (True, False):
+        check(name, x, num_layers=layers, bidirectional=bidirectional, bias=bias, batch_first=batch_first)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections(bias: bool) -> None:
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(2, 3, 4)
+    check("lstm", x, num_layers=2, bidirectional=True, bias=bias, proj_size=3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_dropout_between_layers_is_for_training_only(name: str) -> None:
+    check(name, torch.linspace(-1, 1, 24).reshape(2, 3, 4), dropout=0.5, num_layers=2)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bfloat16(name: str) -> None:
+    check(name, torch.linspace(-1, 1, 24).reshape(2, 3, 4).bfloat16())
+
+
+@pytest.mark.parametrize("name, gates", [
+    ("lstm_cell.default", 4), ("gru_cell.default", 3), ("rnn_tanh_cell.default", 1), ("rnn_relu_cell.default", 1)])
+def test_cells(name: str, gates: int) -> None:
+    torch.manual_seed(0)
+    packet, overload = name.split(".")
+    x, h, c = torch.randn(2, 4), torch.randn(2, 5), torch.randn(2, 5)
+    weights = [torch.randn(gates * 5, n) for n in (4, 5)]
+    biases = [torch.randn(gates * 5) for _ in range(2)]
+    state = [h, c] if gates == 4 else h
+    op = getattr(getattr(aten, packet), overload if gates != 4 else "default")
+    agrees(RULES, op, x, state, *weights, *biases, tolerance=5e-5)
+    agrees(RULES, op, x, state, *weights, tolerance=5e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_reach_the_targets(name: str) -> None:
+    module, state = network(name, torch.float32)
+    params = [p.detach() for p in module._flat_weights]
+
+    def run(x: torch.Tensor, *state: torch.Tensor) -> torch.Tensor:
+        weights = [p.clone() for p in params]
+        start = state if name == "lstm" else state[0]
+        return getattr(torch, name)(x, start, weights, True, 1, 0.0, True, False, True)[0]
+
+    lowered_agrees(run, torch.randn(3, 2, 4), *state)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_packed_sequences(name: str, bidirectional: bool) -> None:
+    kwargs = {"nonlinearity": name.removeprefix("rnn_")} if name.startswith("rnn") else {}
+    module, state = network(name, torch.float64, num_layers=2, bidirectional=bidirectional, **kwargs)
+    x = torch.randn(4, 3, 4, dtype=torch.float64)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [4, 3, 1])
+    params = [p.detach() for p in module._flat_weights]
+    hx = list(state) if name == "lstm" else state[0]
+    agrees(RULES, getattr(aten, name).data, packed.data, packed.batch_sizes, hx, params, True, 2, 0.0, False,
+           bidirectional, fixed=(1,))
+
+
+def test_how_many_sequences_run_is_data() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = network("lstm", torch.float32)[0]
+
+        def forward(self, data: torch.Tensor, sizes: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> Any:
+            return torch.lstm(data, sizes, (h, c), self.lstm._flat_weights, True, 1, 0.0, False, False)
+
+    module, data, state = Packed(), torch.randn(8, 4), torch.randn(1, 3, 5)
+    traced = torch.fx.symbolic_trace(module)
+    lowered = decomp.lower(traced, to=targets.tinygrad, args=(data, torch.tensor([3, 3, 1, 1]), state, state)).result
+    for sizes in ([3, 3, 1, 1], [3, 2, 2, 1]):
+        args = data, torch.tensor(sizes), state, state
+        torch.testing.assert_close(lowered(*args), module(*args))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_layer_of_onednn(reverse: bool) -> None:
+    module, (h, c) = network("lstm", torch.float32)
+    params, x = [p.detach() for p in module._flat_weights], torch.randn(4, 3, 4)
+    for state in ((h, c), (h[0], c[0])):
+        args = x, *params, *state, reverse, [], recurrent.LSTM, 5, 1, True, False, False, False
+        found, expected = recurrent.mkldnn_rnn_layer(*args), aten.mkldnn_rnn_layer(*args)
+        torch.testing.assert_close(found[:3], expected[:3])

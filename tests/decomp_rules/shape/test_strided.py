@@ -1,0 +1,38 @@
+"""Reading and writing by strides agree with the ops wherever the memory is the input's own."""
+
+import torch
+
+from decomp_rules.shape import strided
+from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+
+aten = torch.ops.aten
+X = torch.arange(30.0).reshape(5, 6)
+
+
+def test_strided_reading():
+    agrees(strided.RULES, aten.as_strided.default, X, [3, 4], [6, 1], 7)
+    agrees(strided.RULES, aten.as_strided.default, X, [5, 3, 2], [1, 1, 0])
+
+
+def test_strided_writing():
+    # PyTorch's own gradient of self is 1 where it is overwritten and 0 elsewhere, torch 2.13.
+    agrees(strided.RULES, aten.as_strided_scatter.default, X, torch.randn(3, 4), [3, 4], [6, 1], 7, fixed=(0,))
+
+
+def test_memory_in_another_order_than_the_dimensions():
+    for x in (X.t(), X.reshape(5, 2, 3).permute(1, 0, 2)):
+        assert torch.equal(strided.as_strided(x, [4, 3], [3, 1], 2), x.as_strided([4, 3], [3, 1], 2))
+        src = -torch.ones(4)
+        found = strided.as_strided_scatter(x, src, [4], [7], 1)
+        assert torch.equal(found, torch.as_strided_scatter(x, src, [4], [7], 1))
+
+
+def test_a_part_of_memory_is_read_as_far_as_it_goes():
+    part = X[1:]
+    assert torch.equal(strided.as_strided(part, [2, 2], [3, 1], 8), part.as_strided([2, 2], [3, 1], 8))
+    for x, start in ((part, 5), (part, 29), (X[:, 1:], 1), (X[:2], 11), (X[:0], 0)):
+        assert strided.as_strided(x, [2], [1], start).reason == "it reaches memory that its input does not hold"
+
+
+def test_lowered_to_the_end():
+    lowered_agrees(lambda x: torch.as_strided(x, [3, 4], [6, 1], 7), X)

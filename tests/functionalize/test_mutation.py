@@ -1,0 +1,310 @@
+"""Mutation made functional: outputs, gradients and the final state of inputs and buffers are those of the original."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+import decomp
+from decomp.functionalize.walk import append_writes, functionalize, mutates
+from decomp_rules import targets
+
+torch.set_num_threads(1)
+
+
+def functional(gm):
+    """`gm` without mutation, but for the writes at its end."""
+    before = gm.graph.python_code("self").src
+    result = functionalize(gm.graph, gm)
+    assert gm.graph.python_code("self").src == before
+    assert set(result.origin) == set(result.graph.nodes)
+    assert all(node in gm.graph.nodes for node in result.origin.values())
+    new = fx.GraphModule(gm, result.graph)
+    assert not mutates(new.graph, new) or result.submodules
+    for name, inner in result.submodules.items():
+        assert not mutates(inner.graph, inner)
+        setattr(new, name, inner)
+    assert not mutates(new.graph, new)
+    append_writes(result)
+    assert set(result.origin) == set(result.graph.nodes)
+    new.graph = result.graph
+    return new
+
+
+def duplicate(module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # pytree's LeafSpec warns when it is copied, torch 2.13
+        return copy.deepcopy(module)
+
+
+def exported(module, *args, strict=False, **options):
+    return torch.export.export(module, args, strict=strict, **options).module()
+
+
+def module_of(function, **buffers):
+    class Made(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, value in buffers.items():
+                self.register_buffer(name, value)
+
+        def forward(self, *args):
+            return function(self, *args) if buffers else function(*args)
+
+    return Made()
+
+
+def run(module, args, seed=0):
+    """Outputs, inputs afterwards, buffers afterwards, gradients of parameters and of inputs that need one."""
+    module = duplicate(module)
+    leaves = [a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args]
+    torch.manual_seed(seed)
+    out = module(*leaves)
+    flat = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(o, torch.Tensor)]
+    sources = [p for p in module.parameters() if p.requires_grad]
+    sources += [a for a in leaves if isinstance(a, torch.Tensor) and a.is_leaf and a.requires_grad]
+    tracked = [o for o in flat if o.requires_grad]
+    loss = sum((o * torch.arange(1, o.numel() + 1).reshape(o.shape)).sum() for o in tracked) if tracked else None
+    grads = [None] * len(sources)
+    if loss is not None and sources:
+        grads = torch.autograd.grad(loss, sources, allow_unused=True)
+    grads = [torch.zeros_like(s) if g is None else g for g, s in zip(grads, sources)]
+    return [flat, leaves, dict(module.named_buffers()), grads]
+
+
+def same(one, two):
+    """The same values, shapes and dtypes; views may have become copies."""
+    assert type(one) is type(two) or isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)
+    if isinstance(one, (list, tuple)):
+        assert len(one) == len(two)
+        for a, b in zip(one, two):
+            same(a, b)
+    elif isinstance(one, dict):
+        for name in one.keys() & two.keys():
+            same(one[name], two[name])
+    elif isinstance(one, torch.Tensor):
+        torch.testing.assert_close(two.detach(), one.detach(), rtol=1e-6, atol=1e-6, equal_nan=True)
+    else:
+        assert one == two
+
+
+def check(module, *args, **options):
+    """The functional program, after comparing it with `module`."""
+    module = module if isinstance(module, nn.Module) else module_of(module)
+    example = tree_map(lambda a: a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor)
+                       else a, args)
+    gm = exported(duplicate(module), *example, **options)
+    new = functional(gm)
+    same(run(module, args), run(new, args))
+    return new
+
+
+def x23():
+    return torch.arange(6.0).reshape(2, 3) / 7 + 0.1
+
+
+def weight():
+    return torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+
+
+IN_PLACE = {
+    "add": lambda y: y.add_(2), "relu": lambda y: y.relu_(), "F.relu": lambda y: F.relu(y, inplace=True),
+    "iadd": lambda y: y.__iadd__(3), "zero": lambda y: y.zero_(), "fill": lambda y: y.fill_(2.5),
+    "copy": lambda y: y.copy_(torch.ones(3)), "copy int": lambda y: y.copy_(torch.arange(6).reshape(2, 3)),
+    "copy transposed": lambda y: y.copy_(torch.arange(6.0).reshape(3, 2).t()),
+    "masked_fill": lambda y: y.masked_fill_(y > 0.5, 0.0), "clamp": lambda y: y.clamp_(0.1, 0.6),
+    "index_put": lambda y: y.index_put_((torch.tensor([0]),), torch.ones(3)),
+    "scatter": lambda y: y.scatter_(1, torch.tensor([[0], [1]]), 5.0),
+    "scatter_add": lambda y: y.scatter_add_(0, torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3)),
+    "index_add": lambda y: y.index_add_(0, torch.tensor([1]), torch.ones(1, 3)),
+    "lt": lambda y: y.lt_(0.3), "logical_not": lambda y: y.logical_not_(), "eq": lambda y: y.eq_(0.1),
+    "promote": lambda y: y.add_(torch.ones(3, dtype=torch.float64)), "mul": lambda y: y.mul_(y + 1),
+    "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2), "tril": lambda y: y.tril_(),
+    "setitem": lambda y: y.__setitem__((slice(None), 1), 4.0),
+    "setitem row": lambda y: y.__setitem__(0, torch.ones(3)),
+    "setitem none": lambda y: y.__setitem__((None, ..., slice(1, 3)), 2.0),
+    "setitem mask": lambda y: y.__setitem__(y > 0.5, 0.0),
+    "setitem list": lambda y: y.__setitem__((slice(None), [0, 2]), torch.zeros(2, 2)),
+    "uniform": lambda y: y.uniform_(0, 2), "normal": lambda y: y.normal_(), "bernoulli": lambda y: y.bernoulli_(0.3),
+    "exponential": lambda y: y.exponential_(), "dropout": lambda y: F.dropout(y, 0.5, True, True),
+    "fill_diagonal": lambda y: y.fill_diagonal_(3.0), "sub rsub": lambda y: y.sub_(1).mul_(3).div_(2),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_op_on_an_intermediate_an_input_and_a_buffer(name):
+    op = IN_PLACE[name]
+
+    def local(w):
+        y = w * 1
+        z = y.view(3, 2)
+        op(y)
+        return y, z * 2, w
+
+    def input_(x):
+        op(x)
+        return x * 2
+
+    def buffer(self, x):
+        op(self.b)
+        return self.b * x
+
+    # Autograd takes logical_not_() for the identity (torch 2.13); the functional op has no gradient.
+    check(local, x23() if name == "logical_not" else weight())
+    check(input_, x23())
+    check(module_of(buffer, b=x23()), x23())
+
+
+VIEWS = {
+    "select": lambda x: x[1], "slice": lambda x: x[:, 1:], "step": lambda x: x[:, ::2], "t": lambda x: x.t(),
+    "T": lambda x: x.T, "mT": lambda x: x.mT, "view": lambda x: x.view(-1), "reshape": lambda x: x.reshape(3, 2),
+    "flatten": lambda x: x.flatten(), "transpose": lambda x: x.transpose(0, 1), "permute": lambda x: x.permute(1, 0),
+    "unsqueeze": lambda x: x.unsqueeze(1), "squeeze": lambda x: x[:1].squeeze(0), "none": lambda x: x[None, :, None],
+    "diagonal": lambda x: x.diagonal(), "chunk": lambda x: x.chunk(2, 1)[1], "split": lambda x: x.split([1, 2], 1)[1],
+    "split int": lambda x: x.split(2, 1)[1], "unbind": lambda x: x.unbind(1)[2], "narrow": lambda x: x.narrow(1, 1, 2),
+    "narrow from the end": lambda x: x.narrow(1, -2, 2), "movedim": lambda x: x.movedim(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (3, 1)), "view_as": lambda x: x.view_as(x), "detach": lambda x: x.detach(),
+    "contiguous": lambda x: x.contiguous(), "expand one": lambda x: x.unsqueeze(0).expand(1, 2, 3),
+    "chain": lambda x: x.t()[1:].unsqueeze(0)[0, :, 1], "tensor_split": lambda x: x.tensor_split(2, 1)[0],
+    "as_strided": lambda x: x.as_strided((2, 2), (3, 1), 1), "to": lambda x: x.to(torch.float32),
+    "swapaxes": lambda x: x.swapaxes(0, 1), "dropout": lambda x: F.dropout(x, 0.5, False),
+    "hsplit": lambda x: x.hsplit([1])[1], "bits": lambda x: x.view(torch.int32).view(torch.float32),
+    "copying reshape": lambda x: x.t().reshape(-1), "copying to": lambda x: x.to(torch.float64),
+    "copying contiguous": lambda x: x.t().contiguous(), "gather rows": lambda x: x[[0, 1]],
+}
+
+
+NOT_DIFFERENTIABLE = {"detach", "bits", "chunk", "split", "split int", "unbind"}
+"""Views that PyTorch lets nobody write through where a gradient is needed, or that cut the gradient."""
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_write_through_a_view_reaches_the_base_and_back(name):
+    view = VIEWS[name]
+
+    def through_view(x):
+        y = x * 2
+        other = y.view(6)
+        v = view(y)
+        v.mul_(3)
+        return y + 1, v, other
+
+    def through_base(x):
+        y = x * 2
+        v = view(y)
+        y[:, 1] = 5
+        v.add_(1)
+        y.mul_(2)
+        return v + 1, y
+
+    def input_(x):
+        v = view(x)
+        v.add_(1)
+        x.mul_(2)
+        return v * 1
+
+    def buffer(self, x):
+        view(self.b).add_(1)
+        return self.b * x
+
+    for function in (through_view, through_base):
+        check(function, x23())
+        if name not in NOT_DIFFERENTIABLE:
+            check(function, weight())
+    check(input_, x23())
+    check(module_of(buffer, b=x23()), x23())
+
+
+@pytest.mark.parametrize("method", ["transpose_", "swapaxes_"])
+def test_a_shape_that_is_changed_in_place_is_known_before_and_after(method):
+    class Model(nn.Module):
+        def forward(self, x):
+            own = x.clone()
+            wide = own * 2
+            getattr(own, method)(0, 1)
+            return own + 1, wide
+
+    x = torch.arange(6.0).reshape(2, 3)
+    lowered = decomp.lower(torch.fx.symbolic_trace(Model()), to=targets.core_aten, args=(x,)).result
+    assert all(map(torch.equal, lowered(x), Model()(x)))
+
+
+SEVERAL = {
+    "topk": lambda x: torch.topk(x, 2), "max": lambda x: x.max(-1), "sort": lambda x: torch.sort(x, -1),
+    "var_mean": lambda x: torch.var_mean(x, -1), "aminmax": lambda x: torch.aminmax(x),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_of_several_new_tensors_may_be_written(name):
+    def forward(x):
+        one, two = several = SEVERAL[name](x * 2)
+        one /= one.sum(-1, keepdim=True)
+        two.add_(1)
+        return one * 3, two, several[0] + 1, several[1]
+
+    check(forward, x23())
+
+
+@pytest.mark.parametrize("name", ["topk", "max", "sort"])
+def test_one_of_several_new_tensors_is_written_and_has_a_gradient(name):
+    def forward(x):
+        one, two = SEVERAL[name](x * 2)
+        one /= one.sum(-1, keepdim=True)
+        return one * 3, two
+
+    check(forward, weight())
+
+
+def test_one_of_several_new_tensors_is_written_in_a_graph_without_shapes():
+    def forward(x):
+        several = torch.topk(x, 2)
+        several[0].mul_(2)
+        return several[0] + 1, several[1]
+
+    gm = fx.symbolic_trace(forward)
+    x = torch.randn(3, 5)
+    same(functional(gm)(x), forward(x))
+
+
+@pytest.mark.parametrize("rule", [lambda x: x, lambda x: x.view(-1), lambda x: x[:]])
+def test_a_rule_that_returns_its_input_leaves_it_alone_when_the_result_is_written(rule):
+    def program(x):
+        h = F.relu(x)
+        h.add_(1)
+        return h * x
+
+    x = torch.rand(4) + 1
+    before = x.clone()
+    decomposed = decomp.decompose(fx.symbolic_trace(program), {F.relu: rule})
+    torch.testing.assert_close(decomposed(x), program(before))
+    assert torch.equal(x, before)
+
+
+def test_a_rule_that_copies_what_the_op_views_is_written_through():
+    def program(x):
+        h = x * 2
+        h.squeeze(0).add_(1)
+        return h
+
+    x = torch.rand(1, 4)
+    decomposed = decomp.decompose(fx.symbolic_trace(program), {torch.squeeze: lambda x, dim: x.sum(dim)}, args=(x,))
+    torch.testing.assert_close(decomposed(x), program(x))
+
+
+@pytest.mark.parametrize("name", ["cumsum_", "cumprod_"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_sums_of_integers_in_place_keep_their_dtype(name, dtype):
+    class Model(nn.Module):
+        def forward(self, x):
+            y = x.clone()
+            getattr(y, name)(1)
+            return y
+
+    x = torch.tensor([[1, 0, 2, 3]]).to(dtype)
+    for to in (targets.core_aten, targets.tinygrad):
+        assert torch.equal(decomp.lower(Model(), to=to, args=(x,)).result(x), Model()(x))

@@ -1,0 +1,144 @@
+"""Writes that autograd does not see, into tensors whose gradient is needed: the value changes, the gradient stays."""
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp_rules import targets
+from tests.functionalize.test_mutation import check, duplicate, run, same, weight
+
+
+def through_detach(w):
+    y = w * 2
+    y.detach().mul_(3)
+    return y, w + y
+
+
+def with_gradients_off(w):
+    y = w * 2
+    with torch.no_grad():
+        y.mul_(3)
+    return y
+
+
+def of_a_view(w):
+    y = w * w
+    row = y[0]
+    with torch.no_grad():
+        row.add_(1)
+    return y * w, row.exp()
+
+
+def of_a_detached_view(w):
+    y = w * w
+    y[:, 1:].detach().zero_()
+    return y * w
+
+
+def through_a_view_of_a_detached_tensor(w):
+    y = w.exp() + w
+    y.detach()[1].clamp_(max=0.5)
+    return y.t() @ w
+
+
+def twice(w):
+    y = w * 2
+    with torch.no_grad():
+        y.mul_(3)
+    z = y + w
+    with torch.no_grad():
+        y.detach().sub_(1)
+        y[0].mul_(2)
+    return y, z * y
+
+
+def overwritten_since(w):
+    y = w * 2
+    with torch.no_grad():
+        y.add_(3)
+    y.zero_()
+    return y + w
+
+
+def followed_by_a_write_that_is_seen(w):
+    y = w * 2
+    with torch.no_grad():
+        y.add_(3)
+    y[0].mul_(w[1])
+    return y
+
+
+PROGRAMS = [
+    through_detach, with_gradients_off, of_a_view, of_a_detached_view, through_a_view_of_a_detached_tensor, twice,
+    overwritten_since, followed_by_a_write_that_is_seen,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_write_that_autograd_does_not_see(program):
+    check(program, weight())
+
+
+def parts_of_complex_numbers(w):
+    z = torch.complex(w, w.flip(1)) * (1 + 2j)
+    z[0] = z[1].conj() * 2
+    z[:, 1:] += 1j
+    z[..., -1].mul_(z[..., 0].clone())
+    return torch.view_as_real(z), z.conj()[1].real
+
+
+def test_parts_of_complex_numbers_are_written():
+    check(parts_of_complex_numbers, weight())
+
+
+class Clipped(nn.Module):
+    """A weight that is kept within bounds, as the critic of a Wasserstein GAN is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-2, 2, 6).reshape(2, 3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-1, 1)
+        return x @ self.weight.t()
+
+
+def test_a_parameter_that_is_written_where_it_is_used():
+    check(Clipped(), torch.arange(6.0).reshape(2, 3))
+
+
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+def test_a_parameter_that_is_written_is_trained_after_lowering(target):
+    module, args = Clipped(), (torch.arange(6.0).reshape(2, 3),)
+    for lowered in _lowered(module, args, target):
+        same(run(module, args), run(lowered, args))
+
+
+def test_values_that_are_not_finite_are_kept():
+    module, args = Clipped(), (torch.eye(3),)
+    with torch.no_grad():
+        module.weight[0, 0], module.weight[1, 1] = torch.inf, torch.nan
+    lowered = decomp.lower(torch.export.export(module, args), to=targets.core_aten).result.module()
+    for model in (module, lowered):
+        assert model(*args)[0, 0] == 1 and dict(model.named_parameters())["weight"][0, 0] == 1
+    same(module(*args), lowered(*args))
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+def test_an_embedding_of_bounded_norm_is_trained(kind, target):
+    torch.manual_seed(0)
+    module, args = kind(5, 4, max_norm=1.0), (torch.tensor([[0, 1, 2], [3, 0, 1]]),)
+    expected = run(module, args)
+    assert expected[3][0].any()
+    for lowered in _lowered(module, args, target):
+        same(expected, run(lowered, args))
+
+
+def _lowered(module, args, target):
+    """Both ways there: as a module, and exported."""
+    to = getattr(targets, target)
+    yield decomp.lower(duplicate(module), to=to, args=args).result
+    yield decomp.lower(torch.export.export(duplicate(module), args), to=to).result.module()

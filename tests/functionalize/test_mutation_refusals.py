@@ -1,0 +1,164 @@
+"""Mutation that cannot be followed is refused: each refusal, word for word."""
+
+import operator
+
+import pytest
+import torch
+from torch import fx, nn
+
+import decomp
+from decomp.errors import MutationError
+from decomp.functionalize.walk import functionalize
+from decomp_rules import targets
+from tests.functionalize.test_mutation import exported, functional, module_of, run, same, x23
+
+
+def refused(module, *args):
+    """The refusal of a program, without the line of the user's file."""
+    module = module if isinstance(module, fx.GraphModule) else exported(
+        module if isinstance(module, nn.Module) else module_of(module), *args)
+    with pytest.raises(MutationError) as caught:
+        functionalize(module.graph, module)
+    return [line for line in str(caught.value).splitlines() if not line.startswith("  File")]
+
+
+def test_refusal_of_a_normalization_without_a_functional_form():
+    graph = fx.Graph()
+    x, mean, var = map(graph.placeholder, ("x", "mean", "var"))
+    norm = graph.call_function(torch.ops.aten.miopen_batch_norm.default, (x, x, x, mean, var, True, 0.1, 1e-5))
+    graph.output(norm)
+    assert refused(fx.GraphModule(nn.Module(), graph)) == [
+        "cannot make the program functional: miopen_batch_norm updates its running statistics, and it has no "
+        "functional form",
+        "  at node 'miopen_batch_norm_default' (call_function aten.miopen_batch_norm.default)",
+        "  to do: use batch_norm, or track_running_stats=False",
+    ]
+
+
+def test_refusal_of_an_op_without_a_functional_form():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_method("resize_", (x, 2))
+    graph.output(x)
+    assert refused(fx.GraphModule(nn.Module(), graph)) == [
+        "cannot make the program functional: resize_ writes its argument, and it has no functional form",
+        "  at node 'resize_' (call_method resize_)",
+        "  to do: write a new tensor in the model instead",
+    ]
+
+
+def test_refusal_of_an_alias_that_only_shapes_decide():
+    gm = fx.symbolic_trace(lambda x: (x.reshape(-1).add_(1), x * 2))
+    assert refused(gm) == [
+        "cannot make the program functional: 'reshape' may or may not share memory with its argument, and one of them "
+        "is written before the other is used",
+        "  at node 'add_' (call_method add_)",
+        "  to do: pass args=, so that shapes and strides are known; or clone() before the write",
+    ]
+
+
+def test_no_refusal_where_the_alias_does_not_matter():
+    gm = fx.symbolic_trace(lambda x: torch.sin(x).reshape(-1).add_(1))
+    same(run(gm, (x23(),)), run(functional(gm), (x23(),)))
+
+
+def test_refusal_of_a_changed_shape_of_an_input():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_method("unsqueeze_", (x, 0))
+    graph.output(x)
+    assert refused(fx.GraphModule(nn.Module(), graph)) == [
+        "cannot make the program functional: it changes the shape of the input 'x' itself",
+        "  at node 'unsqueeze_' (call_method unsqueeze_)",
+        "  to do: use the function that returns a view",
+    ]
+
+
+def test_refusal_of_buffers_that_overlap():
+    memory = torch.ones(4)
+
+    def forward(self, x):
+        self.a.add_(1)
+        return x + self.b
+
+    assert refused(module_of(forward, a=memory[:2], b=memory[1:3]), torch.ones(2)) == [
+        "cannot make the program functional: it shares memory with 'a', another buffer or parameter, and one of them "
+        "is written",
+        "  at node 'b' (get_attr b)",
+        "  to do: clone() one of the two when the module is made",
+    ]
+
+
+def test_refusal_of_a_region_whose_operands_share_memory():
+    def forward(self, x):
+        v = self.b[1:]
+        with torch.no_grad():
+            v.add_(1)
+            w = self.b * 2
+        return x + w
+
+    assert refused(module_of(forward, b=torch.ones(3)), x23())[0] == (
+        "cannot make the program functional: it writes 'slice_1', which shares memory with 'b', in a region of its own")
+
+
+def test_refusal_of_a_module_that_writes_inside():
+    class Leaf(nn.Module):
+        inplace = True
+
+        def forward(self, x):
+            return x.add_(1)
+
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, module, name):
+            return True
+
+    outer = nn.Sequential(Leaf())
+    gm = fx.GraphModule(outer, Tracer().trace(outer))
+    assert refused(gm) == [
+        "cannot make the program functional: it writes its arguments, and it has no functional form",
+        "  at node '_0' (call_module 0)",
+        "  to do: let the module be traced, or return new tensors from it",
+    ]
+
+
+def test_refusal_of_an_index_that_may_be_a_mask():
+    graph = fx.Graph()
+    x, i = graph.placeholder("x"), graph.placeholder("i")
+    graph.call_function(operator.setitem, (x, i, 0.0))
+    graph.output(x)
+    assert refused(fx.GraphModule(nn.Module(), graph))[0] == (
+        "cannot make the program functional: nobody can tell whether its index is a number or a tensor")
+
+
+def test_refusal_of_a_view_that_a_region_hides():
+    def forward(x):
+        with torch.no_grad():
+            x.add_(1)
+            y = x.t()
+        x.mul_(2)
+        return y + 1
+
+    assert refused(forward, x23()) == [
+        "cannot make the program functional: 't' comes out of a region of its own (no_grad, autocast) as a view, and "
+        "the memory below is written later",
+        "  at node 'add' (call_function aten.add.Tensor)",
+        "  to do: clone() the view in the region, or take it outside",
+    ]
+
+
+class Overlapping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("whole", torch.ones(3, 4))
+        self.register_buffer("row", self.whole[0], persistent=False)
+
+    def forward(self, x):
+        self.row.mul_(2)
+        return self.whole + x
+
+
+def test_refusal_of_a_write_to_state_that_two_names_share_where_export_lifts_it():
+    args = (torch.ones(4),)
+    for model, given in ((torch.export.export(Overlapping(), args, strict=False), None), (Overlapping(), args)):
+        with pytest.raises(MutationError, match="shares memory with 'b_whole', another buffer or parameter"):
+            decomp.lower(model, to=targets.core_aten, args=given)

@@ -1,0 +1,81 @@
+"""Whether tensors overlap, by looking at every element."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp.functionalize import overlap as module
+from decomp.functionalize.overlap import overlap, place
+
+
+def elements(tensor, wide):
+    """The bytes of `wide` that a view of it looks at."""
+    first = tensor.data_ptr() - wide.data_ptr()
+    places = torch.zeros((), dtype=torch.int64) + first
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride * tensor.itemsize
+    return {int(at) + i for at in places.flatten() for i in range(tensor.itemsize)}
+
+
+VIEWS = {
+    "all": lambda w: w,
+    "row": lambda w: w[1],
+    "rows": lambda w: w[2:],
+    "column": lambda w: w[:, 3],
+    "left": lambda w: w.chunk(2, 1)[0],
+    "right": lambda w: w.chunk(2, 1)[1],
+    "even": lambda w: w[:, ::2],
+    "odd": lambda w: w[:, 1::2],
+    "odd rows": lambda w: w[1::2].t(),
+    "diagonal": lambda w: w.diagonal(),
+    "next diagonal": lambda w: w.diagonal(1),
+    "windows": lambda w: w.unfold(1, 3, 2),
+    "expanded": lambda w: w[0].expand(5, 6),
+    "one": lambda w: w[3, 4],
+    "halves": lambda w: w.view(torch.int32)[:, 1::4],
+    "empty": lambda w: w[:0],
+}
+
+
+@pytest.mark.parametrize("one", VIEWS)
+@pytest.mark.parametrize("two", VIEWS)
+def test_views_of_one_buffer_overlap_where_they_have_an_element_in_common(one, two):
+    wide = torch.zeros(4, 6, dtype=torch.float64)
+    a, b = VIEWS[one](wide), VIEWS[two](wide)
+    wanted = not elements(a, wide).isdisjoint(elements(b, wide))
+    assert overlap(place(a), place(b)) == wanted
+    with FakeTensorMode():
+        fake = torch.zeros(4, 6, dtype=torch.float64)
+        assert overlap(place(VIEWS[one](fake)), place(VIEWS[two](fake))) == wanted
+
+
+def test_buffers_of_their_own_do_not_overlap():
+    a, b = torch.zeros(4), torch.zeros(4)
+    assert not overlap(place(a), place(b)) and overlap(place(a), place(a.detach()))
+    with FakeTensorMode():
+        assert not overlap(place(torch.zeros(4)), place(torch.zeros(4)))
+
+
+def test_memory_may_belong_to_somebody_else():
+    data = bytearray(16)
+    assert overlap(place(torch.frombuffer(data, dtype=torch.float32)), place(torch.frombuffer(data, dtype=torch.int8)))
+
+
+def test_large_interleaved_views_are_compared_by_their_runs():
+    wide = torch.empty(2, 2, 1 << 30, device="meta")
+    fake = FakeTensorMode().from_tensor(wide)
+    assert not overlap(place(fake[:, 0]), place(fake[:, 1])) and overlap(place(fake[:, 0]), place(fake[1]))
+
+
+def test_what_would_take_too_long_to_compare_is_taken_to_overlap(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 10)
+    wide = torch.zeros(4, 7)
+    assert overlap(place(wide[:, 0]), place(wide[:, 1]))
+
+
+def test_what_has_no_memory_overlaps_with_nothing():
+    x = torch.zeros(3)
+    assert place(x.to_sparse()) is None and place(3) is None and place(torch.zeros(0)) is None
+    seen = []
+    torch.vmap(lambda row: (seen.append(place(row)), row)[1])(torch.zeros(2, 3))
+    assert seen == [None]

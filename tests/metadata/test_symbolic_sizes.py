@@ -1,0 +1,36 @@
+"""Symbolic sizes that are the same whatever they are, and those that only look so."""
+
+import pytest
+import torch
+from torch.export import Dim
+
+from decomp.metadata.symbolic_sizes import same_size
+
+
+def size_of(bound=None):
+    """A size of a program captured with 12, of which `bound` may be asked."""
+    found = []
+
+    class Asking(torch.nn.Module):
+        def forward(self, x):
+            found.append(x.shape[0])
+            return x.reshape(-1, bound) if bound else x + 1
+
+    dim = Dim("n", max=1200) if bound is None else bound * Dim("n", max=1200)
+    torch.export.export(Asking(), (torch.ones(12),), dynamic_shapes=({0: dim},), strict=False)
+    return found[0]
+
+
+def test_a_multiple_divided_and_multiplied_is_itself():
+    n = size_of(bound=4)
+    assert same_size(n // 2 * 2, n) and same_size(n // 4 * 4, n)
+
+
+@pytest.mark.parametrize("other", [lambda n: n // 2 * 2, lambda n: n + 1, lambda n: 12, lambda n: (n + 1) // 2 * 2])
+def test_sizes_that_agree_only_where_the_program_was_captured_differ(other):
+    n = size_of()
+    assert not same_size(other(n), n)
+
+
+def test_plain_sizes_are_compared_as_they_are():
+    assert same_size(3, 3) and not same_size(3, 4)

@@ -1,0 +1,379 @@
+"""The command line: every verb, every exit code, and what it says to wrong input, word for word."""
+
+import json
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from decomp import __main__ as entry
+from decomp.tools.cli.app import EXIT_CODES, app
+from decomp_rules import samples
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def said(result):
+    """What a failing command printed, and its exit code."""
+    return result.exit_code, (result.stderr or result.output).strip()
+
+
+def squeezed(text):
+    return " ".join(text.split())
+
+
+# lower
+
+
+def test_lower_shows_the_report_of_a_sample():
+    result = run("lower", "mlp", "--to", "core_aten")
+    assert result.exit_code == 0
+    assert "lowered to core_aten: 3 calls of 2 ops became 5 of 3" in result.output
+    assert "aten.addmm.default" in result.output
+    assert "all 5 calls are legal" in squeezed(result.output)
+
+
+def test_lower_saves_a_program_that_runs_and_can_be_lowered_again(tmp_path):
+    path = tmp_path / "mlp.pt2"
+    assert run("lower", "mlp", "--to", "core_aten", "-o", path).exit_code == 0
+    model, args = samples.model("mlp")
+    torch.testing.assert_close(torch.export.load(path).module()(*args), model(*args))
+    assert [found.name for found in tmp_path.iterdir()] == ["mlp.pt2"]
+    again = run("lower", path, "--to", "tinygrad", "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout)["before"]["aten.addmm.default"] == 2
+
+
+def test_a_recurrent_model_is_lowered_without_a_word_on_stderr():
+    result = CliRunner().invoke(app, ["plan", "lstm", "--to", "core_aten"])
+    assert result.exit_code == 0
+    assert result.stderr == ""
+
+
+def test_lower_keeps_an_op():
+    result = run("lower", "mlp", "--to", "tinygrad", "--keep", "F.linear", "--keep", "relu", "--json")
+    assert json.loads(result.stdout)["after"] == {"aten.linear.default": 2, "aten.relu.default": 1}
+
+
+def test_no_verify_says_that_nothing_was_verified():
+    assert "nothing (verify=False)" in run("lower", "mlp", "--to", "core_aten", "--no-verify").output
+
+
+@pytest.fixture
+def adder(tmp_path):
+    path = tmp_path / "adder.toml"
+    ops = ["add", "mul", "view", "permute", "sum.dim_IntList"]
+    path.write_text(f'name = "adder"\ndescription = "adds"\nops = {ops}\n')
+    return path
+
+
+def test_lower_exits_with_1_and_lists_what_blocks(adder):
+    code, text = said(run("lower", "mlp", "--to", adder))
+    assert code == 1
+    assert text.startswith("error: 1 op cannot be lowered to adder; the program is unchanged\n\n  aten.relu at relu\n")
+    assert text.endswith("on the command line: --keep OP, --partial")
+
+
+def test_json_of_a_failure_has_the_blockers(adder):
+    result = run("lower", "mlp", "--to", adder, "--json")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert data["error"] == "NotLowered"
+    assert [blocker["op"] for blocker in data["blockers"]] == ["aten.relu"]
+    assert data["blockers"][0]["nodes"] == ["relu"]
+
+
+def test_partial_lowers_the_rest_and_exits_with_0(adder):
+    result = run("lower", "mlp", "--to", adder, "--partial")
+    assert result.exit_code == 0
+    assert "lowered in part to adder" in result.output
+    assert "not lowered  aten.relu at relu" in result.output
+
+
+# plan, explain, rules, targets, demo
+
+
+def test_plan_shows_rules_and_exits_with_0_when_complete():
+    result = run("plan", "mlp", "--to", "tinygrad")
+    assert result.exit_code == 0
+    assert result.output.startswith("plan for tinygrad: 0 calls legal, 3 derived, 0 blocked\n")
+    assert "linear (linear.py:" in result.output
+
+
+def test_plan_exits_with_1_when_something_blocks(adder):
+    result = run("plan", "mlp", "--to", adder)
+    assert result.exit_code == 1
+    assert "blocked aten.relu at relu" in result.output
+    data = json.loads(run("plan", "mlp", "--to", adder, "--json").stdout)
+    assert [entry["node"] for entry in data["derived"]] == ["linear", "linear_1"]
+    assert [blocker["op"] for blocker in data["blockers"]] == ["aten.relu"]
+
+
+def test_explain_shows_docstrings_and_a_derivation():
+    result = run("explain", "F.softmax", "--to", "tinygrad")
+    assert result.exit_code == 0
+    assert result.output.startswith("aten.softmax\n\n1. softmax  softmax.py:")
+    assert "exp(xᵢ) / Σ exp(xⱼ)" in result.output
+    assert "derived  aten.softmax.int(float32[3, 8], 1)\n└── softmax (softmax.py:" in result.output
+    assert "aten.amax.default" in result.output
+
+
+def test_explain_says_that_an_op_is_legal_or_blocked(adder):
+    assert "legal  aten.exp2.default(float32[4, 4])" in run("explain", "exp2", "--to", "tinygrad").output
+    blocked = run("explain", "exp2", "--to", adder).output
+    assert "blocked  aten.exp2.default(float32[4, 4])" in blocked
+    assert "└── tried exp2 (exponential.py:" in blocked
+
+
+def test_explain_without_a_target_shows_the_rules_alone():
+    result = run("explain", "nn.ReLU")
+    assert result.exit_code == 0
+    assert "relu  activation.py:" in result.output
+    assert "sample calls" not in result.output
+
+
+def test_rules_lists_and_filters():
+    every, some = run("rules").output, run("rules", "softmax").output
+    assert "aten.linear " in every and "aten.linear " not in some
+    assert "softmax.py:" in some
+    assert len(every.splitlines()) > 300
+
+
+def test_rules_lists_what_is_beyond_them():
+    lines = run("rules", "--limitations").output.splitlines()
+    assert any(line.split() == "aten.equal every call the result is a Python value read from data".split()
+               for line in lines)
+    random = next(line for line in lines if line.startswith("aten.rand "))
+    assert random.split()[1:7] == "every call on targets without aten.rand".split()
+    assert next(line for line in lines if line.startswith("aten.one_hot ")).split()[1:3] == ["some", "calls"]
+    assert lines[-1].split()[1::3] == ["limitations", "ops"]
+    assert len(run("rules", "--limitations", "aten.rand_like").output.splitlines()) == 4
+    assert said(run("rules", "--limitations", "softmaxx")) == (
+        2, "error: no limitation with 'softmaxx' in its op or reason")
+
+
+def test_lint_finds_nothing_in_the_library():
+    result = run("lint")
+    assert result.exit_code == 0
+    assert result.output.startswith("0 findings in ")
+
+
+def test_targets_lists_them_and_shows_one_with_its_conditions():
+    listed = run("targets").output
+    assert all(name in listed for name in ("core_aten", "luminal", "onnx", "prims", "stablehlo", "tinygrad"))
+    one = run("targets", "tinygrad").output
+    assert one.startswith("tinygrad, 38 ops: tinygrad's primitives")
+    assert "aten.add                   alpha is 1\n" in "\n".join(map(str.rstrip, one.splitlines())) + "\n"
+
+
+def test_targets_shows_a_file(adder):
+    assert run("targets", adder).output.startswith("adder, 5 ops: adds\n")
+
+
+def test_demo_lowers_compares_and_times():
+    result = run("demo")
+    text = squeezed(result.output)
+    assert result.exit_code == 0
+    assert "lowered to tinygrad: 36 calls of 12 ops became" in text
+    assert "Lowered, the model's outputs agree with the original's to" in text
+    assert "outputs" in text and "gradients" in text and "times as long" in text
+
+
+# what goes wrong, word for word
+
+
+def test_an_unknown_model_names_the_nearest():
+    assert said(run("lower", "gtp", "--to", "tinygrad")) == (
+        2,
+        "error: no model 'gtp'. Did you mean 'gpt'? There are the samples gpt, mlp, resnet, lstm, unet, encoder, vit, "
+        ".pt2 files, and package.module:callable",
+    )
+
+
+def test_an_unknown_target_names_the_nearest():
+    assert said(run("lower", "mlp", "--to", "tinygrd")) == (
+        2,
+        "error: no target 'tinygrd'. Did you mean 'tinygrad'? There are core_aten, luminal, onnx, prims, stablehlo, "
+        "tinygrad, and .toml files",
+    )
+
+
+def test_an_unknown_op_names_the_nearest():
+    code, text = said(run("explain", "conv2"))
+    assert code == 2
+    assert text.startswith("error: unknown op 'conv2'; did you mean 'conv2d'")
+    assert said(run("lower", "mlp", "--to", "tinygrad", "--keep", "rellu"))[0] == 2
+
+
+def test_a_file_with_an_unknown_key_is_refused(tmp_path):
+    path = tmp_path / "chip.toml"
+    path.write_text('name = "chip"\nopps = ["add"]\n')
+    code, text = said(run("lower", "mlp", "--to", path))
+    assert code == 2
+    assert text.startswith(f"error: {path}: unknown key 'opps'")
+
+
+def test_a_target_file_that_is_not_there_is_named(tmp_path):
+    path = tmp_path / "none.toml"
+    assert said(run("targets", path)) == (2, f"error: {path}: cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 not quite"])
+def test_a_corrupt_file_is_named_without_a_traceback(tmp_path, content, capfd):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(content)
+    code, text = said(run("lower", path, "--to", "tinygrad"))
+    assert code == 2
+    assert text.startswith(f"error: cannot read {path}: it is no .pt2 archive, or damaged (")
+    assert "Traceback" not in text + "".join(capfd.readouterr())
+
+
+def test_half_of_a_saved_program_is_refused(tmp_path):
+    path = tmp_path / "mlp.pt2"
+    assert run("lower", "mlp", "--to", "core_aten", "-o", path).exit_code == 0
+    path.write_bytes(path.read_bytes()[:-200])
+    assert said(run("lower", path, "--to", "tinygrad"))[0] == 2
+
+
+def test_a_model_file_that_is_not_there_is_named():
+    assert said(run("lower", "nowhere.pt2", "--to", "tinygrad")) == (2, "error: no file nowhere.pt2")
+
+
+def test_an_output_must_be_a_pt2_file_in_a_directory_that_exists(tmp_path):
+    wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
+    assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
+        2, f"error: -o {wrong}: the name must end in .pt2")
+    assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
+        2, f"error: -o {lost}: there is no directory {lost.parent}")
+
+
+def test_a_missing_target_is_wrong_usage():
+    code, text = said(run("lower", "mlp"))
+    assert code == 2
+    assert "Missing option '--to'" in text
+
+
+def test_a_filter_without_a_match_says_so():
+    assert said(run("rules", "softmaxx")) == (2, "error: no rule with 'softmaxx' in its op, name or file")
+
+
+PROGRAMS = """
+import torch
+from torch import nn
+
+import decomp
+
+
+def good():
+    return nn.Linear(3, 2), (torch.ones(1, 3),)
+
+
+def named():
+    return nn.Linear(3, 2), {"input": torch.ones(1, 3)}
+
+
+def alone():
+    return nn.Linear(3, 2)
+
+
+def broken():
+    raise RuntimeError("no weights here")
+
+
+class Picky(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def picky():
+    return Picky(), torch.ones(3)
+
+
+number = 3
+
+rules = decomp.Rules()
+table = {torch.ops.aten.lerp.Scalar: lambda self, weight, end: self}
+
+
+@rules.register("softplus")
+def softplus(x, beta=2.0, threshold=20.0):
+    return x
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    (tmp_path / "my_programs.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    yield "my_programs"
+    sys.modules.pop("my_programs", None)
+
+
+@pytest.mark.parametrize("name", ["good", "named"])
+def test_a_callable_gives_a_model_and_its_inputs(programs, name):
+    result = run("lower", f"{programs}:{name}", "--to", "core_aten", "--json")
+    assert json.loads(result.stdout)["after"] == {"aten.permute.default": 1, "aten.addmm.default": 1}
+
+
+def test_a_callable_that_is_not_there_or_none_is_wrong_usage(programs):
+    assert said(run("lower", f"{programs}:bad", "--to", "tinygrad")) == (
+        2, "error: cannot find my_programs:bad: module 'my_programs' has no attribute 'bad'")
+    assert said(run("lower", "no_such_module:f", "--to", "tinygrad")) == (
+        2, "error: cannot find no_such_module:f: No module named 'no_such_module'")
+    assert said(run("lower", f"{programs}:number", "--to", "tinygrad")) == (
+        2, "error: my_programs:number is no callable, but int")
+    assert said(run("lower", f"{programs}:alone", "--to", "tinygrad")) == (
+        2, "error: my_programs:alone must return a module and example inputs, or an ExportedProgram, not Linear")
+
+
+def test_lint_shows_what_contradicts_a_schema_and_exits_with_1(programs):
+    result = run("lint", f"{programs}:rules")
+    assert result.exit_code == 1
+    assert "has beta=2.0 by default, where the op has 1" in result.output
+    assert result.output.splitlines()[-1] == "1 findings in 1 rule"
+    found = run("lint", f"{programs}:table", "--json")
+    assert found.exit_code == 1
+    assert [finding["op"] for finding in json.loads(found.stdout)] == ["aten.lerp.Scalar"] * 2
+
+
+def test_lint_takes_rules_and_tables_alone(programs):
+    assert said(run("lint", f"{programs}:number")) == (
+        2, "error: my_programs:number must be a decomp.Rules or a table of functions by op, not int")
+    assert said(run("lint", f"{programs}:nothing"))[0] == 2
+
+
+def test_an_error_of_the_users_own_exits_with_2_and_debug_shows_where(programs, capfd):
+    assert said(run("lower", f"{programs}:broken", "--to", "tinygrad")) == (
+        2, "error: my_programs:broken raised RuntimeError: no weights here (--debug shows where)")
+    result = run("lower", f"{programs}:broken", "--to", "tinygrad", "--debug")
+    assert result.exit_code == 2
+    assert 'raise RuntimeError("no weights here")' in result.stderr
+
+
+def test_a_model_that_cannot_be_captured_exits_with_3(programs):
+    code, text = said(run("lower", f"{programs}:picky", "--to", "tinygrad"))
+    assert code == 3
+    assert "error: torch.export could not capture Picky: " in text
+    assert "Traceback" not in text
+
+
+# help, and the way in
+
+
+def test_help_documents_the_exit_codes():
+    for words in ([], ["lower"], ["plan"], ["explain"], ["certify"], ["rules"], ["lint"], ["targets"], ["demo"]):
+        result = run(*words, "--help")
+        assert result.exit_code == 0
+        assert squeezed(EXIT_CODES) in squeezed(result.output)
+
+
+def test_without_typer_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "decomp.tools.cli.app")
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == 'the command line needs typer: pip install "decomp[cli]"\n'

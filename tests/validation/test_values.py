@@ -1,0 +1,142 @@
+"""Measuring a lowering: expansions against the op's own kernel, whole programs against themselves in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.errors import ArgumentError
+from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
+from decomp.validation import values as validation
+from decomp_rules import RULES, targets
+
+CHIP = decomp.Target("chip", ["where", "gt", "mul", "neg", "full", "detach", "add", "exp", "sub", "div", "clone"])
+
+
+def x():
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+def lowered(rule, op=F.relu, model=None):
+    model = model if model is not None else nn.ReLU()
+    return decomp.lower(model, to=CHIP, args=(x(),), rules={op: rule}, verify="values")
+
+
+def test_what_was_measured_is_told():
+    expansions, program = lowered(lambda x: torch.where(x > 0, x, 0)).proof.checks[-2:]
+    assert expansions.startswith("1 of 1 distinct expansions computed and held against the op's own kernel and float64")
+    assert expansions.endswith("gradients of 1 of these")
+    assert program.startswith("the whole program run on the example inputs, against itself in float64: 1 results")
+
+
+@pytest.mark.parametrize(
+    "rule, found",
+    [
+        (lambda x: -x, "instead of"),
+        (lambda x: x * 1.001, "ULP where 256 are promised"),
+        (lambda x: torch.where(x > 0, x, 0) + 0.001, "instead of"),
+        (lambda x: torch.where(x > 0, x, float("nan")), "gives nan instead of 0"),
+    ],
+)
+def test_a_wrong_rule_is_named(rule, found):
+    with pytest.raises(ValuesDiffer, match=found) as caught:
+        lowered(rule)
+    assert "rule <lambda> (test_values.py:" in str(caught.value) and "for 'relu'" in str(caught.value)
+
+
+def test_a_rule_that_is_right_at_the_example_inputs_alone_is_named():
+    with pytest.raises(ValuesDiffer, match="on random operands"):
+        decomp.lower(nn.ReLU(), to=CHIP, args=(x().abs(),), rules={F.relu: lambda x: x.clone()}, verify="values")
+
+
+def test_a_lost_gradient_is_named():
+    with pytest.raises(GradientsDiffer, match="has other gradients: none where the op has some"):
+        lowered(lambda x: torch.where(x > 0, x, 0).detach())
+
+
+def test_another_gradient_is_named():
+    with pytest.raises(GradientsDiffer, match="has other gradients: gives"):
+        lowered(lambda x: torch.where(x > 0, x, 0) + (x - x.detach()) * 0.5)
+
+
+def test_what_was_measured_once_is_not_measured_again(monkeypatch):
+    model, rules = nn.GELU(), decomp.Rules() | RULES
+    decomp.lower(model, to=targets.tinygrad, args=(x(),), rules=rules, verify="values")
+    monkeypatch.setattr(validation, "_verdict", lambda *args: pytest.fail("measured again"))
+    again = decomp.lower(model, to=targets.tinygrad, args=(x(),), rules=rules, verify="values")
+    assert again.runs == 0 and "1 of 1 distinct expansions" in again.proof.checks[-2]
+
+
+def test_integers_are_such_as_the_kernel_accepts():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 3)
+
+        def forward(self, i):
+            return self.table(i).sum(0)
+
+    program = torch.export.export(Model(), (torch.tensor([0, 4, 2, 2, 2, 2, 1]),))
+    program._example_inputs = None
+    proof = decomp.lower(program, to=targets.tinygrad, verify="values").proof
+    assert "1 of 1 distinct expansions computed" in proof.checks[-2]
+    assert proof.checks[-1] == "the whole program not run, as there are no example inputs"
+
+
+def test_random_programs_are_not_compared():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    proof = decomp.lower(model, to=targets.tinygrad, args=(x(),), verify="values").proof
+    assert "not computed: random" in proof.checks[-2]
+    assert proof.checks[-1] == "the whole program not compared, as it is random"
+
+
+def test_measuring_touches_nothing_of_the_user():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    given, state, random = x(), copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+    decomp.lower(model, to=targets.tinygrad, args=(given,), verify="values")
+    assert torch.equal(given, x()) and torch.equal(random, torch.random.get_rng_state())
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_two_plain_programs_are_compared_by_running_them():
+    first, second = nn.Sequential(nn.Linear(4, 4), nn.GELU()), nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    second.load_state_dict(first.state_dict())
+    one, two = fx.symbolic_trace(first), fx.symbolic_trace(second)
+    assert decomp.verify(one, two, level="values", args=(x(),)).checks[-1].startswith("the whole program run")
+    with torch.no_grad():
+        second[0].bias[0] += 0.01
+    with pytest.raises(ValuesDiffer, match="result of the lowered program is another"):
+        decomp.verify(one, two, level="values", args=(x(),))
+    with pytest.raises(ArgumentError, match="pass args="):
+        decomp.verify(one, two, level="values")
+
+
+def test_control_flow_is_run_and_can_be_run_afterwards():
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, F.gelu, torch.tanh, (x,))
+
+    model = Model()
+    proof = decomp.lower(model, to=targets.tinygrad, args=(x(),), verify="values").proof
+    assert "1 results" in proof.checks[-1]
+    assert model(x()).shape == (3, 4)
+
+
+def test_a_program_that_cannot_be_trained_is_compared_in_value():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros((), dtype=torch.long))
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.n += 1
+            return self.linear(x) * self.n
+
+    program = torch.export.export(Counting(), (x(),))
+    proof = decomp.lower(program, to=targets.tinygrad, verify="values").proof
+    assert "2 results and changed inputs" in proof.checks[-1] and ", 0 gradients" in proof.checks[-1]
