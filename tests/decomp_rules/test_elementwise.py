@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.pointwise import error_function, exponential, logarithm, power, quotient, rounding, trigonometry
-from decomp_rules.special import functions as special
+from decomp_rules.pointwise import exponential, logarithm, power, quotient, rounding, trigonometry
+from decomp_rules.special import error_function, functions as special
 from tests.decomp_rules.rule_agreement import Applied, agrees
 
 aten = torch.ops.aten
