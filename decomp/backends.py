@@ -15,6 +15,7 @@ from torch import fx
 from decomp.derive.planner import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_are_shared
+from decomp.ir.aliases import attribute
 from decomp.lowering import lower
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
@@ -205,6 +206,9 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            _lift_constants(inner)
     table = select_decomp_table()
     if not any(node.target in table for node in module.graph.nodes):
         return module
@@ -215,3 +219,15 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
             return traced(*inputs)
         with mode:
             return traced(*inputs)
+
+
+def _lift_constants(module: fx.GraphModule) -> None:
+    """Spell constants as PyTorch's own graphs do: Inductor runs graphs on fake tensors, which take a real one (torch
+    2.13) as the argument of this op alone."""
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(attribute(module, str(node.target)), torch.Tensor):
+            with module.graph.inserting_after(node):
+                lifted = module.graph.call_function(torch.ops.aten.lift_fresh_copy.default, (node,))
+            lifted.meta = dict(node.meta)
+            node.replace_all_uses_with(lifted, lambda user: user is not lifted)
+    module.recompile()

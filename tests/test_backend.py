@@ -205,6 +205,21 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
 
 
 @NEEDS_COMPILER
+@pytest.mark.parametrize("function", [F.leaky_relu, torch.sin], ids=["with decompositions", "without"])
+def test_inductor_takes_the_constants_of_graphs_that_are_lowered_behind_autograd(function: Callable[..., Any]) -> None:
+    def program(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        x.add_(1)  # an input that shares its memory: what Dynamo hands over goes to autograd as it is
+        return F.relu(x) * torch.tensor([1.0, -1.0, 2.0]) + function(row)
+
+    rules = decomp.Rules({F.relu: lambda x: x.sigmoid() * torch.tensor([1.0, 2.0, 3.0, 4.0]).view(2, 2)[0, 1]})
+    to_inductor = decomp.backend(to=targets.core_aten - {F.relu}, rules=rules | RULES, compiler="inductor")
+    x = torch.randn(2, 3)
+    after = x + 1
+    wanted = after.sigmoid() * 2 * torch.tensor([1.0, -1.0, 2.0]) + function(after[0])
+    torch.testing.assert_close(torch.compile(program, backend=to_inductor)(x, x[0]), wanted)
+
+
+@NEEDS_COMPILER
 def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
     x = torch.randn(3, 4)
     to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")

@@ -66,7 +66,7 @@ class Sharing:
         """Join `node` with what it may share memory with; what it writes."""
         mutated = list(written(node, self.root))
         related = [*viewed(node, self.root), *(() if updates_statistics(node) else mutated)]
-        for operands, body in _regions(node, self.root):
+        for operands, body in regions(node, self.root):
             inner, inputs, results = Sharing(body.graph, body), _inputs(body), _results(body)
             for operand, source in zip(operands, inputs):
                 if not isinstance(operand, fx.Node):
@@ -115,7 +115,7 @@ def near_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node]:
     return (node for node in graph.nodes if any(map(sharing.touched, (node, *node.all_input_nodes))))
 
 
-def _regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
+def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
     """The body of a higher-order op that runs one, with the operands that are its inputs."""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
         for name, body in bodies(node, root)[:1]:

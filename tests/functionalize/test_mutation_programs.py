@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+import decomp
 from decomp.errors import MutationError
 from decomp.functionalize.walk import functionalize, mutates
 from tests.functionalize.mutation_programs import as_aten, program, with_metadata
@@ -154,6 +155,22 @@ def autocast(self, x):
 @pytest.mark.parametrize("forward", [no_grad_buffer, no_grad_view, no_grad_view_left_behind, autocast])
 def test_mutation_in_a_region_of_its_own(forward):
     check(module_of(forward, b=torch.ones(3)), x23())
+
+
+def test_a_tensor_that_a_region_writes_keeps_its_gradient_where_a_rule_is_applied_inside():
+    def forward(self, x):
+        v = self.w.view(-1)
+        with torch.no_grad():
+            v.relu_()
+        return v * x
+
+    model = module_of(forward, b=torch.zeros(1))
+    model.w = nn.Parameter(torch.tensor([-1.0, 2.0]))
+    program = torch.export.export(model, (torch.ones(2),))
+    result = decomp.decompose(program, {"relu": lambda x: torch.where(x > 0, x, 0)}).module()
+    out = result(torch.ones(2))
+    assert out.tolist() == [0, 2]
+    assert torch.autograd.grad(out.sum(), list(result.parameters()))[0].tolist() == [1, 1]
 
 
 def test_no_grad_keeps_its_meaning():

@@ -64,12 +64,29 @@ def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, argumen
     before = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in flat]
     afterwards = [value.detach().clone() for value in arguments]
     buffers = {name: value.detach().clone() for name, value in state.named_buffers()}
-    tracked = [value.requires_grad if isinstance(value, torch.Tensor) else False for value in flat]
+    sources = {id(value) for value in (*given.leaves, *state.parameters())}
+    tracked = [_reaches(value, sources) if isinstance(value, torch.Tensor) else False for value in flat]
     gradients = _gradients(flat, state, given, arguments) if given.tracked else {}
     for value, known in zip(before, tracked):
         if isinstance(value, torch.Tensor):
             value.was_tracked = known
     return Outcome(str(structure), before, afterwards, buffers, gradients, _aliases(flat, arguments))
+
+
+def _reaches(value: torch.Tensor, sources: set[int]) -> bool:
+    """Whether the tensor requires a gradient, and a leaf gets one from it. A view that was made without gradients, of
+    what requires them, says that it requires one; it has no history, and what is computed of it gives none to anybody."""
+    if not value.requires_grad or id(value) in sources:
+        return value.requires_grad
+    seen, waiting = set(), [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            if id(getattr(node, "variable", None)) in sources:
+                return True
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _gradients(flat, state, given, arguments):

@@ -48,7 +48,14 @@ class Given:
             return values
         leaf = values.requires_grad_()
         self.leaves.append(leaf)
-        return leaf if self.leaves_as_inputs else leaf.clone(memory_format=torch.preserve_format)
+        return leaf if self.leaves_as_inputs else _laid_out_alike(leaf)
+
+
+def _laid_out_alike(leaf):
+    """A copy with the strides that the inputs have where nobody asks for gradients."""
+    if leaf.is_contiguous():
+        return leaf.clone()
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf)
 
 
 def cond(predicate, yes, no, operands):
