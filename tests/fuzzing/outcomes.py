@@ -75,7 +75,7 @@ def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, argumen
 
 def _reaches(value: torch.Tensor, sources: set[int]) -> bool:
     """Whether the tensor requires a gradient, and a leaf gets one from it. A view that was made without gradients, of
-    what requires them, says that it requires one; it has no history, and what is computed of it gives none to anybody."""
+    what requires them, says that it requires one; it has no history, and gives none to anybody."""
     if not value.requires_grad or id(value) in sources:
         return value.requires_grad
     seen, waiting = set(), [value.grad_fn]
