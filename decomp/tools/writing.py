@@ -1,10 +1,12 @@
-"""Files are written whole or not at all: a file that was there stays as it is until the new one is complete."""
+"""Files are written whole or not at all: a file that was there stays as it is until the new one is complete. Records
+are JSON with one row a line, so that a difference between two versions shows the rows that changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,27 @@ def whole(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def one_row_a_line(records: Any) -> str:
+    """JSON in which each item of a list, and each entry of a dict that holds lists, has a line of its own."""
+    return f"{_written(records)}\n"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value:
+        return "[\n" + ",\n".join(map(_compact, value)) + "\n]"
+    if isinstance(value, dict) and _holds_list(value):
+        return "{\n" + ",\n".join(f"{_compact(str(key))}: {_written(item)}" for key, item in value.items()) + "\n}"
+    return _compact(value)
+
+
+def _holds_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or isinstance(value, dict) and any(map(_holds_list, value.values()))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Unfailing(io.FileIO):

@@ -1,6 +1,6 @@
 """The mutation check of the rules: `python -m tests.mutants.rule_mutations`. In what a rule computes a number is
-perturbed, or
-a call is dropped; then the rule must measure worse than its certificate says. What survives is a rule that could be
+perturbed,
+or a call is dropped; then the rule must measure worse than its certificate says. What survives is a rule that could be
 wrong without a certificate that shows it, or a change that changes nothing, and is listed with what was measured."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 import functools
 import itertools
-import json
 import logging
 import random
 import signal
@@ -29,6 +28,7 @@ from decomp.tools.certification import certificates
 from decomp.tools.certification.ways import AsWritten, NotServed, identity
 from decomp.tools.measurement.measuring import DTYPES, measured_samples
 from decomp.tools.measurement.trials import trial
+from decomp.tools.writing import one_row_a_line
 from decomp_rules import RULES
 from tests.mutants.rule_equivalence import reached, same
 from tests.mutants.rule_mutants import Mutant, Site, mutated, sites
@@ -63,17 +63,17 @@ def main(argv: list[str]) -> None:
         head = f"# Mutants\n\n{ABOUT}\n\nMade by `python -m tests.mutants.rule_mutations {' '.join(argv)}`.\n\n"
         (RESULTS / "mutations.md").write_text(head + report + "\n")
         kept = {"seed": options.seed, "too slow": slow, "mutants": [asdict(mutant) for mutant in mutants]}
-        (RESULTS / "mutations.json").write_text(json.dumps(kept, indent=0) + "\n")
+        (RESULTS / "mutations.json").write_text(one_row_a_line(kept))
 
 
 ABOUT = """In what a rule computes, as it is written, one number is perturbed (x to 1.25 x + 0.01, an integer by 1) or
 one call is dropped (its first argument takes the place of its result); of calls whose first argument has the shape and
 dtype of their result, and not of casts, copies, views and neutral operands, whose loss changes no value. Where a rule
 makes no such call, a result is negated. The sample calls are those of the library and some of PyTorch's own operator
-tests. A mutant is
-killed if the rule then measures worse (`Certificate.worse_than`) than its committed certificate, or than the rule as it
-is on the same sample calls. Equivalent is one whose graph is proved to have the values of the rule's, on each sample
-call: what a mask leaves out may be any number (`tests/rule_equivalence.py`). It is no mutant that could be killed."""
+tests. A mutant is killed if the rule then measures worse (`Certificate.worse_than`) than its committed certificate, or
+than the rule as it is on the same sample calls. Equivalent is one whose graph is proved to have the values of the
+rule's, on each sample call: what a mask leaves out may be any number (`tests/mutants/rule_equivalence.py`). It is no
+mutant that could be killed."""
 
 
 def collected(options: Any) -> tuple[list[Mutant], list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from decomp.tools.writing import one_row_a_line
 from tests.opinfo.verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG
 
 HERE = Path(__file__).parent
@@ -89,7 +90,7 @@ def write(rows: list[Row], command: str, into: Path = RESULTS) -> None:
         own = [row for row in rows if row.target == target]
         rest = sorted((row.entry, row.dtype, row.capture, row.status, row.why) for row in own if row.status != CLEAN)
         runs[target] = {"command": command, "torch": torch.__version__, "cases": len(own), "table": lines, "rest": rest}
-    file.write_text(json.dumps(runs, indent=0) + "\n")
+    file.write_text(one_row_a_line(runs))
     made: dict[tuple[str, str], list[str]] = {}
     for target, run in runs.items():
         made.setdefault((run["torch"], run["command"]), []).append(target)

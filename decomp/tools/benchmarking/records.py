@@ -9,7 +9,7 @@ from pathlib import Path
 import statistics
 from typing import Any
 
-from decomp.tools.writing import whole
+from decomp.tools.writing import one_row_a_line, whole
 
 FORMAT = 1
 """Of the JSON; another is refused."""
@@ -141,9 +141,8 @@ class Results:
     def save(self, path: Path) -> None:
         """Write as JSON: whole, or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
         with whole(path) as unfinished:
-            unfinished.write_text(text, "utf-8")
+            unfinished.write_text(one_row_a_line({"format": FORMAT, **asdict(self)}), "utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Results:
