@@ -18,7 +18,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.complex.numbers import CHOICE, beside, parts, real_part
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
-from decomp_rules.support.operands import cast, constant, is_scalar, tied
+from decomp_rules.support.operands import cast, constant, is_scalar, with_zero_gradient_to
 
 RULES = Rules()
 register = RULES.register
@@ -46,11 +46,11 @@ def product(size: Tensor, wave: Tensor) -> Tensor:
     """size·wave, which is 0 where one of them is, of the sign that it then has: also where the other is infinite or no
     number."""
     found = size * wave
-    nothing = torch.where(size == 0, size, torch.where(size < 0, -wave, wave))
-    return torch.where((nothing == 0) & (found != found), nothing, found)
+    zero = torch.where(size == 0, size, torch.where(size < 0, -wave, wave))
+    return torch.where((zero == 0) & (found != found), zero, found)
 
 
-def still_nothing(part: Tensor, found: Tensor) -> Tensor:
+def zero_for_nan(part: Tensor, found: Tensor) -> Tensor:
     """`found`, but `part` where that is 0 and `found` no number."""
     return torch.where((part == 0) & (found != found), part, found)
 
@@ -94,7 +94,9 @@ def angle(x: Tensor) -> Tensor:
         return torch.atan2(im, re)
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     value = x.detach()
-    return tied(torch.where(value != value, value, torch.where(value < 0, constant(value, math.pi), 0.0)), x)
+    return with_zero_gradient_to(
+        torch.where(value != value, value, torch.where(value < 0, constant(value, math.pi), 0.0)), x
+    )
 
 
 @register(aten.sgn)
@@ -104,9 +106,9 @@ def sgn(x: Tensor) -> Tensor:
         return decline("only complex numbers")
     re, im = parts(x)
     size = modulus(re, im)
-    nothing = size == 0
-    size = torch.where(nothing, 1.0, size)
-    return torch.complex(*(torch.where(nothing, 0.0, part / size) for part in (re, im)))
+    is_zero = size == 0
+    size = torch.where(is_zero, 1.0, size)
+    return torch.complex(*(torch.where(is_zero, 0.0, part / size) for part in (re, im)))
 
 
 def modulus(re: Tensor, im: Tensor) -> Tensor:
@@ -142,10 +144,10 @@ def exp2(re: Tensor, im: Tensor) -> Parts:
 
 def _spiral(re: Tensor, turn: Tensor, size: Tensor, factor: Tensor) -> Parts:
     """size·factor·(cos t + i·sin t), 0 of −∞ whatever t is."""
-    still = (re == -math.inf) & ((torch.abs(turn) == math.inf) | (turn != turn))
-    turn = torch.where(still, torch.copysign(constant(turn, 0), turn), turn)
+    vanishes = (re == -math.inf) & ((torch.abs(turn) == math.inf) | (turn != turn))
+    turn = torch.where(vanishes, torch.copysign(constant(turn, 0), turn), turn)
     wave = torch.sin(turn)
-    return infinite(re, size * torch.cos(turn) * factor), still_nothing(wave, size * wave * factor)
+    return infinite(re, size * torch.cos(turn) * factor), zero_for_nan(wave, size * wave * factor)
 
 
 @register(aten.expm1)
@@ -173,10 +175,10 @@ def _with_angle_of_ends(x: Tensor, factor: float) -> Tensor:
     if not x.is_complex():
         return decline("only complex numbers")
     (re, im), (size, turn) = parts(x.detach()), parts(torch.log2(x))
-    nothing, endless = (re == 0) & (im == 0), torch.isfinite(re) & (torch.abs(im) == math.inf)
-    angle = torch.where(nothing & torch.signbit(re), math.pi, torch.where(endless, constant(re, math.pi / 2), 0.0))
+    is_zero, endless = (re == 0) & (im == 0), torch.isfinite(re) & (torch.abs(im) == math.inf)
+    angle = torch.where(is_zero & torch.signbit(re), math.pi, torch.where(endless, constant(re, math.pi / 2), 0.0))
     angle = torch.copysign(angle * (factor / math.log(2)), im)
-    return torch.complex(size * factor, torch.where(nothing | endless, angle, turn * factor))
+    return torch.complex(size * factor, torch.where(is_zero | endless, angle, turn * factor))
 
 
 @register(aten.log, needs=CHOICE)
@@ -270,8 +272,8 @@ def divide(x: Any, other: Any) -> Tensor:
     turned = along * ratio
     first = (along + across * ratio) * inverse
     second = torch.where(steep, turned - across, across - turned) * inverse
-    nothing = (c == 0) & (d == 0)
-    return torch.complex(torch.where(nothing, _endless(a), first), torch.where(nothing, _endless(b), second))
+    is_zero = (c == 0) & (d == 0)
+    return torch.complex(torch.where(is_zero, _endless(a), first), torch.where(is_zero, _endless(b), second))
 
 
 def _endless(x: Any) -> Any:
@@ -368,17 +370,17 @@ def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
         return decline("only complex tensors")
     dtype = promoted_in_any_order(x, exponent)
     x, exponent = cast(x, dtype), cast(exponent, dtype)
-    nothing = x == 0
-    (size, turn), (a, b) = parts(torch.log(torch.where(nothing, 1.0, x))), parts(exponent)
+    is_zero = x == 0
+    (size, turn), (a, b) = parts(torch.log(torch.where(is_zero, 1.0, x))), parts(exponent)
     scale = a * size
     growth = scale - b * turn
     growth = torch.where((torch.abs(scale) == math.inf) & (growth != growth), scale, growth)
     found = torch.complex(*_exp(growth, b * size + a * turn))
     along = a.detach()
     infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))
-    of_nothing = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
-    found = torch.where(nothing, of_nothing, found)
-    return torch.where((a == 0) & (b == 0) & (nothing | (growth != growth)), 1.0, found)
+    of_zero = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
+    found = torch.where(is_zero, of_zero, found)
+    return torch.where((a == 0) & (b == 0) & (is_zero | (growth != growth)), 1.0, found)
 
 
 @register(aten.float_power)

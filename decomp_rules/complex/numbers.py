@@ -67,8 +67,8 @@ def view_as_real_by_fourier(x: Tensor) -> Tensor:
     point after it brings to real numbers. Exact, infinities, NaN and zeros too."""
     if known_empty(x):
         return decline("a Fourier transform needs an element")
-    first, nothing = (constant(x, value).expand(x.shape) for value in (-0.0, 0.0))
-    points = torch.stack([first, x, nothing, nothing], -1).unsqueeze(-1)
+    first, zero = (constant(x, value).expand(x.shape) for value in (-0.0, 0.0))
+    points = torch.stack([first, x, zero, zero], -1).unsqueeze(-1)
     turned = aten._fft_c2r(points, [x.dim(), x.dim() + 1], 0, 1).squeeze(-1).select(-1, 3)
     return torch.stack([_real_point(x), turned], -1)
 
@@ -129,8 +129,8 @@ def complex_by_fourier(real: Tensor, imag: Tensor) -> Tensor:
         return decline("a Fourier transform needs an element")
     dtype = _complex_dtype(real, imag)
     real, imag = map(wide, _broadcast(real, imag))  # there is no transform of halves
-    nothing = torch.zeros_like(real)
-    points = torch.stack([real, nothing, nothing, imag], -1)
+    zero = torch.zeros_like(real)
+    points = torch.stack([real, zero, zero, imag], -1)
     return cast(aten._fft_r2c(points, [real.dim()], 0, True).select(-1, 1), dtype)
 
 

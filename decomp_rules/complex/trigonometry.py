@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.complex.functions import Parts, by_parts, hyperbolic, infinite, modulus, product, still_nothing
+from decomp_rules.complex.functions import Parts, by_parts, hyperbolic, infinite, modulus, product, zero_for_nan
 from decomp_rules.complex.numbers import parts
 from decomp_rules.support.operands import constant
 
@@ -73,7 +73,7 @@ def _sinh(re: Tensor, im: Tensor) -> Parts:
 def _cosh(re: Tensor, im: Tensor) -> Parts:
     sinh, cosh, factor = hyperbolic(re)
     wave = torch.sin(im)
-    wave = still_nothing(re, wave)
+    wave = zero_for_nan(re, wave)
     return infinite(re, cosh * torch.cos(im) * factor), product(sinh, wave) * factor
 
 
@@ -102,7 +102,7 @@ def _tanh(re: Tensor, im: Tensor) -> Parts:
     inverse = torch.reciprocal(c * c + s * s)
     level = torch.where(far, torch.sign(re) + 0 * wave, s * torch.sqrt(1 + s * s) * inverse)
     decay = torch.where(far, 4 * torch.exp(-2 * size), inverse)
-    return still_nothing(re, level), still_nothing(wave, wave * c * decay)
+    return zero_for_nan(re, level), zero_for_nan(wave, wave * c * decay)
 
 
 # Inverses
@@ -167,7 +167,7 @@ def _asin(re: Tensor, im: Tensor) -> Parts:
     (pr, pi), (qr, qi) = _root(1 - a, -b), _root(1 + a, b)
     turn = torch.where(far, torch.atan2(re, torch.abs(im)), torch.atan2(a, pr * qr - pi * qi))
     rise = torch.where(far, torch.copysign(_far_log(re, im), im), torch.asinh(pr * qi - pi * qr))
-    return still_nothing(re, turn), rise
+    return zero_for_nan(re, turn), rise
 
 
 def _near(re: Tensor, im: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,5 +202,5 @@ def _atanh(re: Tensor, im: Tensor) -> Parts:
     unknown = (im != im) | ((re != re) & ~endless)
     turn = torch.where(far, torch.where(unknown, math.nan, half_pi), turn)
     # Where a is 0 the slope is 1 / (1 + b²), which |a| has not.
-    start = still_nothing(re, re * torch.where(far, 0.0, torch.reciprocal(1 + b * b)))
+    start = zero_for_nan(re, re * torch.where(far, 0.0, torch.reciprocal(1 + b * b)))
     return torch.where(re == 0, start, torch.copysign(level, re)), turn

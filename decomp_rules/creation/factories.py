@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import cast, is_scalar, ramp, tied
+from decomp_rules.support.operands import cast, is_scalar, ramp, with_zero_gradient_to
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -38,7 +38,7 @@ def ones(size: Sequence[Any], dtype: torch.dtype | None = None, device: Any = No
 @register(aten.zero)
 def zero(x: Tensor) -> Tensor:
     """full(x.shape, 0); x gets a gradient of zero."""
-    return tied(torch.full(x.shape, _zero(x.dtype), dtype=x.dtype, device=x.device), x)
+    return with_zero_gradient_to(torch.full(x.shape, _zero(x.dtype), dtype=x.dtype, device=x.device), x)
 
 
 @register(aten.zeros_like)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, viewed, wrap
+from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -134,9 +134,9 @@ def index_tensor(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     spot = located(x.shape, indices)
     rows = torch.movedim(x, spot.dims, list(range(len(spot.dims))))
     rest = list(rows.shape[len(spot.dims):])
-    rows = viewed(rows, [spot.places, *rest])
+    rows = view_or_copy(rows, [spot.places, *rest])
     chosen = torch.index_select(rows, 0, spot.number.reshape(-1))
-    chosen = viewed(chosen, [*spot.number.shape, *rest])
+    chosen = view_or_copy(chosen, [*spot.number.shape, *rest])
     count = spot.number.dim()
     return torch.movedim(chosen, list(range(count)), list(range(spot.first, spot.first + count))) if count else chosen
 

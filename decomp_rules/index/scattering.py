@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.index.indexing import located, picked
-from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, viewed, wide, wrap
+from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, view_or_copy, wide, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -24,7 +24,7 @@ register = RULES.register
 @register(aten.scatter)
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """value where some index points, x elsewhere."""
-    if _nothing(index):
+    if _is_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     hit = _grown(torch.any(_pointing(x1, dim, index1), dim), x1, dim)
@@ -34,7 +34,7 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 @register(aten.scatter)
 def scatter_src(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """The last source that points at a place, x where none does."""
-    if _nothing(index):
+    if _is_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     src = _cut(src.reshape(-1) if src.dim() == 0 else src, index1).unsqueeze(dim + 1)
@@ -50,7 +50,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def _scatter_sum(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    if _nothing(index):
+    if _is_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     src = _cut(src.reshape(-1) if src.dim() == 0 else src, index1).unsqueeze(dim + 1)
@@ -75,7 +75,7 @@ def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
     """The sum, product, mean, maximum or minimum of the sources that point at a place, and of x there if included."""
-    if _nothing(index):
+    if _is_empty(index):
         return x.clone()
     if reduce == "sum" and include_self:
         return _scatter_sum(x, dim, index, src)
@@ -93,10 +93,10 @@ def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, in
     """The reduction over `dim` of the sources where they point, x being one of them if it is included; or a reason."""
     if x.dtype == torch.bool:
         reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
-    neutral = _neutral(reduce, x.dtype)
-    if neutral is None:
+    identity = _identity_element(reduce, x.dtype)
+    if identity is None:
         return f"no reduction {reduce!r} of {x.dtype}"
-    chosen = torch.where(pointing, src, neutral)
+    chosen = torch.where(pointing, src, identity)
     if include_self:
         chosen = torch.cat([x.unsqueeze(dim), chosen], dim)
     if reduce in ("sum", "mean"):
@@ -112,7 +112,7 @@ def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, in
     return torch.amax(chosen, dim) if reduce == "amax" else torch.amin(chosen, dim)
 
 
-def _neutral(reduce: str, dtype: torch.dtype) -> Any:
+def _identity_element(reduce: str, dtype: torch.dtype) -> Any:
     """What changes nothing in a reduction."""
     if reduce in ("sum", "mean", "prod"):
         return None if dtype == torch.bool else int(reduce == "prod")
@@ -124,7 +124,7 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Any:
     return limits.min if reduce == "amax" else limits.max
 
 
-def _nothing(index: Tensor) -> bool:
+def _is_empty(index: Tensor) -> bool:
     return any(type(size) is int and size == 0 for size in index.shape)
 
 
@@ -173,7 +173,7 @@ def index_put_masked(x: Tensor, indices: Sequence[Tensor | None], values: Tensor
         return decline("which value goes where is data: the index is a mask")
     row = values.reshape(values.shape[1:]) if values.dim() > rest else values
     mask = cast(mask, torch.bool)
-    mask = mask if rest == 0 else viewed(mask, [*mask.shape, *[1] * rest])
+    mask = mask if rest == 0 else view_or_copy(mask, [*mask.shape, *[1] * rest])
     value = cast(row, x.dtype)
     return torch.where(mask, x + value if accumulate else value, x)
 
@@ -187,7 +187,7 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     front = list(range(len(spot.dims)))
     rows = torch.movedim(x, spot.dims, front)
     rest = list(rows.shape[len(front):])
-    flat = viewed(rows, [spot.places, *rest])
+    flat = view_or_copy(rows, [spot.places, *rest])
     count = spot.number.dim()
     outer = [size for d, size in enumerate(x.shape) if d not in spot.dims]
     target = outer[:spot.first] + list(spot.number.shape) + outer[spot.first:]
@@ -195,12 +195,12 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     source = torch.movedim(source, list(range(spot.first, spot.first + count)), list(range(count))) if count else source
     source = source.reshape([spot.number.numel(), *rest])
     written = _written(flat, spot.number.reshape(-1), source, accumulate)
-    return torch.movedim(viewed(written, rows.shape), front, spot.dims)
+    return torch.movedim(view_or_copy(written, rows.shape), front, spot.dims)
 
 
 def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
     """Rows of x, with rows of src added or put at the places of a 1-d index."""
-    if _nothing(index):
+    if _is_empty(index):
         return x.clone()
     rank = src.dim() + 1
     pointing = torch.eq(index.reshape([-1] + [1] * (rank - 1)), ramp(x, x.shape[0], 1, rank))
@@ -234,7 +234,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     line = x if x.dim() else x.view(1)
     dim = wrap(dim, line.dim())
     hit = torch.any(torch.eq(index.reshape(-1, 1), ramp(x, line.shape[dim], dtype=index.dtype)), 0)
-    return torch.where(viewed(hit, [-1 if d == dim else 1 for d in range(line.dim())]), value, line).view(x.shape)
+    return torch.where(view_or_copy(hit, [-1 if d == dim else 1 for d in range(line.dim())]), value, line).view(x.shape)
 
 
 def _put_along(x: Tensor, dim: int, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:

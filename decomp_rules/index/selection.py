@@ -137,10 +137,10 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
     if parts[0].is_complex():
         return _written(parts, dim)
     total, start, whole = sum(x.shape[dim] for x in parts), 0, None
-    nothing = -0.0 if parts[0].is_floating_point() else 0
+    padding = -0.0 if parts[0].is_floating_point() else 0
     for x in parts:
         end = start + x.shape[dim]
-        padded = torch.constant_pad_nd(x, [0, 0] * (x.dim() - dim - 1) + [start, total - end], nothing)
+        padded = torch.constant_pad_nd(x, [0, 0] * (x.dim() - dim - 1) + [start, total - end], padding)
         whole, start = padded if whole is None else whole + padded, end
     assert whole is not None
     return whole

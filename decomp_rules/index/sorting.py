@@ -250,7 +250,7 @@ def _running_input(x: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, torch.
     return cast(x, torch.float32 if dtype in HALVES else dtype), dtype
 
 
-def _running(x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], neutral: Any) -> Tensor:
+def _running(x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], identity: Any) -> Tensor:
     """combine(x₀, …, xᵢ) at i: with what is `shift` places before, where there is such; nothing but zeros, which sums
     need no copy for, changes a gradient by being there."""
     if x.dim() == 0:
@@ -258,11 +258,11 @@ def _running(x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], n
     dim = wrap(dim, x.dim())
     length = x.shape[dim]
     if type(length) is not int:
-        return _running_symbolic(x, dim, neutral)
+        return _running_symbolic(x, dim, identity)
     shift = 1
     while shift < length:
         before = x.narrow(dim, 0, length - shift)
-        if neutral == 0:
+        if identity == 0:
             x = combine(x, torch.constant_pad_nd(before, [0, 0] * (x.dim() - dim - 1) + [shift, 0], 0))
         else:
             later = combine(x.narrow(dim, shift, length - shift), before)
@@ -271,14 +271,14 @@ def _running(x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], n
     return x
 
 
-def _running_symbolic(x: Tensor, dim: int, neutral: Any) -> Tensor:
+def _running_symbolic(x: Tensor, dim: int, identity: Any) -> Tensor:
     """Reduced over the square of places at or before each, where the number of doublings is not known."""
     number = ramp(x, x.shape[dim], dim, x.dim() + 1)
     upto = torch.logical_not(torch.lt(number, number.movedim(dim, dim + 1)))
-    square = torch.where(upto, x.unsqueeze(dim), neutral)
-    if neutral == 0:
+    square = torch.where(upto, x.unsqueeze(dim), identity)
+    if identity == 0:
         return torch.sum(square, dim=[dim + 1], dtype=x.dtype)
-    return torch.prod(square, dim + 1, dtype=x.dtype) if neutral == 1 else torch.logsumexp(square, [dim + 1])
+    return torch.prod(square, dim + 1, dtype=x.dtype) if identity == 1 else torch.logsumexp(square, [dim + 1])
 
 
 @register(aten.cummax)

@@ -53,7 +53,7 @@ def unique(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the elements in order, those that differ from the one before. Exactly the op; NaN all differ."""
     if _is_empty(x):
-        return _nothing(x.reshape(-1), x.shape if return_inverse else (0,))
+        return _empty_result(x.reshape(-1), x.shape if return_inverse else (0,))
     values, order = torch.sort(x.reshape(-1))
     first = _first_of_equals(values)
     if first is None:
@@ -78,7 +78,7 @@ def unique_consecutive(
     if dim is not None:
         return unique_dim_consecutive(x, dim, return_inverse, return_counts)
     if _is_empty(x):
-        return _nothing(x.reshape(-1), x.shape if return_inverse else (0,))
+        return _empty_result(x.reshape(-1), x.shape if return_inverse else (0,))
     values = x.reshape(-1)
     first = _first_of_equals(values)
     if first is None:
@@ -93,7 +93,7 @@ def unique_dim_consecutive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slices that differ from the one before. Exactly the op."""
     if _is_empty(x):
-        return _nothing(x, (0,))
+        return _empty_result(x, (0,))
     slices = torch.movedim(x, dim, 0)
     first = _first_of_equals(slices)
     if first is None:
@@ -108,7 +108,7 @@ def unique_dim(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the slices in lexicographic order, found by comparing all pairs, those that differ from the one before."""
     if _is_empty(x):
-        return _nothing(x, (0,))
+        return _empty_result(x, (0,))
     slices = torch.movedim(x, wrap(dim, x.dim()), 0)
     if not isinstance(slices.shape[0], int):
         return decline(UNKNOWN_COUNT)
@@ -123,7 +123,7 @@ def _is_empty(x: Tensor) -> bool:
     return any(isinstance(size, int) and size == 0 for size in x.shape)
 
 
-def _nothing(values: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _empty_result(values: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """The results for no elements, where those that tell the place of each are of the shape `places`."""
     inverse, counts = (torch.full(shape, 0, dtype=torch.int64, device=values.device) for shape in (places, (0,)))
     return values.clone(), inverse, counts
@@ -142,16 +142,16 @@ def _first_of_equals(x: Tensor) -> Any:
 
 def _described(first: Tensor, order: Any, return_inverse: bool, return_counts: bool) -> tuple[Tensor, Tensor]:
     """Which of the results each element became, and how many became each; nothing where it is not asked for."""
-    nothing = torch.full((0,), 0, dtype=torch.int64, device=first.device)
+    empty = torch.full((0,), 0, dtype=torch.int64, device=first.device)
     if not return_inverse and not return_counts:
-        return nothing, nothing
+        return empty, empty
     group = torch.cumsum(first.to(torch.int64), 0) - 1
     inverse = group if order is None else torch.scatter(torch.zeros_like(group), 0, order, group)
     if not return_counts:
-        return inverse, nothing
+        return inverse, empty
     counts = torch.scatter_add(torch.zeros_like(group), 0, group, torch.ones_like(group))
     there = torch.gt(counts, 0)
-    return inverse if return_inverse else nothing, aten.index.Tensor(counts, [there])
+    return inverse if return_inverse else empty, aten.index.Tensor(counts, [there])
 
 
 def _lexicographic(rows: Tensor) -> Tensor:

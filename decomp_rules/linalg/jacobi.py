@@ -69,12 +69,12 @@ def rotation(products: Tensor, apart: Tensor, games: Tournament) -> Tensor:
     between = torch.sum(torch.where(apart, zero, products), [-1], keepdim=True)
     square = difference * difference + squared(between) * 4
     # Where both are so small that their squares lose digits, nothing is turned.
-    still = torch.lt(square, 2.0**20 * torch.finfo(square.dtype).tiny)
+    negligible = torch.lt(square, 2.0**20 * torch.finfo(square.dtype).tiny)
     one = constant(square, 1)
-    inverse = torch.rsqrt(torch.where(still, one, square))
-    cosine = torch.sqrt(torch.where(still, one, torch.abs(difference) * inverse) * 0.5 + 0.5)
+    inverse = torch.rsqrt(torch.where(negligible, one, square))
+    cosine = torch.sqrt(torch.where(negligible, one, torch.abs(difference) * inverse) * 0.5 + 0.5)
     signed = torch.where(torch.lt(difference, 0), -inverse, inverse)
-    sine = torch.where(still, zero, between) * (signed * torch.reciprocal(cosine))
+    sine = torch.where(negligible, zero, between) * (signed * torch.reciprocal(cosine))
     turned = torch.where(apart, zero, sine * games.order)
     return torch.where(games.off, turned, cosine.to(products.dtype))
 

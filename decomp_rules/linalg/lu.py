@@ -81,9 +81,9 @@ def lu_unpack(
     reason = too_large(LIMIT, *LU_data.shape[-2:])
     if reason:
         return decline(reason)
-    nothing, dtype = torch.full((0,), 0, dtype=LU_data.dtype, device=LU_data.device), LU_data.dtype
-    first, second = _triangles(LU_data) if unpack_data else (nothing, nothing)
-    order = permutation(LU_data, LU_pivots) if unpack_pivots else nothing
+    empty, dtype = torch.full((0,), 0, dtype=LU_data.dtype, device=LU_data.device), LU_data.dtype
+    first, second = _triangles(LU_data) if unpack_data else (empty, empty)
+    order = permutation(LU_data, LU_pivots) if unpack_pivots else empty
     return cast(order, dtype), cast(first, dtype), cast(second, dtype)
 
 

@@ -136,12 +136,12 @@ def _reflection(x: Tensor, down: Tensor, j: int) -> tuple[Reflection, Tensor]:
     rest = torch.sum(squared(tail), [-2], keepdim=True)
     if x.is_complex():
         rest = rest + torch.imag(alpha) * torch.imag(alpha)
-    nothing = torch.eq(rest, 0)
-    size = torch.sqrt(torch.where(nothing, constant(rest, 1), head * head + rest))
+    is_zero = torch.eq(rest, 0)
+    size = torch.sqrt(torch.where(is_zero, constant(rest, 1), head * head + rest))
     beta = torch.where(torch.lt(head, 0), size, -size)
-    tau = torch.where(nothing, zero, (beta - alpha) * torch.reciprocal(beta))
-    vector = tail * torch.reciprocal(torch.where(nothing, one, alpha - beta))
-    return (torch.where(torch.eq(down, j), one, vector), tau), torch.where(nothing, alpha, beta.to(x.dtype))
+    tau = torch.where(is_zero, zero, (beta - alpha) * torch.reciprocal(beta))
+    vector = tail * torch.reciprocal(torch.where(is_zero, one, alpha - beta))
+    return (torch.where(torch.eq(down, j), one, vector), tau), torch.where(is_zero, alpha, beta.to(x.dtype))
 
 
 def _applied(x: Tensor, reflection: Reflection, backward: bool, kept: Tensor | None) -> Tensor:

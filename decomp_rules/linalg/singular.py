@@ -51,8 +51,8 @@ def _linalg_svd(
     else:
         u, values, v = decomposed(A, full_matrices)
     if not compute_uv:
-        nothing = torch.full((0,), 0, dtype=A.dtype, device=A.device)
-        return nothing, values, nothing
+        empty = torch.full((0,), 0, dtype=A.dtype, device=A.device)
+        return empty, values, empty
     return u, values, adjoint(v)
 
 
@@ -193,8 +193,8 @@ def _left(image: Tensor, full: bool) -> Tensor:
     # The diagonal of R is real: only the last of a square matrix is not reflected, and has the sign that it has.
     diagonal = diagonal_of(right)
     size = torch.abs(diagonal)
-    nothing = torch.eq(size, 0)
-    phase = torch.where(nothing, constant(image, 1), diagonal * cast(inverse_or_zero(size), image.dtype))
+    is_zero = torch.eq(size, 0)
+    phase = torch.where(is_zero, constant(image, 1), diagonal * cast(inverse_or_zero(size), image.dtype))
     if kept > n:
         rest = torch.full((*image.shape[:-2], kept - n), 1, dtype=image.dtype, device=image.device)
         phase = torch.cat([phase, rest], -1)

@@ -35,7 +35,7 @@ def _batch_norm_with_update_functional(
     out, mean, rstd, new_mean, new_var = aten._native_batch_norm_legit_functional(
         x, weight, bias, running_mean, running_var, True, momentum, eps
     )
-    return out, mean, rstd, nothing(x), new_mean, new_var
+    return out, mean, rstd, empty_reserve(x), new_mean, new_var
 
 
 @register(aten._batch_norm_no_update)
@@ -56,7 +56,7 @@ def _batch_norm_no_update(
     )
     if x.device.type != "cpu":  # other devices save what they used
         mean, rstd = running_mean.clone(), torch.rsqrt(running_var + eps)
-    return out, mean, rstd, nothing(x)
+    return out, mean, rstd, empty_reserve(x)
 
 
 @register(aten.cudnn_batch_norm)
@@ -73,7 +73,7 @@ def cudnn_batch_norm(
     """Batch norm; nothing is reserved."""
     return *torch.native_batch_norm(
         x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
-    ), nothing(x)
+    ), empty_reserve(x)
 
 
 @register(aten.miopen_batch_norm)
@@ -206,6 +206,6 @@ def batch_norm_backward_elemt(
     return cast(affine(grad * per_channel(rstd, x), per_channel(weight, x)), x.dtype)
 
 
-def nothing(x: Tensor) -> Tensor:
+def empty_reserve(x: Tensor) -> Tensor:
     """What is reserved for a device's own backward kernel."""
     return torch.full((0,), 0, dtype=torch.uint8, device=x.device)

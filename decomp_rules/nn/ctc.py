@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.nn.loss import MEAN, NONE
-from decomp_rules.support.gradients import carrying
+from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules()
@@ -44,7 +44,7 @@ def ctc_loss(
     labels = extended_labels(targets, target_lengths, sizes, blank)
     total = final(forward_states(logs, labels, sizes, steps, blank)[-1], sizes)
     share = torch.sum(torch.where(running(logs, steps), torch.exp(logs), 0.0), [0, 2])
-    loss = carrying(-total, share - total)
+    loss = with_gradient_of(-total, share - total)
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)
     loss = cast(loss, log_probs.dtype)
@@ -193,9 +193,9 @@ def arrived(state: Tensor, leap: Tensor, forward: bool) -> Tensor:
 def log_sum(terms: Tensor) -> Tensor:
     """log Σ exp over the first dimension; −∞, with no gradient, where all are."""
     top = torch.amax(terms, [0]).detach()
-    nothing = top == -math.inf
-    total = torch.sum(torch.exp(terms - torch.where(nothing, 0.0, top)), [0])
-    return torch.where(nothing, -math.inf, torch.log(torch.where(nothing, 1.0, total)) + top)
+    impossible = top == -math.inf
+    total = torch.sum(torch.exp(terms - torch.where(impossible, 0.0, top)), [0])
+    return torch.where(impossible, -math.inf, torch.log(torch.where(impossible, 1.0, total)) + top)
 
 
 def final(state: Tensor, sizes: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def _embedding_bag(
         out = torch.index_add(empty, 0, bag, rows)
         if mode == MEAN:
             out = out / cast(torch.clamp(size, min=1), out.dtype).unsqueeze(-1)
-    fast = mode == SUM and quick(weight, per_sample_weights, padding_idx)
+    fast = mode == SUM and has_fast_kernel(weight, per_sample_weights, padding_idx)
     kept = torch.zeros_like(size) if mode == SUM else size
     return cast(out, weight.dtype), *saved(weight, bag[:0] if fast else bag, kept, largest, offsets)
 
@@ -176,8 +176,8 @@ def largest_rows(rows: Tensor, member: Tensor, indices: Tensor, size: Tensor) ->
     """The largest of each bag by feature, and the index whose row it is: 0 of none. As in the kernel, which asks
     whether a number exceeds the best before it, a NaN counts only where it is the first."""
     first = torch.cumsum(cast(member, torch.int64), 1) == 1
-    valued = (member & first).unsqueeze(-1) | (member.unsqueeze(-1) & (rows == rows))
-    found = torch.max(torch.where(valued, rows, float("-inf")), 1)
+    eligible = (member & first).unsqueeze(-1) | (member.unsqueeze(-1) & (rows == rows))
+    found = torch.max(torch.where(eligible, rows, float("-inf")), 1)
     filled = (size > 0).unsqueeze(-1)
     which = torch.index_select(indices, 0, found[1].reshape(-1)).view(found[1].shape)
     return torch.where(filled, found[0], 0.0), torch.where(filled, which, 0)
@@ -190,7 +190,7 @@ def shares(like: Tensor, indices: Tensor) -> Tensor:
     return torch.reciprocal(count).view(indices.shape)
 
 
-def quick(weight: Tensor, per_sample_weights: Tensor | None, padding_idx: int) -> bool:
+def has_fast_kernel(weight: Tensor, per_sample_weights: Tensor | None, padding_idx: int) -> bool:
     """Whether the CPU's kernel sums without noting the bag of each index."""
     dense = per_sample_weights is None or per_sample_weights.stride(0) == 1
     return (

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.reduce.reduction import known_empty
-from decomp_rules.support.gradients import carrying
+from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules()
@@ -299,7 +299,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: 
     x, variance = wide(input), torch.full_like(input, var) if isinstance(var, float) else var
     if variance.dim() < x.dim() and variance.dim() == x.dim() - 1 and variance.shape != x.shape:
         variance = variance.unsqueeze(-1)
-    bounded = carrying(torch.clamp_min(wide(variance), eps), wide(variance))
+    bounded = with_gradient_of(torch.clamp_min(wide(variance), eps), wide(variance))
     gap = x - wide(target)
     loss = 0.5 * (torch.log(bounded) + gap * gap / bounded)
     loss = loss + 0.5 * math.log(2 * math.pi) if full else loss

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.support.gradients import carrying
+from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, is_scalar, wide
 
 RULES = Rules()
@@ -187,7 +187,7 @@ def quantised(x: Tensor, inverse: Any, zero: Any, low: int, high: int, whole: bo
 
 def passed(x: Tensor, value: Tensor, inside: Tensor) -> Tensor:
     """The value, with the gradient of x where it is inside."""
-    return carrying(cast(value, x.dtype), torch.where(inside, x, torch.zeros_like(x)))
+    return with_gradient_of(cast(value, x.dtype), torch.where(inside, x, torch.zeros_like(x)))
 
 
 def learnt(
@@ -198,7 +198,7 @@ def learnt(
     value, inside, by_step, by_zero = slopes(x, step.detach(), zero.detach(), low, high)
     source = torch.where(inside, x, torch.zeros_like(x)) + (step * by_step + zero * by_zero) * factor
     value = value if axes else cast(value, torch.float32)  # as the kernel has it, even for float64
-    return carrying(cast(value, x.dtype), cast(source, x.dtype))
+    return with_gradient_of(cast(value, x.dtype), cast(source, x.dtype))
 
 
 def learnt_backward(

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.complex.numbers import added, beside, parts
-from decomp_rules.support.operands import HALVES, WIDE_INTEGERS, cast, constant, is_scalar, promoted, tied, wide
+from decomp_rules.support.operands import (
+    HALVES,
+    WIDE_INTEGERS,
+    cast,
+    constant,
+    is_scalar,
+    promoted,
+    wide,
+    with_zero_gradient_to,
+)
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -152,9 +161,9 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
             quotient = torch.true_divide(a, other if is_scalar(other) else cast(other.detach(), a.dtype))
         else:
             quotient = torch.true_divide(x.detach(), other.detach())
-        return tied(cast(torch.trunc(quotient), dtype), x)
+        return with_zero_gradient_to(cast(torch.trunc(quotient), dtype), x)
     b = constant(a, other) if is_scalar(other) else cast(other.detach(), a.dtype)
-    return tied(cast(_floor_quotient(a, b), dtype), x)
+    return with_zero_gradient_to(cast(_floor_quotient(a, b), dtype), x)
 
 
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -211,7 +220,7 @@ def sign(x: Tensor) -> Tensor:
         return decline("only real inputs")
     if x.dtype == torch.bool:
         return x.clone()
-    return tied(_unit(x), x) if x.is_floating_point() else _unit(x)
+    return with_zero_gradient_to(_unit(x), x) if x.is_floating_point() else _unit(x)
 
 
 @register(aten.signbit)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import cast, is_scalar, tied
+from decomp_rules.support.operands import cast, is_scalar, with_zero_gradient_to
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -99,5 +99,5 @@ def copy(x: Tensor, src: Tensor) -> Tensor:
 def fill(x: Tensor, value: Any) -> Tensor:
     """The value, in the shape and dtype of x, whose gradient is zero."""
     if is_scalar(value):
-        return tied(torch.full(x.shape, value, dtype=x.dtype, device=x.device), x)
-    return tied(cast(value, x.dtype).expand(x.shape).clone(), x)
+        return with_zero_gradient_to(torch.full(x.shape, value, dtype=x.dtype, device=x.device), x)
+    return with_zero_gradient_to(cast(value, x.dtype).expand(x.shape).clone(), x)

@@ -74,12 +74,12 @@ def gelu_backward_of_parts(grad: Tensor, x: Tensor, approximate: str = "none") -
         return _tanh_backward(grad, x)
     if x.dtype == torch.float64:
         return gelu_backward(grad, x)
-    still = x.detach()
-    nothing = x - still
+    detached = x.detach()
+    zero = x - detached
     gauss = _gauss(x, x)
     # Φ's own derivatives, φ and −x·φ, are terms that add nothing.
-    slope = nothing * (gauss.detach() * DENSITY) * (1 - 0.5 * nothing * still)
-    return grad * (_normal_cdf(still, gauss).detach() + slope + x * (gauss * DENSITY))
+    slope = zero * (gauss.detach() * DENSITY) * (1 - 0.5 * zero * detached)
+    return grad * (_normal_cdf(detached, gauss).detach() + slope + x * (gauss * DENSITY))
 
 
 @float_math
@@ -100,16 +100,16 @@ def _of_erf(x: Tensor, undefined_at_infinity: bool) -> Tensor:
 
 @float_math
 def _of_parts(x: Tensor, undefined_at_infinity: bool) -> Tensor:
-    still = x.detach()
-    nothing = still - x  # but NaN at ∞
+    detached = x.detach()
+    zero = detached - x  # but NaN at ∞
     if not undefined_at_infinity:
-        finite = nothing == 0
-        nothing, x = torch.where(finite, nothing, 0), torch.where(finite, x, 0)
+        finite = zero == 0
+        zero, x = torch.where(finite, zero, 0), torch.where(finite, x, 0)
     # One of the factors of the square is held, so that the slope has half of its own slope, as it is counted twice.
     gauss = _gauss(x, x.detach())
-    cdf = _normal_cdf(still, gauss).detach()
+    cdf = _normal_cdf(detached, gauss).detach()
     # In this order what is taken away is +0 and leaves the sign of a result that is 0.
-    return still * cdf - (nothing * cdf + nothing * x * (gauss * DENSITY))
+    return detached * cdf - (zero * cdf + zero * x * (gauss * DENSITY))
 
 
 def _gauss(x: Tensor, y: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from decomp_rules.support.floating import (
     float_math,
     is_tensor,
     times_exact,
-    valued,
+    with_value,
     working_dtype,
 )
 from decomp_rules.support.operands import cast, constant
@@ -110,7 +110,7 @@ def _log_next_to_zero(x: Tensor) -> Tensor:
     square = point * point
     near = torch.logical_and(0 < square, square < 1)
     root = torch.sqrt(torch.where(near, lifted, 1.0) * torch.reciprocal(torch.where(near, point, 1.0)))
-    return valued(root - torch.reciprocal(root), torch.log(torch.where(near, x.detach(), x)))
+    return with_value(root - torch.reciprocal(root), torch.log(torch.where(near, x.detach(), x)))
 
 
 @register(aten.special_xlog1py)
@@ -121,7 +121,7 @@ def xlog1py(x: Any, other: Any) -> Tensor:
 
 def _log1p(x: Tensor) -> Tensor:
     result = torch.log1p(x)
-    return torch.where(torch.abs(x) < 0.5 * torch.finfo(x.dtype).eps, valued(result, x.detach()), result)
+    return torch.where(torch.abs(x) < 0.5 * torch.finfo(x.dtype).eps, with_value(result, x.detach()), result)
 
 
 def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
@@ -139,4 +139,4 @@ def _x_times(x: Any, y: Any, function: Any, pole: float) -> Tensor:
     # NaN at the pole in the op too. The gradient of x at y = ∞ is infinite, though the number there must be finite.
     factor = torch.where(end, torch.finfo(y.dtype).max, torch.where(blocked, 0.0, function(y)))
     product = torch.where(end, x * 4.0, x) * factor
-    return cast(torch.where(zero, valued(product, 0.0), product), outer)
+    return cast(torch.where(zero, with_value(product, 0.0), product), outer)

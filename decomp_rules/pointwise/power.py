@@ -197,17 +197,17 @@ def _along_base(x: Tensor, smooth: Tensor, power: _Power, factor: Tensor) -> Ten
 def _along_exponent(y: Tensor, smooth: Tensor, power: _Power, sign: Tensor) -> Tensor:
     """y less its value, which is 0, times xʸ·ln|x|; none where the power is `smooth`, and where x and y are 0. Where y
     is infinite, and that is not 0, infinite as the power is."""
-    still = torch.logical_and(power.unbounded, power.size < math.inf)
-    dy = _difference(y, torch.logical_or(smooth, still), torch.logical_or(smooth, power.unbounded))
+    without_slope = torch.logical_and(power.unbounded, power.size < math.inf)
+    dy = _difference(y, torch.logical_or(smooth, without_slope), torch.logical_or(smooth, power.unbounded))
     end = cast(power.endless, y.dtype) - cast(torch.logical_and(power.none, y.detach() != 0), y.dtype)
     height = power.logarithm * math.log(2) + end * torch.finfo(y.dtype).max
     fraction, first, second = power.factors
     return dy * (1 + 3 * end * end) * height * (first * sign) * (second * fraction)
 
 
-def _difference(x: Tensor, nothing: Tensor, whole: Tensor) -> Tensor:
+def _difference(x: Tensor, zero: Tensor, whole: Tensor) -> Tensor:
     """x less its value; 0 without gradient where it is to be `nothing`, and else x where it is to be `whole`."""
-    return torch.where(nothing, 0.0, x) - torch.where(whole, 0.0, x.detach())
+    return torch.where(zero, 0.0, x) - torch.where(whole, 0.0, x.detach())
 
 
 def _parity(exponent: Tensor) -> tuple[Tensor, Tensor]:

@@ -134,16 +134,16 @@ def _remainder_of_floats(x: Any, y: Any, way: Callable[[Tensor, Tensor], Tensor]
     dtype, x, y = operands
     point, modulus = x.detach(), y.detach()
     a, b = torch.abs(point), torch.abs(modulus)
-    nothing = a < b
+    is_smaller = a < b
     rest = way(a, b)
-    signed = torch.where(nothing, point, torch.where(point < 0, -rest, rest))
+    signed = torch.where(is_smaller, point, torch.where(point < 0, -rest, rest))
     value = torch.where(torch.logical_or(modulus == 0, a == math.inf), math.nan, signed)
     # trunc |x / y|, for the gradient; what carries it is subtracted as +0, so that a zero keeps its sign.
     lift = torch.where(b < 2.0**-62, constant(b, 2.0**64), 1.0)  # the inverse of a subnormal number is infinite
     count = torch.trunc((a - rest) * lift * torch.reciprocal(b * lift) + 0.5)
-    count = torch.where(nothing, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
+    count = torch.where(is_smaller, 0.0, torch.clamp(count, max=torch.finfo(x.dtype).max))
     toward = torch.where((point < 0) != (modulus < 0), modulus - y, y - modulus)
-    toward = torch.where(nothing, 0.0, toward)  # NaN of an infinite y
+    toward = torch.where(is_smaller, 0.0, toward)  # NaN of an infinite y
     return cast(value - (point - x) - count * toward, dtype)
 
 

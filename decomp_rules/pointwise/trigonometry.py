@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.support.floating import float_math, polynomial, split, upper_half, valued
+from decomp_rules.support.floating import float_math, polynomial, split, upper_half, with_value
 from decomp_rules.support.operands import constant
 
 RULES = Rules()
@@ -97,7 +97,7 @@ def cos(x: Tensor) -> Tensor:
     digits also next to 0. ≤ 1.9 ULP for every float. The gradient is that of 1 − 2·sin²(x/2)."""
     half = torch.sin(x * 0.5)
     smooth = 1 - 2 * half * half
-    return valued(smooth, _Angle(x.detach(), smooth.detach()).cosine)
+    return with_value(smooth, _Angle(x.detach(), smooth.detach()).cosine)
 
 
 @register(aten.tan)
@@ -121,9 +121,9 @@ def _tan(x: Tensor) -> Tensor:
     half = torch.sin(x * 0.5)
     smooth = 1 - 2 * half * half
     angle = _Angle(x.detach(), smooth.detach())
-    quotient = torch.sin(x) * torch.reciprocal(valued(smooth, angle.cosine))
+    quotient = torch.sin(x) * torch.reciprocal(with_value(smooth, angle.cosine))
     magnitude = angle.tangent()
-    return valued(quotient, torch.where(x.detach() < 0, -magnitude, magnitude))
+    return with_value(quotient, torch.where(x.detach() < 0, -magnitude, magnitude))
 
 
 class _Angle:

@@ -21,8 +21,8 @@ register = RULES.register
 def trapezoid_even(y: Tensor, dx: Any = 1, dim: int = -1) -> Tensor:
     """h · (Σy − (y₀ + yₙ) / 2). As the op."""
     dim = wrap(dim, y.dim())
-    if _empty(y, dim):
-        return _nothing(y, dim)
+    if _is_empty(y, dim):
+        return _zeros_without(y, dim)
     total = torch.sum(wide(y), [dim], dtype=_sum_dtype(y))
     ends = wide(y.select(dim, 0)) + wide(y.select(dim, y.shape[dim] - 1))
     return cast((total - ends * 0.5) * dx, _result_dtype(y))
@@ -32,8 +32,8 @@ def trapezoid_even(y: Tensor, dx: Any = 1, dim: int = -1) -> Tensor:
 def trapezoid(y: Tensor, x: Tensor, dim: int = -1) -> Tensor:
     """Σ (xᵢ₊₁ − xᵢ) (yᵢ + yᵢ₊₁) / 2. As the op."""
     dim = wrap(dim, y.dim())
-    if _empty(y, dim):
-        return _nothing(y, dim)
+    if _is_empty(y, dim):
+        return _zeros_without(y, dim)
     areas = _double_areas(y, x, dim)
     return cast(torch.sum(areas, [dim + areas.dim() - y.dim()], dtype=_sum_dtype(areas)) / 2, _result_dtype(y, x))
 
@@ -70,11 +70,11 @@ def _neighbours(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return x.narrow(dim, 0, count), x.narrow(dim, x.shape[dim] - count, count)
 
 
-def _empty(x: Tensor, dim: int) -> bool:
+def _is_empty(x: Tensor, dim: int) -> bool:
     return isinstance(x.shape[dim], int) and x.shape[dim] == 0
 
 
-def _nothing(x: Tensor, dim: int) -> Tensor:
+def _zeros_without(x: Tensor, dim: int) -> Tensor:
     shape = [size for d, size in enumerate(x.shape) if d != dim]
     return torch.full(shape, 0, dtype=x.dtype, device=x.device)
 

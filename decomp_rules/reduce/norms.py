@@ -139,9 +139,9 @@ def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tenso
     elif p == math.inf:
         slope = torch.sign(gap) * (torch.abs(gap) == size).to(gap.dtype)
     else:
-        nothing = (size == 0) | (gap == 0)
-        ratio = torch.where(nothing, 1, torch.abs(gap)) / torch.where(size == 0, 1, size)
-        slope = torch.where(nothing, 0, torch.sign(gap) * (ratio if p == 2 else torch.pow(ratio, p - 1)))
+        is_zero = (size == 0) | (gap == 0)
+        ratio = torch.where(is_zero, 1, torch.abs(gap)) / torch.where(size == 0, 1, size)
+        slope = torch.where(is_zero, 0, torch.sign(gap) * (ratio if p == 2 else torch.pow(ratio, p - 1)))
     return torch.sum(grad.unsqueeze(-1) * slope, [gap.dim() - 2])
 
 
@@ -219,8 +219,8 @@ def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor
         return torch.pow(torch.sum(torch.pow(x, p), dims, keepdim), 1 / p)
     zero = x == 0
     total = torch.sum(torch.where(zero, 0, torch.pow(torch.where(zero, 1, x), p)), dims, keepdim)
-    nothing = total == 0
-    return torch.where(nothing, 0, torch.pow(torch.where(nothing, 1, total), 1 / p))
+    is_zero = total == 0
+    return torch.where(is_zero, 0, torch.pow(torch.where(is_zero, 1, total), 1 / p))
 
 
 def extreme_size(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:

@@ -290,8 +290,8 @@ def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
     if x.is_complex():
         return decline("only real inputs")
     dims = reduced_dims(x, dim)
-    tame, size = tamed(wide(x), dims)
-    spread = root(torch.var(tame, dims, correction=degrees(unbiased, correction), keepdim=keepdim))
+    scaled, size = without_overflow(wide(x), dims)
+    spread = root(torch.var(scaled, dims, correction=degrees(unbiased, correction), keepdim=keepdim))
     return cast(spread * (size if keepdim else squeezed(size, dims)), x.dtype)
 
 
@@ -302,13 +302,13 @@ def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: flo
     if x.is_complex():
         return decline("only real inputs")
     dims = reduced_dims(x, dim)
-    tame, size = tamed(wide(x), dims)
-    spread, average = moments(tame, dims or None, unbiased, correction, keepdim)
+    scaled, size = without_overflow(wide(x), dims)
+    spread, average = moments(scaled, dims or None, unbiased, correction, keepdim)
     size = size if keepdim else squeezed(size, dims)
     return cast(root(spread) * size, x.dtype), cast(average * size, x.dtype)
 
 
-def tamed(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+def without_overflow(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
     """x over a power of two that is 1 unless x is so huge along the dimensions that squares would overflow, and that
     power, with the dimensions kept. Exact but for what is negligible beside the huge."""
     if known_empty(x):
@@ -330,8 +330,8 @@ def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     largest = torch.amax(x_wide, dims, keepdim=True).detach()
     shift = torch.where(torch.abs(largest) == math.inf, 0, largest)
     total = torch.sum(torch.exp(x_wide - shift), dims, keepdim=True)
-    nothing = total == 0
-    summed = torch.where(nothing, -math.inf, torch.log(torch.where(nothing, 1, total)) + shift)
+    is_zero = total == 0
+    summed = torch.where(is_zero, -math.inf, torch.log(torch.where(is_zero, 1, total)) + shift)
     return cast(summed if keepdim else squeezed(summed, dims), x.dtype)
 
 

@@ -220,7 +220,7 @@ def _state(dtype: torch.dtype = torch.int64, *shape: int) -> Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-def _nothing() -> Tensor:
+def _empty() -> Tensor:
     """Where sequences end: they are of one length."""
     return torch.zeros(0, dtype=torch.int32)
 
@@ -313,19 +313,19 @@ def _efficient_backward_call() -> tuple[Any, ...]:
 
 
 def _flash_backward_call() -> tuple[Any, ...]:
-    return *_saved(), _nothing(), _nothing(), 4, 6, 0.0, False, _state(torch.uint64, 2), _state(torch.uint64)
+    return *_saved(), _empty(), _empty(), 4, 6, 0.0, False, _state(torch.uint64, 2), _state(torch.uint64)
 
 
 def _cudnn_backward_call() -> tuple[Any, ...]:
     bias = f(2, 2, 4, 6)
     *rest, lse = _saved(bias)
-    return *rest, lse[..., None], _state(), _state(), bias, _nothing(), _nothing(), 4, 6, 0.0, False
+    return *rest, lse[..., None], _state(), _state(), bias, _empty(), _empty(), 4, 6, 0.0, False
 
 
 def _overrideable_backward_call() -> tuple[Any, ...]:
     bias = f(2, 2, 4, 6)
     grad, q, k, v, out, lse = _saved(bias)
-    return grad, q, k, v, bias, [True] * 4, out, lse, _nothing(), _nothing(), 4, 6, 0.0, False, _state(), _state()
+    return grad, q, k, v, bias, [True] * 4, out, lse, _empty(), _empty(), 4, 6, 0.0, False, _state(), _state()
 
 
 ATTENTION: Mapping[str, tuple[Callable[[], Any], Documented]] = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import cast, viewed, wrap
+from decomp_rules.support.operands import cast, view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -102,7 +102,7 @@ def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
             x = torch.constant_pad_nd(x, [0, 0] * (x.dim() - dim - 1) + [0, missing])
         lead = list(x.shape[:dim])
         rest = math.prod(x.shape[dim:])
-        parts.append(viewed(x, [*lead, num_chunks, rest // num_chunks]))
+        parts.append(view_or_copy(x, [*lead, num_chunks, rest // num_chunks]))
     return torch.cat(parts, dim + 1)
 
 
@@ -114,7 +114,7 @@ def resize(x: Tensor, size: Sequence[Any]) -> Tensor:
     if not isinstance(missing, int):
         return decline("whether it grows is not known")
     flat = torch.constant_pad_nd(flat, [0, missing]) if missing > 0 else flat.narrow(0, 0, wanted)
-    return viewed(flat, list(size)).clone()
+    return view_or_copy(flat, list(size)).clone()
 
 
 @register(aten.resize_as)

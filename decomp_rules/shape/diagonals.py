@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.support.operands import cast, viewed, wrap
+from decomp_rules.support.operands import cast, view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -23,8 +23,8 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     row, column, size = _square(x.shape[dim1], x.shape[dim2], offset)
     square = torch.movedim(x.narrow(dim1, row, size).narrow(dim2, column, size), (dim1, dim2), (-2, -1))
     batch = list(square.shape[:-2])
-    line = torch.constant_pad_nd(viewed(square, [*batch, size * size]), [0, size])
-    return viewed(line, [*batch, size, size + 1]).narrow(-1, 0, 1).squeeze(-1)
+    line = torch.constant_pad_nd(view_or_copy(square, [*batch, size * size]), [0, size])
+    return view_or_copy(line, [*batch, size, size + 1]).narrow(-1, 0, 1).squeeze(-1)
 
 
 def _square(rows: Any, columns: Any, offset: int) -> tuple[Any, Any, Any]:
@@ -63,7 +63,9 @@ def _embedded(line: Tensor, sides: tuple[Any, Any], offset: int, dim1: int, dim2
     row, column = (0, 0) if type(size) is int and size == 0 else (row, column)
     batch = list(line.shape[:-1])
     rows = torch.constant_pad_nd(line.unsqueeze(-1), [0, size])
-    square = viewed(viewed(rows, [*batch, size * (size + 1)]).narrow(-1, 0, size * size), [*batch, size, size])
+    square = view_or_copy(
+        view_or_copy(rows, [*batch, size * (size + 1)]).narrow(-1, 0, size * size), [*batch, size, size]
+    )
     around = [column, sides[1] - column - size, row, sides[0] - row - size]
     return torch.movedim(torch.constant_pad_nd(square, around), (-2, -1), (dim1, dim2))
 

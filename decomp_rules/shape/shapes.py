@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import viewed, wrap
+from decomp_rules.support.operands import view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -20,13 +20,13 @@ register = RULES.register
 @register(aten.reshape)
 def reshape(x: Tensor, shape: Sequence[Any]) -> Tensor:
     """The same elements in row-major order in another shape, one −1 of which is what is left."""
-    return viewed(x, _inferred(x, shape))
+    return view_or_copy(x, _inferred(x, shape))
 
 
 @register(aten._unsafe_view, aten._reshape_alias, aten._reshape_copy, aten.view_copy)
 def unsafe_view(x: Tensor, size: Sequence[Any], stride: Any = None) -> Tensor:
     """reshape."""
-    return viewed(x, _inferred(x, size))
+    return view_or_copy(x, _inferred(x, size))
 
 
 def _inferred(x: Tensor, shape: Sequence[Any]) -> list[Any]:
@@ -41,7 +41,7 @@ def _inferred(x: Tensor, shape: Sequence[Any]) -> list[Any]:
 @register(aten.view_as, aten.reshape_as)
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     """x in the shape of other."""
-    return viewed(x, other.shape)
+    return view_or_copy(x, other.shape)
 
 
 @register(aten.flatten)
@@ -53,13 +53,13 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first == last:
         return x
     shape = list(x.shape)
-    return viewed(x, shape[:first] + [math.prod(shape[first:last + 1])] + shape[last + 1:])
+    return view_or_copy(x, shape[:first] + [math.prod(shape[first:last + 1])] + shape[last + 1:])
 
 
 @register(aten.ravel)
 def ravel(x: Tensor) -> Tensor:
     """All elements in row-major order."""
-    return viewed(x, [x.numel()])
+    return view_or_copy(x, [x.numel()])
 
 
 @register(aten.unflatten)
@@ -69,7 +69,7 @@ def unflatten(x: Tensor, dim: int, sizes: Sequence[Any]) -> Tensor:
     shape, sizes = list(x.shape), list(sizes)
     if -1 in [size for size in sizes if type(size) is int]:
         sizes[sizes.index(-1)] = shape[dim] // math.prod(size for size in sizes if size != -1)
-    return viewed(x, shape[:dim] + sizes + shape[dim + 1:])
+    return view_or_copy(x, shape[:dim] + sizes + shape[dim + 1:])
 
 
 @register(aten.unsqueeze, aten.unsqueeze_copy)
@@ -211,7 +211,7 @@ def repeat(x: Tensor, repeats: Sequence[Any]) -> Tensor:
     apart = [part for size in sizes for part in (1, size)]
     spread = [part for count, size in zip(repeats, sizes) for part in (count, size)]
     merged = [count * size for count, size in zip(repeats, sizes)]
-    return viewed(x, apart).expand(spread).reshape(merged)
+    return view_or_copy(x, apart).expand(spread).reshape(merged)
 
 
 @register(aten.tile)

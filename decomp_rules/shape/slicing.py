@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import cast, same_size, viewed, wrap
+from decomp_rules.support.operands import cast, same_size, view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules()
@@ -32,7 +32,7 @@ def slice_step(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step
     if not (type(missing) is int and missing == 0):
         run = _padded(run, dim, 0, missing)
     shape = list(x.shape)
-    steps = viewed(run, shape[:dim] + [count, step] + shape[dim + 1:])
+    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1:])
     return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
 
 
@@ -175,7 +175,7 @@ def cat_equal(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim = wrap(dim, len(shape))
     if len(tensors) == 1:
         return tensors[0].clone()
-    return viewed(torch.stack(tensors, dim), shape[:dim] + [shape[dim] * len(tensors)] + shape[dim + 1:])
+    return view_or_copy(torch.stack(tensors, dim), shape[:dim] + [shape[dim] * len(tensors)] + shape[dim + 1:])
 
 
 @register(aten.cat)
@@ -282,7 +282,7 @@ def _spread(part: Tensor, dim: int, start: Any, step: Any, size: Any) -> Tensor:
     if step != 1:
         shape = list(part.shape)
         apart = _padded(part.unsqueeze(dim + 1), dim + 1, 0, step - 1)
-        part = viewed(apart, shape[:dim] + [count * step] + shape[dim + 1:])
+        part = view_or_copy(apart, shape[:dim] + [count * step] + shape[dim + 1:])
         part = part.narrow(dim, 0, (count - 1) * step + 1)
     return _padded(part, dim, start, size - start - part.shape[dim])
 

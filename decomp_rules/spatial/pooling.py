@@ -18,7 +18,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.creation.factories import count_by_squares
 from decomp_rules.spatial.windows import cut, every, fit, ntuple, opmath, spread
-from decomp_rules.support.gradients import carrying
+from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast
 
 RULES = Rules()
@@ -280,7 +280,7 @@ def _unpooled(x: Tensor, indices: Tensor, sizes: Sequence[Any]) -> Tensor:
     index, flat = indices.flatten(-len(sizes)), x.flatten(-len(sizes))
     value = zeros.scatter(-1, index, flat.detach())
     if x.is_floating_point():
-        value = carrying(value, zeros.scatter_add(-1, index, flat))
+        value = with_gradient_of(value, zeros.scatter_add(-1, index, flat))
     return value.reshape([*lead, *sizes])
 
 

@@ -60,8 +60,8 @@ def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, T
     """1/|Γ(−m)| for 1/2 ≤ m < `LAST` + 1/2, where `distance` is what m is more than the nearest whole number, and what
     to add to the logarithm of it for what its rounding took, without gradient."""
     apart, centre = torch.abs(distance), torch.where(distance < 0, 0.5, 0.0).to(m.dtype)
-    still, size = m.detach(), apart.detach()
-    place, place_rest, first, *lower, value = rows(torch.trunc(still * 2), _table(m.dtype))
+    detached, size = m.detach(), apart.detach()
+    place, place_rest, first, *lower, value = rows(torch.trunc(detached * 2), _table(m.dtype))
     x, at = apart - centre, place - centre
     slope, value = value, value * x + lower.pop()
     for coefficient in reversed(lower):
@@ -71,11 +71,11 @@ def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, T
     # The share of the first coefficient comes last, for it is the largest and has no error on the right.
     tau = (size - place) - place_rest
     excess = tau * first + tau * (value.detach() + slope * place)
-    among = torch.logical_and(still >= _AMONG[0], still < _AMONG[1])
-    excess = torch.where(among, _excess_among_places(still), excess)
+    among = torch.logical_and(detached >= _AMONG[0], detached < _AMONG[1])
+    excess = torch.where(among, _excess_among_places(detached), excess)
     rounded = product.detach()
     repair = (excess + (1 - rounded)) * torch.reciprocal(rounded)
-    near = torch.logical_and(torch.logical_and(excess > -0.45, excess < 1), still >= 2)
+    near = torch.logical_and(torch.logical_and(excess > -0.45, excess < 1), detached >= 2)
     return product, torch.where(near, repair, 0.0)
 
 

@@ -1,6 +1,6 @@
-"""Exact values of ops that have a function in mpmath: what float64 results are held against, and float32's worst ones
-held again. Each takes mpmath and the arguments of a call, tensors as its numbers, and is asked with the precision set;
-it returns None where it has no word: at poles, and where arguments are so large that a series does not end."""
+"""Reference values by mpmath: float64 results are compared with these, and float32's worst ones a second time. Each
+function takes mpmath, with its precision set, and the arguments of a call with tensors as mpmath numbers. It returns
+None where it has no value: at poles, and where a series would not end because an argument is too large."""
 
 from __future__ import annotations
 

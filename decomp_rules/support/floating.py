@@ -1,8 +1,8 @@
 """Floating point arithmetic from plain ops: the dtype to compute in, exact splits, products with exact constants,
 polynomials.
 
-The rules for elementary functions stand on these. What only repairs rounding is to be given detached, so that the
-gradient is that of the exact formula.
+The rules for elementary functions use these. Pass detached tensors to what only corrects rounding, so that the gradient
+is that of the exact formula.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def nearest(x: Tensor) -> Tensor:
     return (x + shift) - shift
 
 
-def valued(smooth: Tensor, value: Tensor | float) -> Tensor:
-    """`value`, which is detached, with the gradients of `smooth`, which is finite. What is subtracted is +0, which
-    changes nothing, not even the sign of a zero."""
+def with_value(smooth: Tensor, value: Tensor | float) -> Tensor:
+    """`smooth` with `value`, which is detached, in the place of its own: the gradients are those of `smooth`, which is
+    finite. +0 is subtracted, so that −0 stays −0."""
     return value - (smooth.detach() - smooth)
 
 

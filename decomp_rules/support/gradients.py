@@ -1,5 +1,5 @@
-"""Values with another gradient than their own: what kernels whose backward is not the derivative of their forward need,
-without mutation and without a function of autograd's own."""
+"""Values with the gradient of another value, in plain ops: for kernels whose backward is not the derivative of their
+forward, without mutation and without `torch.autograd.Function`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 
-def carrying(value: Tensor, source: Tensor) -> Tensor:
-    """`value` to the bit, −0 included, with the gradient of `source`; none where the source is not finite."""
+def with_gradient_of(value: Tensor, source: Tensor) -> Tensor:
+    """`value`, bit for bit (−0 too), with the gradient of `source`: zero where `source` is not finite."""
     gap = source.detach() - source
     return value.detach() - torch.where(gap == 0, gap, torch.zeros_like(gap))
 
 
 def scaled_gradient(x: Tensor, factor: Tensor | float) -> Tensor:
-    """x, whose gradient is multiplied by `factor`; it has none where x is not finite."""
+    """x with its gradient multiplied by `factor`: zero where x is not finite."""
     gap = x.detach() - x
     return x.detach() - torch.where(gap == 0, gap, torch.zeros_like(gap)) * factor

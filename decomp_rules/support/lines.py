@@ -1,4 +1,5 @@
-"""Arithmetic on floats in a row that are known while a rule runs: what does not depend on data needs no node."""
+"""1-d constants computed in Python while a rule runs, rounded as the tensor would be: they need one node, whatever is
+computed with them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the rule families share about their operands: constants of the right dtype, wider dtypes, index ramps, reshapes.
+"""What rules do with their operands: constants of the right dtype, wider dtypes, index ramps, reshapes.
 
-Each function is plain PyTorch and is used inside rules, so it neither mutates nor looks at data.
+Each function is plain PyTorch and is called in rules, so it neither mutates a tensor nor reads its data.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def tied(result: Tensor, x: Tensor) -> Tensor:
-    """`result`, to which x contributes nothing but a gradient of zero: all of x is cut off, and −0 takes its place."""
+def with_zero_gradient_to(result: Tensor, x: Tensor) -> Tensor:
+    """`result`, made to depend on x with a gradient of zero: what is added is x cut to length 0 and padded with −0."""
     if not (x.is_floating_point() or x.is_complex()) or not (result.is_floating_point() or result.is_complex()):
         return result
     line = x if x.dim() else x.view(1)
-    nothing = torch.neg(torch.constant_pad_nd(line.narrow(0, 0, 0), [0, 0] * (line.dim() - 1) + [0, line.shape[0]]))
-    return result + cast(nothing if x.dim() else nothing.view([]), result.dtype)
+    zeros = torch.neg(torch.constant_pad_nd(line.narrow(0, 0, 0), [0, 0] * (line.dim() - 1) + [0, line.shape[0]]))
+    return result + cast(zeros if x.dim() else zeros.view([]), result.dtype)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def same_size(first: Any, second: Any) -> bool:
     return str(first) == str(second)
 
 
-def viewed(x: Tensor, shape: Sequence[Any]) -> Tensor:
+def view_or_copy(x: Tensor, shape: Sequence[Any]) -> Tensor:
     """`x` in `shape` (without −1), as a view where its strides allow one and as a view of a copy otherwise."""
     if not _view_exists(x, shape):
         x = x.clone(memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
-"""From ATen to `torch.ops.prims`, for the target of that name: what ATen does on the side, the primitives have apart.
+"""From ATen to `torch.ops.prims`, for the target of that name. ATen promotes dtypes and broadcasts on its own; here
+`convert_element_type` and `broadcast_in_dim` do.
 
-A primitive neither promotes dtypes nor broadcasts, takes no numbers, and drops the dimensions that it reduces. Such
-ops have no gradients (torch 2.13), so that what is lowered to them is for inference. Where an op and its primitive
-differ in nothing else, both stand in a table.
+A primitive takes no Python numbers and drops the dimensions that it reduces. Primitives have no gradients (torch 2.13):
+what is lowered to them is for inference. Ops that differ from their primitive in nothing else are listed in tables.
 """
 
 from __future__ import annotations
