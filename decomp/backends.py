@@ -14,7 +14,7 @@ from torch import fx
 
 from decomp.derive.planner import Cost
 from decomp.errors import ArgumentError, boundary
-from decomp.functionalize.alias_sets import writes_are_shared
+from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
 from decomp.lowering import lower
 from decomp.rules.options import CHECKS
@@ -86,7 +86,7 @@ class _Compilation:
             if _gradient_is_wanted(inputs) or not reason.foreseen:
                 _warn_of_gradients(str(reason))
             return autograd(module)
-        if writes_are_shared(spelled.graph, spelled, inputs):
+        if writes_alias_other_values(spelled.graph, spelled, inputs):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("it writes an input that shares its memory with another input or an output")
             return autograd(module)  # which knows how to hand on memory that inputs and outputs share

@@ -24,7 +24,7 @@ from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import Relaying
 from decomp.derive.write_checks import check_writes
 from decomp.errors import Blocker, CaptureError, NotLowered, spelled
-from decomp.functionalize.alias_sets import near_writes, regions
+from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
@@ -253,7 +253,7 @@ class Pipeline:
         if not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes):
             return True
         # What a rule gives may share memory where what the op gives does not, or the reverse.
-        if any(node.op != "call_module" and self._matches(root, node) for node in near_writes(graph, root)):
+        if any(node.op != "call_module" and self._matches(root, node) for node in touching_writes(graph, root)):
             return True
         return any(self._must_be_functional(body.graph, body) for n in graph.nodes for _, body in regions(n, root))
 

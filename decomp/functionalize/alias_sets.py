@@ -1,5 +1,5 @@
-"""Which nodes may share memory, by op alone, and which of these sets are written. Only these need to be followed; every
-other node is copied as it is."""
+"""Sets of nodes that may share memory, judged by op alone, and which of the sets are written. Functionalization follows
+the nodes of these; every other node is copied as it is."""
 
 from __future__ import annotations
 
@@ -14,94 +14,94 @@ from decomp.ir.aliases import REGIONS, attribute, bodies, updates_statistics, vi
 from decomp.ir.call import metadata, nodes_in
 
 
-class Sharing:
-    """Sets of nodes that may share memory, by union-find."""
+class AliasSets:
+    """A union-find over the nodes of a graph: two nodes are in one set if they may share memory."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> None:
-        """`state`: the tensors behind placeholders, by name, where the program lifts its state to its inputs; None for
-        the body of a region, whose inputs are operands."""
+        """`state`: parameters and buffers by the name of their placeholder, where the program lifts them to its inputs
+        (`ExportedProgram`); None for the body of a higher-order op, whose inputs are operands."""
         self.root, self.state, self.is_body = root, state or {}, state is None
         self.graph = graph
-        self._above: dict[fx.Node, fx.Node] = {}
-        self._seen: dict[Any, fx.Node] = {}
+        self._parents: dict[fx.Node, fx.Node] = {}
+        self._first_by_key: dict[Any, fx.Node] = {}
         mutated: list[fx.Node] = []
         for node in graph.nodes:
             mutated += self._add(node)
         self._mutated = {self._find(node) for node in mutated}
 
-    def touched(self, node: fx.Node) -> bool:
-        """Whether `node` may share memory with something that is written."""
+    def may_be_written(self, node: fx.Node) -> bool:
+        """Whether the graph may write memory of `node`, through it or through another node."""
         return bool(self._mutated) and self._find(node) in self._mutated
 
-    def related(self, one: fx.Node, two: fx.Node) -> bool:
+    def may_alias(self, one: fx.Node, two: fx.Node) -> bool:
         """Whether two nodes may share memory."""
         return self._find(one) is self._find(two)
 
     def attribute_key(self, node: fx.Node) -> Any:
-        """What two nodes of one tensor of the program's state have in common."""
+        """A key that two nodes share if they read the same parameter or buffer."""
         if node.op != "get_attr" and node.name not in self.state:
             return None
         value = self._tensor(node)
         return id(value) if isinstance(value, torch.Tensor) else str(node.target)
 
     def storage_key(self, node: fx.Node) -> Any:
-        """What two nodes have in common whose tensors of the program's state look at one storage."""
+        """A key that two nodes share if their parameters or buffers are on one storage."""
         value = self._tensor(node)
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
             return None
         return id(value.untyped_storage())  # kept alive, and the same object, as long as the storage is
 
     def input_key(self, node: fx.Node) -> Any:
-        """What two inputs have in common whose example values lie in one storage."""
+        """A key that two inputs share if their example values are on one storage."""
         value = metadata(node) if node.op == "placeholder" and node.users and not self.is_body else None
         return ("input", _storage(value)) if isinstance(value, FakeTensor) else None
 
     def _tensor(self, node: fx.Node) -> Any:
-        """The tensor of the program's state that a node stands for."""
+        """The parameter or buffer that a node reads, if it does."""
         if node.op == "placeholder":
             return self.state.get(node.name)
         return attribute(self.root, str(node.target)) if self.root is not None and node.op == "get_attr" else None
 
     def _add(self, node: fx.Node) -> list[fx.Node]:
-        """Join `node` with what it may share memory with; what it writes."""
+        """Join `node` with the nodes that it may share memory with. Returns the nodes that it writes."""
         mutated = list(written(node, self.root))
         related = [*viewed(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in regions(node, self.root):
-            inner, inputs, results = Sharing(body.graph, body), _inputs(body), _results(body)
+            inner, inputs, results = AliasSets(body.graph, body), _inputs(body), _results(body)
             for operand, source in zip(operands, inputs):
                 if not isinstance(operand, fx.Node):
                     continue
-                if inner.touched(source):
+                if inner.may_be_written(source):
                     mutated.append(operand)
-                if inner.touched(source) or any(inner.related(source, result) for result in results):
+                if inner.may_be_written(source) or any(inner.may_alias(source, result) for result in results):
                     related.append(operand)
         for other in related:
             self._join(node, other)
         for key in (self.attribute_key(node), self.storage_key(node), self.input_key(node)):
             if key is not None:
-                self._join(node, self._seen.setdefault(key, node))
+                self._join(node, self._first_by_key.setdefault(key, node))
         return mutated
 
     def _find(self, node: fx.Node) -> fx.Node:
-        while (above := self._above.get(node, node)) is not node:
-            self._above[node] = node = self._above.get(above, above)
+        while (parent := self._parents.get(node, node)) is not node:
+            self._parents[node] = node = self._parents.get(parent, parent)
         return node
 
     def _join(self, one: fx.Node, two: fx.Node) -> None:
-        self._above[self._find(one)] = self._find(two)
+        self._parents[self._find(one)] = self._find(two)
 
 
-def writes_are_shared(graph: fx.Graph, root: nn.Module | None, inputs: Sequence[Any]) -> bool:
-    """Whether an input that the program writes shares its memory with another input, or with an output."""
-    sharing = Sharing(graph, root)
+def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: Sequence[Any]) -> bool:
+    """Whether an input that the program writes shares memory with another input or with an output."""
+    alias_sets = AliasSets(graph, root)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    written_inputs = [node for node in placeholders if sharing.touched(node)]
+    written_inputs = [node for node in placeholders if alias_sets.may_be_written(node)]
     results = _results_of(graph)
-    if any(sharing.related(node, result) for node in written_inputs for result in results):
+    if any(alias_sets.may_alias(node, result) for node in written_inputs for result in results):
         return True
     storages = {node: _storage(value) for node, value in zip(placeholders, inputs)}
-    known = list(storages.values())
-    return any(known.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
+    all_storages = list(storages.values())
+    return any(all_storages.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
 
 
 def _storage(value: Any) -> int | None:
@@ -109,14 +109,14 @@ def _storage(value: Any) -> int | None:
     return value.untyped_storage()._cdata if strided else None
 
 
-def near_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node]:
-    """The nodes whose results, or arguments, may share memory with something that is written."""
-    sharing = Sharing(graph, root)
-    return (node for node in graph.nodes if any(map(sharing.touched, (node, *node.all_input_nodes))))
+def touching_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node]:
+    """The nodes whose results or arguments may share memory with something that the graph writes."""
+    alias_sets = AliasSets(graph, root)
+    return (node for node in graph.nodes if any(map(alias_sets.may_be_written, (node, *node.all_input_nodes))))
 
 
 def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
-    """The body of a higher-order op that runs one, with the operands that are its inputs."""
+    """The body of a higher-order op that runs one body once (no_grad, autocast), with the operands for its inputs."""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
         for name, body in bodies(node, root)[:1]:
             yield list(node.args[node.args.index(name) + 1:]), body

@@ -1,5 +1,5 @@
-"""The functional sibling of an in-place call: the same value, returned and not written. It keeps the name of the node
-that it replaces, and the dtype of the tensor that was to be written."""
+"""The functional variant of an in-place call: it returns the value that the call writes. It keeps the name of the node
+that it replaces and the dtype of the tensor that is written."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ PREDICATES = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor log
 """Ops whose functional form returns booleans, and whose in-place form does not."""
 
 RANDOM = frozenset("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_".split())
-"""In-place random ops. Their functional siblings are ATen ops that Tensor has no methods for."""
+"""In-place random ops, whose functional variants are ATen ops that are no methods of Tensor."""
 
 STORAGE_CHANGES = frozenset("resize_ resize_as_ set_ apply_ map_ map2_ _resize_output_".split())
-"""What swaps a tensor's memory, or runs Python on it. Functional namesakes of these mean something else."""
+"""Ops that replace a tensor's storage or call Python on its elements. Their names without underscore are other ops."""
 
-NO_SIBLING = "it has no functional form"
+NO_VARIANT = "it has no functional form"
 
 ValueOf = Callable[[fx.Node], fx.Node]
 
 
-def sibling(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> fx.Node:
-    """The new value of the tensor that the in-place call `node` writes; `tracked`: it may need a gradient."""
+def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> fx.Node:
+    """The value that the in-place call `node` writes; `tracked`: whether the tensor may require a gradient."""
     name = method_name(node)
     tensor = value_of(node.args[0] if node.args else next(iter(node.kwargs.values())))  # type: ignore[arg-type]
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
     if name == "setitem" or name == "__setitem__":
-        return assigned(emit, node, tensor, args[1], args[2])
+        return setitem_value(emit, node, tensor, args[1], args[2])
     if name == "copy_":
-        return copied(emit, node, tensor, args[1] if len(args) > 1 else kwargs["src"])
+        return copy_value(emit, node, tensor, args[1] if len(args) > 1 else kwargs["src"])
     if name == "zero_" or name == "fill_":
         value = 0 if name == "zero_" else args[1] if len(args) > 1 else kwargs["value"]
         return _filled(emit, node, tensor, value)
@@ -52,13 +52,13 @@ def sibling(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> f
         tensor = emit.call("detach", (tensor,), at=node) if tracked else tensor
         return _random(emit, node, tensor, name, args, kwargs)
     if name in STORAGE_CHANGES:
-        raise refusal(node, f"{name} writes its argument, and {NO_SIBLING}", "write a new tensor in the model instead")
+        raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}", "write a new tensor in the model instead")
     op, target, args, kwargs = functional_call(node, args, kwargs)
     return keeping_dtype(emit, node, tensor, op, target, args, kwargs)
 
 
 def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any]:
-    """Kind of node, target and arguments of the call that returns what `node` writes."""
+    """`op`, `target`, `args` and `kwargs` of the call that returns what `node` writes."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         return "call_function", _functional_overload(node, target), args, kwargs
@@ -81,12 +81,12 @@ def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torc
         found = _overload_with(packet, overload) if packet is not None and candidate != name else None
         if found is not None:
             return found
-    raise refusal(node, f"{name} writes its argument, and {NO_SIBLING}",
+    raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}",
                   f"register {namespace}::{plain} with the same arguments, or write y = {plain}(x) in the model")
 
 
 def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """The overload of `packet` that takes the arguments of `overload`, less those that are `out`."""
+    """The overload of `packet` with the arguments of `overload`, apart from its `out` arguments."""
     wanted = [a.name for a in overload._schema.arguments if not a.is_out][1:]
     names = sorted(packet.overloads(), key=lambda n: n != overload._overloadname)
     for name in names:
@@ -101,7 +101,7 @@ def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.O
 def _functional_method(node: fx.Node, name: str) -> str:
     plain = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
     if not hasattr(torch.Tensor, plain):
-        raise refusal(node, f"{name} writes its argument, and {NO_SIBLING}", "write a new tensor in the model instead")
+        raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}", "write a new tensor in the model instead")
     return plain
 
 
@@ -113,7 +113,7 @@ def _functional_function(node: fx.Node, function: Any) -> Any:
             found = getattr(place, name, None)
             if callable(found) and name:
                 return found
-    raise refusal(node, f"{name}_ writes its argument, and {NO_SIBLING}", "write a new tensor in the model instead")
+    raise refusal(node, f"{name}_ writes its argument, and {NO_VARIANT}", "write a new tensor in the model instead")
 
 
 def _is_true(args: Any, kwargs: Any, function: Any) -> bool:
@@ -134,7 +134,7 @@ def _without_inplace(args: Any, kwargs: Any, function: Any) -> tuple[Any, Any]:
 def keeping_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> fx.Node:
-    """The call in the place of `node`, and a cast to the dtype of `tensor` where the call alone would promote."""
+    """The call in the place of `node`, cast to the dtype of `tensor` where the functional op promotes."""
     dtype = _other_dtype(emit, node, tensor, op, target, args, kwargs)
     if dtype is None:
         return emit.like(node, op, target, args, kwargs)
@@ -143,13 +143,13 @@ def keeping_dtype(
 
 
 PROMOTING = frozenset(("float_power_", "cumsum_", "cumprod_"))
-"""In-place calls whose functional forms give another dtype than that of their operands."""
+"""In-place calls whose functional variant returns another dtype than that of its operand."""
 
 
 def _other_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> torch.dtype | str | None:
-    """The dtype that the functional call gives, if it is not that of `tensor`."""
+    """The dtype that the functional call returns, if it is not that of `tensor`."""
     predicate = method_name(node).removesuffix("_") in PREDICATES
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
@@ -174,7 +174,7 @@ def cast(emit: Emitter, node: fx.Node, value: fx.Node, like: fx.Node, final: boo
 
 
 def _like(emit: Emitter, node: fx.Node, name: str, args: Any, kwargs: Any) -> fx.Node:
-    """A call of an ATen op in the place of `node`, spelt in the dialect of the program."""
+    """A call of an ATen op in the place of `node`, spelled in the dialect of the program."""
     if emit.is_aten:
         packet = getattr(aten, name)
         return emit.like(node, "call_function", getattr(packet, packet.overloads()[0]), args, kwargs)
@@ -182,9 +182,9 @@ def _like(emit: Emitter, node: fx.Node, name: str, args: Any, kwargs: Any) -> fx
 
 
 def _filled(emit: Emitter, node: fx.Node, tensor: fx.Node, value: Any) -> fx.Node:
-    """The value everywhere; what may need a gradient stays connected, so as to get one of zero."""
+    """`fill_`: where the tensor may require a gradient, the result depends on it with a gradient of zero."""
     if isinstance(value, fx.Node):
-        return copied(emit, node, tensor, value)
+        return copy_value(emit, node, tensor, value)
     name = "fill" if can_require_grad(metadata(tensor)) else "full_like"
     return _like(emit, node, name, (tensor, value), {})
 
@@ -216,7 +216,7 @@ def _random(emit: Emitter, node: fx.Node, tensor: fx.Node, name: str, args: Any,
     return emit.like(node, "call_function", getattr(getattr(aten, plain), overload), args, kwargs)
 
 
-def copied(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Node:
+def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Node:
     """`source`, a tensor or a number, in the shape and dtype of `tensor`: the value of `tensor.copy_(source)`."""
     if not isinstance(source, fx.Node):
         return _like(emit, node, "full_like", (tensor, source), {})
@@ -234,7 +234,8 @@ def copied(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Nod
 
 
 def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
-    """A copy of `source` in the dtype of `to`, with dimensions in the order of its strides: views of it are to work."""
+    """A copy of `source` in the dtype of `to`, its dimensions in the order of the strides of `to`, so that calls of
+    `view` that follow still work."""
     if is_surely_contiguous(to):
         return emit.like(node, *_copy(emit, source, to))
     order = sorted(range(to.dim()), key=lambda dim: (hint(to.stride(dim)), hint(to.shape[dim])), reverse=True)
@@ -263,15 +264,15 @@ def _copy(emit: Emitter, source: fx.Node, to: torch.Tensor) -> tuple[str, Any, A
     return "call_method", "to", (source,), kwargs
 
 
-def assigned(emit: Emitter, node: fx.Node, tensor: fx.Node, index: Any, value: Any) -> fx.Node:
+def setitem_value(emit: Emitter, node: fx.Node, tensor: fx.Node, index: Any, value: Any) -> fx.Node:
     """`tensor` after `tensor[index] = value`."""
     source_index = node.args[1]
     basic = is_basic_index(source_index)
     if basic is None:
-        raise refusal(node, "nobody can tell whether its index is a number or a tensor", "pass args=")
+        raise refusal(node, "it is not known whether its index is a number or a tensor", "pass args=")
     items = index if isinstance(index, tuple) else (index,)
     if basic:
-        return put_index(emit, tensor, items, lambda part: copied(emit, node, part, value), node)
+        return put_index(emit, tensor, items, lambda part: copy_value(emit, node, part, value), node)
     return _index_put(emit, node, tensor, items, value)
 
 
@@ -301,7 +302,7 @@ def _index_put(emit: Emitter, node: fx.Node, tensor: fx.Node, items: tuple[Any, 
 
 
 def _refuse_wide_masks(node: fx.Node, kept: list[Any], basic: list[Any]) -> None:
-    """A mask of several dimensions takes as many places: what stands after it would have to move."""
+    """A mask of n dimensions indexes n of them, so the items after it would have to be renumbered."""
     masks = [i for i, item in enumerate(kept) if isinstance(item, fx.Node) and _may_be_wide(metadata(item))]
     if masks and any(item != slice(None) for item in basic):
         raise refusal(node, "its index mixes a mask of several dimensions with other items",
@@ -319,7 +320,7 @@ def _as_tensor(emit: Emitter, node: fx.Node, item: Any) -> Any:
 
 
 def _element(emit: Emitter, node: fx.Node, part: fx.Node, value: Any) -> fx.Node:
-    """The right-hand side of an assignment, as a tensor of the dtype of what it is put into."""
+    """The right-hand side of an assignment, as a tensor in the dtype of `part`, which it is assigned to."""
     found = metadata(value) if isinstance(value, fx.Node) else value
     if not isinstance(value, fx.Node) or isinstance(found, (int, float, torch.SymInt, torch.SymFloat)):
         return emit.node("call_method", "new_full", (part, (), value), {}, at=node)
@@ -337,6 +338,6 @@ def out_call(node: fx.Node, value_of: ValueOf) -> tuple[str, Any, Any, Any]:
     written = {a.name for a in target._schema.arguments if a.is_out}
     found = _overload_with(target._overloadpacket, target)
     if found is None:
-        raise refusal(node, f"it writes {', '.join(sorted(written))}, and {NO_SIBLING}",
+        raise refusal(node, f"it writes {', '.join(sorted(written))}, and {NO_VARIANT}",
                       "use the op without out= in the model")
     return node.op, found, args, {name: value for name, value in kwargs.items() if name not in written}

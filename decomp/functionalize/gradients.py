@@ -1,5 +1,5 @@
-"""Which values a gradient may flow through, as far as a functional graph tells: a tensor that is wholly overwritten has
-a gradient of zero in what it was, and requires one if that did."""
+"""Through which nodes of a functional graph gradients may flow. In PyTorch a tensor that is overwritten by `copy_` or
+`fill_` still depends on its old value, with a gradient of zero; here it is decided where that must be restored."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ _WITHOUT_GRADIENT = PREDICATES | {name.removesuffix("_") for name in RANDOM} | f
     "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
     "new_tensor new_empty_strided normal_functional detach data size shape sym_size argmax argmin isnan isinf".split()
 )
-"""Ops whose results have no gradient, or have shape and dtype alone of their operands."""
+"""Ops whose results have no gradient, or use only the shape and dtype of their operands."""
 
-_OF_THE_FIRST = frozenset("expand_as view_as reshape_as type_as to sum_to_size".split())
-"""Ops whose second operand gives shape or dtype."""
+_DIFFERENTIABLE_IN_FIRST = frozenset("expand_as view_as reshape_as type_as to sum_to_size".split())
+"""Ops that use only the shape or dtype of their second operand."""
 
 
 def reaches(result: fx.Node, operand: fx.Node, before: fx.Node) -> bool:
-    """Whether a gradient flows from `result` to `operand` by the nodes of the graph that follow `before`."""
+    """Whether a gradient flows from `result` to `operand` through the nodes after `before`."""
     reached = {result}
     for node in reversed(result.graph.nodes):
         if node is before or operand in reached:
             break
         if node in reached:
-            reached.update(_passed_to(node))
+            reached.update(_differentiable_operands(node))
     return operand in reached
 
 
-class Sources:
+class GradientSources:
     """Which nodes of a functional graph may require a gradient when it runs."""
 
     def __init__(self, root: nn.Module | None, state: Collection[str]) -> None:
-        """`state`: placeholders that stand for parameters and buffers. Other inputs may require a gradient when the
-        program runs though the example did not."""
+        """`state`: names of the placeholders of parameters and buffers. Other inputs may require a gradient when the
+        program runs, even if the example inputs did not."""
         self.root, self.state = root, state
-        self._known: dict[fx.Node, bool] = {}
+        self._answers: dict[fx.Node, bool] = {}
 
     def may_require_grad(self, node: fx.Node) -> bool:
         """Whether a gradient may flow from `node` to an input or parameter."""
-        waiting = [node]
-        while waiting:
-            one = waiting[-1]
-            if one in self._known:
-                waiting.pop()
+        stack = [node]
+        while stack:
+            one = stack[-1]
+            if one in self._answers:
+                stack.pop()
                 continue
-            above = list(_passed_to(one))
-            unknown = [n for n in above if n not in self._known]
-            if unknown and not any(self._known.get(n) for n in above):
-                waiting.extend(unknown)
+            operands = list(_differentiable_operands(one))
+            unanswered = [n for n in operands if n not in self._answers]
+            if unanswered and not any(self._answers.get(n) for n in operands):
+                stack.extend(unanswered)
                 continue
-            self._known[one] = self._is_source(one) or any(self._known.get(n) for n in above)
-        return self._known[node]
+            self._answers[one] = self._is_source(one) or any(self._answers.get(n) for n in operands)
+        return self._answers[node]
 
     def _is_source(self, node: fx.Node) -> bool:
         if node.op == "placeholder" and node.name not in self.state:
@@ -65,16 +65,16 @@ class Sources:
         return node.op in ("placeholder", "get_attr") and input_requires_grad(node, self.root)
 
 
-def _passed_to(node: fx.Node) -> Iterator[fx.Node]:
-    """The operands that a gradient of the result of `node` flows to."""
+def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:
+    """The operands that get a gradient from the result of `node`."""
     if not node.op.startswith("call") or kind_of(node) == "host" or not _is_plain(metadata(node)):
         return
     name = spelling_of(node).op.short if node.op != "call_module" else ""
     if name not in _WITHOUT_GRADIENT:
-        yield from node.all_input_nodes[:1] if name in _OF_THE_FIRST else node.all_input_nodes
+        yield from node.all_input_nodes[:1] if name in _DIFFERENTIABLE_IN_FIRST else node.all_input_nodes
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value may require a gradient, in a dtype that has arithmetic."""
+    """Whether a value may require a gradient, and is not of an 8-bit dtype, which has no arithmetic."""
     narrow = isinstance(value, torch.Tensor) and value.dtype.itemsize == 1
     return can_require_grad(value) and not narrow

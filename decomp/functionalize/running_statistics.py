@@ -1,5 +1,5 @@
-"""Normalizations that update running statistics, in functional form: the kernel that returns the new statistics besides
-its result, where PyTorch has one; else the op without statistics, and the statistics beside it."""
+"""Functional variants of normalizations that update running statistics: the kernel that also returns the new statistics
+where PyTorch has one; else the op without statistics, and ops that compute them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """What a normalization computes, without writing."""
+    """The results of a normalization that writes nothing."""
 
     whole: fx.Node
-    """The node that takes the place of the call, or of all its results if it has several."""
-    several: bool
+    """The node that takes the place of the call."""
+    is_tuple: bool
+    """Whether the call returns several results."""
     mean: fx.Node
     var: fx.Node
 
 
 def functional_form(emit: Emitter, node: fx.Node, call: Call, args: dict[str, Any]) -> Normalized | None:
-    """The functional form of a normalization in training, its arguments being nodes of the functional graph; None if
-    there is none."""
+    """The functional variant of a normalization in training mode, or None; `args` are nodes of the functional graph."""
     if call.op.short in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit"):
         return _batch_norm(emit, node, call, args)
     if call.op.short == "_batch_norm_with_update":
@@ -38,32 +38,34 @@ def functional_form(emit: Emitter, node: fx.Node, call: Call, args: dict[str, An
 
 
 def _batch_norm(emit: Emitter, node: fx.Node, call: Call, args: dict[str, Any]) -> Normalized:
-    given = [args.get(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
+    operands = [args.get(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
     settings = (True, args.get("momentum"), args.get("eps"))
-    kernel = _several(emit, node, aten._native_batch_norm_legit_functional.default, (*given, *settings))
-    mean, var = (_item(emit, node, kernel, index, call.arguments[name].name) for index, name in _PLACES[3])
+    kernel = _kernel_call(emit, node, aten._native_batch_norm_legit_functional.default, (*operands, *settings))
+    mean, var = (_item(emit, node, kernel, index, call.arguments[name].name) for index, name in _STATISTICS_AT[3])
     if call.op.short != "batch_norm":
-        return Normalized(_first(emit, node, kernel, 3), True, mean, var)
+        return Normalized(_first_results(emit, node, kernel, 3), True, mean, var)
     result = emit.like(node, "call_function", operator.getitem, (kernel, 0), {})
     return Normalized(result, False, mean, var)
 
 
 def _with_update(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:
     names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
-    kernel = _several(emit, node, aten._batch_norm_with_update_functional.default, tuple(args[name] for name in names))
-    mean, var = (_item(emit, node, kernel, index, args[name].name) for index, name in _PLACES[4])
-    return Normalized(_first(emit, node, kernel, 4), True, mean, var)
+    operands = tuple(args[name] for name in names)
+    kernel = _kernel_call(emit, node, aten._batch_norm_with_update_functional.default, operands)
+    mean, var = (_item(emit, node, kernel, index, args[name].name) for index, name in _STATISTICS_AT[4])
+    return Normalized(_first_results(emit, node, kernel, 4), True, mean, var)
 
 
-_PLACES = {at: ((at, "running_mean"), (at + 1, "running_var")) for at in (3, 4)}
+_STATISTICS_AT = {at: ((at, "running_mean"), (at + 1, "running_var")) for at in (3, 4)}
+"""Where the new statistics are among the results of a kernel, by how many results come before them."""
 
 
-def _several(emit: Emitter, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+def _kernel_call(emit: Emitter, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
     return emit.node("call_function", target, args, {}, at=node)
 
 
-def _first(emit: Emitter, node: fx.Node, whole: fx.Node, count: int) -> fx.Node:
-    """The results that the call itself has, for a user that takes them all."""
+def _first_results(emit: Emitter, node: fx.Node, whole: fx.Node, count: int) -> fx.Node:
+    """The results that the call has, without the statistics: sliced off only if a user takes the whole tuple."""
     if all(user.target is operator.getitem for user in node.users):
         return whole
     return emit.node("call_function", operator.getitem, (whole, slice(0, count)), {}, at=node)
@@ -74,13 +76,13 @@ def _item(emit: Emitter, node: fx.Node, whole: fx.Node, index: int, label: str) 
 
 
 def _instance_norm(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:
-    """Each instance has statistics of its own, with the unbiased variance; the running ones move towards their mean
-    over the batch."""
+    """Instance norm uses the statistics of each instance; the running statistics are interpolated towards their mean
+    over the batch, with the unbiased variance."""
     names = ("input", "weight", "bias")
     kept = (None, None, True, args["momentum"], args["eps"], args.get("cudnn_enabled", False))
-    given = (*(args.get(name) for name in names), *kept)
+    operands = (*(args.get(name) for name in names), *kept)
     target = aten.instance_norm.default if emit.is_aten else torch.instance_norm
-    result = emit.like(node, "call_function", target, given, {})
+    result = emit.like(node, "call_function", target, operands, {})
     rows = emit.call("detach", (args["input"],), at=node)
     rows = emit.call("flatten", (rows, 2), at=node)
     wanted, own = metadata(args["running_mean"]), metadata(rows)
@@ -88,8 +90,8 @@ def _instance_norm(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normal
         rows = emit.call("to_dtype", (rows, wanted.dtype), at=node)
     mean = emit.call("mean", (rows, [2]), at=node)
     var = emit.call("var", (rows, [2]), {"correction": 1}, at=node)
-    moved = []
+    updated = []
     for name, statistic in (("running_mean", mean), ("running_var", var)):
         average = emit.call("mean", (statistic, [0]), at=node)
-        moved.append(emit.call("lerp", (args[name], average, args["momentum"]), at=node, label=args[name].name))
-    return Normalized(result, False, *moved)
+        updated.append(emit.call("lerp", (args[name], average, args["momentum"]), at=node, label=args[name].name))
+    return Normalized(result, False, *updated)

@@ -1,5 +1,5 @@
-"""Memory as a tree of views: one root a storage, one alias a tensor that looks at it. A write is kept where it is made
-and put into the tensors above only when one of them is read; a view is derived again only when it is read."""
+"""Storages as trees of views. A write replaces the value of the view that it went through; it is scattered into the
+bases, and other views are taken again from their base, only when they are read."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from decomp.functionalize.gradients import reaches
-from decomp.functionalize.views import View, put, replay
+from decomp.functionalize.views import View, replay, write_into_base
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.call import metadata
 
 
 @dataclass(eq=False)
-class Root:
-    """A storage. `clock` counts the writes to it."""
+class Storage:
+    """Memory that tensors are views of."""
 
     source: fx.Node
-    """The node of the source that made it."""
-    clock: int = 0
-    head: Alias | None = None
-    """The alias that was written last. On the way from it to the top, each value lacks only what is pending below it;
-    every other alias is current or can be derived from one of these."""
+    """The node of the source that allocated it."""
+    write_count: int = 0
+    last_written: Alias | None = None
+    """The alias that was written last. Its bases, up to the whole storage, are out of date only by writes that have
+    not been scattered into them yet; every other alias is current, or can be taken again from one of these."""
     writer: fx.Node | None = None
     """The node of the source that wrote last."""
-    tracked: fx.Node | None = None
-    """The whole as autograd knows it, if there were writes since that it did not see."""
+    value_in_autograd: fx.Node | None = None
+    """The value of `whole` before the first write that autograd did not see (under `no_grad`), if there is one."""
     detached: bool = False
-    """Whether it was written through `detach()`, as what has a gradient is."""
-    top: Alias | None = None
-    """The whole."""
+    """Whether it was written through a `detach()` of it."""
+    whole: Alias | None = None
+    """The tensor that was allocated, of which all others are views."""
     only_untracked: bool = True
     """Whether every write was made with gradients off."""
 
 
 @dataclass(eq=False)
 class Alias:
-    """A tensor that looks at a storage: the whole (no parent), or a view of its parent."""
+    """A tensor on a storage: the one that was allocated (no parent), or a view of its parent."""
 
-    root: Root
+    storage: Storage
     value: fx.Node
-    """In the functional graph; current if `version` is the root's clock."""
+    """Its last known value, in the functional graph."""
     version: int
+    """The `write_count` of the storage for which `value` was current."""
     requires_grad: bool
     parent: Alias | None = None
     view: View | None = None
     depth: int = 0
     region: int = 0
-    """The region of gradient mode in which `value` was derived again, or 0."""
-    many: bool = False
-    """Whether this is a tuple of views, as chunk gives."""
-    piece: int | None = None
-    """Which of its parent's tuple this is."""
+    """The gradient-mode region (`Memory.region`) in which `value` was taken with gradients off, or 0."""
+    is_tuple: bool = False
+    """Whether this is a tuple of views, such as the result of chunk."""
+    index: int | None = None
+    """Its index in the tuple that `parent` is."""
     overwritten: fx.Node | None = None
-    """What it was before it was wholly overwritten, to which autograd still connects it, and `value` does not."""
+    """The value before all of it was overwritten, where `value` does not depend on that: in PyTorch autograd still
+    connects the two, with a gradient of zero."""
 
     @property
-    def above(self) -> Alias:
-        """The tensor that a write to this one goes into."""
+    def written_base(self) -> Alias:
+        """The tensor that a write to this one is scattered into."""
         assert self.parent is not None
-        return self.parent.above if self.parent.many else self.parent
+        return self.parent.written_base if self.parent.is_tuple else self.parent
 
 
 @dataclass(eq=False)
 class Tensor:
-    """What a node of the source denotes: a tensor object, of which squeeze_() and its like change the alias."""
+    """The tensor object that a node of the source is. Ops such as squeeze_() change which alias it is."""
 
     alias: Alias
 
@@ -79,34 +81,34 @@ class Memory:
     grad_enabled: bool = True
     region: int = 0
     """Counts changes of the gradient mode."""
-    roots: list[Root] = field(default_factory=list)
-    written: list[Root] = field(default_factory=list)
-    """Roots that have been written, in order of the first write."""
+    storages: list[Storage] = field(default_factory=list)
+    written: list[Storage] = field(default_factory=list)
+    """Storages that have been written, in order of the first write."""
 
     def new(self, source: fx.Node, value: fx.Node, requires_grad: bool) -> Alias:
-        """A tensor on memory of its own."""
-        root = Root(source)
-        self.roots.append(root)
-        root.top = Alias(root, value, 0, requires_grad)
-        return root.top
+        """A tensor on a storage of its own."""
+        storage = Storage(source)
+        self.storages.append(storage)
+        storage.whole = Alias(storage, value, 0, requires_grad)
+        return storage.whole
 
-    def derive(self, parent: Alias, view: View, *, many: bool = False, piece: int | None = None) -> Alias:
+    def derive(self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None) -> Alias:
         """A view of `parent`, whose value has just been taken."""
         requires = parent.requires_grad and not view.is_detach
-        return Alias(parent.root, view.value, parent.root.clock, requires, parent, view, parent.depth + 1, many=many,
-                     piece=piece)
+        return Alias(parent.storage, view.value, parent.storage.write_count, requires, parent, view, parent.depth + 1,
+                     is_tuple=is_tuple, index=index)
 
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
-        """The current value of `alias`, for the source node `at`. With `data_only`, gradients do not matter."""
-        root = alias.root
+        """The current value of `alias`, read by the source node `at`; with `data_only`, its gradient may be wrong."""
+        storage = alias.storage
         if alias.requires_grad and not data_only:
-            self._track(root, at)
+            self._restore_gradient(storage, at)
         if self._is_current(alias):
             if not data_only:
                 self._connect(alias)
             return alias.value
-        if alias.version != root.clock and root.head is not None:
-            self._flush(root, _meeting(alias, root.head), at)
+        if alias.version != storage.write_count and storage.last_written is not None:
+            self._flush(storage, _common_ancestor(alias, storage.last_written), at)
         stale = []
         while not self._is_current(alias):
             stale.append(alias)
@@ -119,124 +121,124 @@ class Memory:
 
     def write(self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node,
               overwritten: fx.Node | None = None) -> None:
-        """`value` becomes the value of `alias`; `at` is the node of the source that writes. `overwritten`: the value
-        before, if autograd is to connect the two and `value` does not depend on it."""
-        root = alias.root
-        self._track(root, at)
-        if alias.requires_grad and not self.grad_enabled and root.tracked is None:
-            assert root.top is not None
-            root.tracked = self.read(root.top, at, data_only=True)
-        if root.head is None or not _is_within(root.head, alias):
+        """Make `value` the value of `alias`; `at` is the node of the source that writes. `overwritten`: see `Alias`."""
+        storage = alias.storage
+        self._restore_gradient(storage, at)
+        if alias.requires_grad and not self.grad_enabled and storage.value_in_autograd is None:
+            assert storage.whole is not None
+            storage.value_in_autograd = self.read(storage.whole, at, data_only=True)
+        if storage.last_written is None or not _is_within(storage.last_written, alias):
             if alias.parent is not None:
                 self.read(alias.parent, at, data_only=True)
         self._note_gradient(alias, requires_grad)
-        if root.writer is None:
-            self.written.append(root)
-        root.clock += 1
-        root.head, root.writer = alias, at
-        alias.value, alias.version, alias.region = value, root.clock, self.region if not self.grad_enabled else 0
+        if storage.writer is None:
+            self.written.append(storage)
+        storage.write_count += 1
+        storage.last_written, storage.writer = alias, at
+        alias.value, alias.version = value, storage.write_count
+        alias.region = 0 if self.grad_enabled else self.region
         alias.overwritten = None if _is_detached(alias) else overwritten
 
     def flush(self, at: fx.Node) -> None:
-        """Put every pending write into its root, as the gradient mode is about to change."""
-        for root in self.roots:
-            if root.head is not None and root.head.parent is not None:
-                top = root.head
-                while top.parent is not None:
-                    top = top.parent
-                self._flush(root, top, at)
-            if root.top is not None:
-                self._connect(root.top)
+        """Scatter all pending writes into their storages, because the gradient mode is about to change."""
+        for storage in self.storages:
+            if storage.last_written is not None and storage.last_written.parent is not None:
+                whole = storage.last_written
+                while whole.parent is not None:
+                    whole = whole.parent
+                self._flush(storage, whole, at)
+            if storage.whole is not None:
+                self._connect(storage.whole)
 
     def set_grad_enabled(self, enabled: bool, at: fx.Node) -> None:
-        """From here on, autograd sees what is done, or does not."""
+        """Switch the gradient mode for the nodes that follow."""
         if enabled != self.grad_enabled:
             self.flush(at)
             self.grad_enabled, self.region = enabled, self.region + 1
 
     def _note_gradient(self, alias: Alias, requires_grad: bool) -> None:
         if self.grad_enabled and (requires_grad or not _is_detached(alias)):
-            alias.root.only_untracked = False
+            alias.storage.only_untracked = False
             alias.requires_grad |= requires_grad
 
     def _is_current(self, alias: Alias) -> bool:
-        """A value that was derived with gradients off does not serve where they are on."""
-        if alias.version != alias.root.clock:
+        """Whether `alias.value` can be used: a view taken with gradients off cannot where they are on."""
+        if alias.version != alias.storage.write_count:
             return False
         return not (alias.region and alias.parent is not None and self.grad_enabled and alias.requires_grad
-                    and alias is not alias.root.head)
+                    and alias is not alias.storage.last_written)
 
     def _connect(self, alias: Alias) -> None:
-        """Give a value that took the place of another a gradient of zero in it, as the write gave it."""
+        """Make a value depend, with a gradient of zero, on the one that it overwrote, as an in-place op does."""
         if alias.overwritten is None or not self.grad_enabled:
             return
-        writer = alias.root.writer or alias.root.source
-        nothing = self.emit.call("fill", (alias.overwritten, 0), at=writer)
-        # Less 0, not plus: −0 stays −0.
-        alias.value = self.emit.call("sub", (alias.value, nothing), at=writer)
+        writer = alias.storage.writer or alias.storage.source
+        zero = self.emit.call("fill", (alias.overwritten, 0), at=writer)
+        # −0 − 0 is −0; −0 + 0 would be +0.
+        alias.value = self.emit.call("sub", (alias.value, zero), at=writer)
         alias.overwritten = None
 
     def _rederive(self, alias: Alias, at: fx.Node) -> None:
         assert alias.parent is not None and alias.view is not None
         alias.value = replay(self.emit, alias.view, alias.parent.value, at)
-        alias.version, alias.overwritten = alias.root.clock, None
+        alias.version, alias.overwritten = alias.storage.write_count, None
         alias.region = 0 if self.grad_enabled else self.region
         alias.requires_grad = alias.parent.requires_grad and not alias.view.is_detach
 
-    def _flush(self, root: Root, upto: Alias, at: fx.Node) -> None:
-        """Put what is pending below `upto` into it."""
-        writer = root.writer or at
-        while root.head is not None and root.head is not upto and root.head.depth > upto.depth:
-            child = root.head
-            above = child.above
+    def _flush(self, storage: Storage, upto: Alias, at: fx.Node) -> None:
+        """Scatter pending writes into their bases, up to `upto`."""
+        writer = storage.writer or at
+        while (child := storage.last_written) is not None and child is not upto and child.depth > upto.depth:
+            base = child.written_base
             assert child.view is not None
-            old, last = above.value, next(iter(reversed(self.emit.graph.nodes)))
-            value = put(self.emit, child.view, old, child.value, writer)
-            if child.overwritten is not None and above.overwritten is None and not reaches(value, old, last):
-                above.overwritten = old
+            old, last = base.value, next(iter(reversed(self.emit.graph.nodes)))
+            value = write_into_base(self.emit, child.view, old, child.value, writer)
+            if child.overwritten is not None and base.overwritten is None and not reaches(value, old, last):
+                base.overwritten = old
             if child.view.is_detach:
-                value = self._through_detach(above, old, value, writer)
+                value = self._through_detach(base, old, value, writer)
             elif child.requires_grad:
-                above.requires_grad = True
-            above.value = value
-            above.version, root.head = root.clock, above
-            above.region = 0
+                base.requires_grad = True
+            base.value = value
+            base.version, storage.last_written = storage.write_count, base
+            base.region = 0
 
-    def _through_detach(self, above: Alias, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
-        """The value of a tensor that was written through `detach()`: its gradient is the one that it had."""
-        root = above.root
-        root.detached = True
+    def _through_detach(self, base: Alias, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
+        """A tensor that was written through its `detach()`: autograd does not see that, so it keeps its gradient."""
+        storage = base.storage
+        storage.detached = True
         # An input that had no gradient in the example may have one when the program runs.
-        if not above.requires_grad and not (root.source.op == "placeholder" and can_require_grad(metadata(old))):
+        may_require_grad = storage.source.op == "placeholder" and can_require_grad(metadata(old))
+        if not base.requires_grad and not may_require_grad:
             return value
         if self.grad_enabled:
             return _with_gradient(self.emit, value, old, writer)
-        assert root.top is not None
-        root.tracked = root.tracked or root.top.value
+        assert storage.whole is not None
+        storage.value_in_autograd = storage.value_in_autograd or storage.whole.value
         return value
 
-    def _track(self, root: Root, at: fx.Node) -> None:
-        """Where gradients are on: give the whole the gradient that it had before it was written with gradients off."""
-        if root.tracked is None or not self.grad_enabled:
+    def _restore_gradient(self, storage: Storage, at: fx.Node) -> None:
+        """Where gradients are on again, give a storage the gradient that it had before unseen writes."""
+        if storage.value_in_autograd is None or not self.grad_enabled:
             return
-        assert root.top is not None
-        tracked, root.tracked = root.tracked, None
-        value = self.emit.call("detach", (self.read(root.top, at, data_only=True),), at=at)
-        root.clock += 1
-        root.head = root.top
-        root.top.value, root.top.version = _with_gradient(self.emit, value, tracked, at), root.clock
+        assert storage.whole is not None
+        before, storage.value_in_autograd = storage.value_in_autograd, None
+        value = self.emit.call("detach", (self.read(storage.whole, at, data_only=True),), at=at)
+        storage.write_count += 1
+        storage.last_written = storage.whole
+        storage.whole.value, storage.whole.version = _with_gradient(self.emit, value, before, at), storage.write_count
 
 
 def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> fx.Node:
-    """`value`, which has no gradient, with that of `of`: less a difference that is 0, and whose derivative is −1. Where
-    `of` is not finite it is NaN; it counts as 0 there, and has no gradient."""
+    """`value`, which has no gradient, with that of `of`: value − (detach(of) − of), where the difference is 0 and its
+    derivative −1. Where `of` is not finite the difference is NaN; 0 takes its place, and there is no gradient."""
     difference = emit.call("sub", (emit.call("detach", (of,), at=at), of), at=at)
-    nothing = emit.call("masked_fill", (difference, emit.call("isnan", (difference,), at=at), 0), at=at)
-    return emit.call("sub", (value, nothing), at=at)
+    zero = emit.call("masked_fill", (difference, emit.call("isnan", (difference,), at=at), 0), at=at)
+    return emit.call("sub", (value, zero), at=at)
 
 
 def _is_detached(alias: Alias) -> bool:
-    """Whether it looks at its memory through `detach()`, so that autograd sees no write of it."""
+    """Whether it is a view of a `detach()`, so that autograd does not see writes through it."""
     while alias.parent is not None:
         if alias.view is not None and alias.view.is_detach:
             return True
@@ -251,11 +253,11 @@ def _is_within(alias: Alias, ancestor: Alias) -> bool:
     return alias is ancestor
 
 
-def _meeting(one: Alias, two: Alias) -> Alias:
-    """The lowest tensor that both look at."""
+def _common_ancestor(one: Alias, two: Alias) -> Alias:
+    """The nearest tensor that both are views of."""
     while one is not two:
         if one.depth < two.depth:
             one, two = two, one
         assert one.parent is not None
         one = one.parent
-    return one.above if one.many else one
+    return one.written_base if one.is_tuple else one

@@ -1,5 +1,5 @@
-"""Views, forwards and backwards: to derive a view again from a new base, and to put a new value of a view into its
-base."""
+"""Views in both directions: `replay` takes a view again, from a new base; `write_into_base` scatters a new value of a
+view into its base."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ aten = torch.ops.aten
 
 @dataclass(eq=False)
 class View:
-    """One way to look at a base: the call that made it, bound, with arguments in the functional graph."""
+    """A view of a base: the call that takes it, its arguments bound by name to nodes of the functional graph."""
 
     source: fx.Node
     """The node of the source that takes the view."""
     op: str
     arguments: dict[str, Any]
     base: fx.Node
-    """The node of the functional graph that the arguments mention as the base."""
+    """The node of the functional graph that the call takes as its base."""
     value: fx.Node
-    """The node of the functional graph that took the view first."""
+    """The node of the functional graph that makes the call."""
     certain: bool = True
-    """Whether this is known to share memory with its base."""
+    """Whether it surely shares memory with its base; `reshape` without metadata, for one, may copy."""
 
     @property
     def is_detach(self) -> bool:
-        """Whether the view cuts the gradient."""
+        """Whether autograd does not see through the view."""
         return self.op in ("detach", "data", "detach_")
 
 
-def piece_of(node: fx.Node, value: fx.Node, whole: View) -> View:
-    """The view that `node` takes, an element of the tuple of views that `whole` is."""
-    return View(node, whole.op, {**whole.arguments, "piece": node.args[1]}, whole.value, value, whole.certain)
+def element_view(node: fx.Node, value: fx.Node, whole: View) -> View:
+    """The view that `node` takes out of a tuple of views, `whole`."""
+    return View(node, whole.op, {**whole.arguments, "index_in_tuple": node.args[1]}, whole.value, value, whole.certain)
 
 
 def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node],
             certain: bool) -> View:
-    """The view that `node` takes, of which `value` is the copy."""
+    """The view that the source node `node` takes; `value` is its copy in the functional graph."""
     if node.target is operator.getitem or node.target == "__getitem__":
         index = fx.node.map_arg(node.args[1], value_of)
         return View(node, "getitem", {"index": index}, base, value, certain)
@@ -56,7 +56,7 @@ def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx
         return View(node, "call_module", {}, base, value, certain)
     call = call_if_bound(node)
     if call is None:
-        raise refusal(node, "its arguments fit no overload of its op, so nobody can tell which view it takes",
+        raise refusal(node, "its arguments fit no overload of its op, so the view that it takes is unknown",
                       "write the call as the documentation of the op has it")
     arguments = fx.node.map_arg(call.arguments, value_of)
     op = "view_dtype" if call.op.short == "view" and "dtype" in call.arguments else call.op.short
@@ -64,9 +64,9 @@ def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx
 
 
 def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
-    """The view, taken of a new value of its base."""
+    """Take the view again, from a new value of its base."""
     if not view.certain:
-        raise _unknown(view, at)
+        raise _unknown_view(view, at)
     old = view.value
     args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: base if n is view.base else n)
     target = old.target
@@ -78,7 +78,7 @@ def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
 
 
 def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether `view` serves the strides of the new base, which need not be those of the old one."""
+    """Whether `Tensor.view` works on the strides of the new base, which may differ from those of the old one."""
     if emit.mode is None:
         return False
     try:
@@ -88,9 +88,10 @@ def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bo
 
 
 def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
-    """as_strided looks at memory, not at a tensor: `new` must be laid out as its base `old`, and be all it sees."""
+    """as_strided addresses the storage, whatever view it is called on: refuse unless `new` has the strides of the base
+    `old`, and no element outside of `new` is read."""
     if not _same_layout(view, old, metadata(new)):
-        raise refusal(view.source, "as_strided looks at memory that has been written, in a layout that is not known",
+        raise refusal(view.source, "as_strided reads a storage that has been written, whose strides are not known",
                       "use view, select or slice instead of as_strided")
 
 
@@ -106,32 +107,33 @@ def _same_layout(view: View, old: Any, new: Any) -> bool:
     return bool(steps[0] + sum((n - 1) * step for n, step in zip(size, stride)) < new.numel())
 
 
-def _unknown(view: View, at: fx.Node) -> Exception:
-    if isinstance(metadata(view.source), torch.Tensor):  # then only a region can have hidden how it came to be
+def _unknown_view(view: View, at: fx.Node) -> Exception:
+    if isinstance(metadata(view.source), torch.Tensor):  # with metadata only results of regions are uncertain
         return refusal(
-            at, f"{view.source.name!r} comes out of a region of its own (no_grad, autocast) as a view, and the memory "
-            "below is written later", "clone() the view in the region, or take it outside")
+            at, f"{view.source.name!r} is a view that a region (no_grad, autocast) returns, and its base is written "
+            "later", "clone() the view in the region, or take it outside")
     return refusal(
         at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
         "the other is used", "pass args=, so that shapes and strides are known; or clone() before the write")
 
 
-Inverse = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
+ViewScatter = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
 
 
-def put(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """The base, with the new value of the view in it. `at` is the node of the source that wrote. Raises
-    `MutationError` if the view has no inverse."""
+def write_into_base(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """The base with `value` in the place of the view; `at` is the node of the source that writes. Raises
+    `MutationError` for views of which this is not known."""
     if not view.certain:
-        raise _unknown(view, at)
-    inverse = INVERSES.get(view.op)
-    if inverse is None:
-        raise refusal(at, f"it writes through {view.source.name!r}, and a write through {view.op} cannot be put back",
+        raise _unknown_view(view, at)
+    scatter = VIEW_SCATTER.get(view.op)
+    if scatter is None:
+        raise refusal(at, f"it writes through {view.source.name!r}, and a write through {view.op} has no functional "
+                      "form",
                       "write to the tensor itself, or clone() the view before writing to it")
-    return inverse(emit, view, base, value, at)
+    return scatter(emit, view, base, value, at)
 
 
-def _same(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+def _unchanged(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     return value
 
 
@@ -145,11 +147,11 @@ def _detached(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     one, two = metadata(base), metadata(value)
-    # Where sizes are not known, a program that expands in earnest fails here as it does in PyTorch.
+    # Without metadata it is emitted: if the sizes differ it fails when it runs, as the in-place write does in PyTorch.
     if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor) or one.numel() == two.numel():
         return emit.reshape(value, base, at)
-    raise refusal(at, f"it writes through {view.source.name!r}, where several elements of an expanded tensor share one "
-                  "place in memory", "clone() the expanded tensor before writing to it")
+    raise refusal(at, f"it writes through {view.source.name!r}, an expanded tensor of which several elements "
+                  "share memory", "clone() the expanded tensor before writing to it")
 
 
 def _permuted(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -169,8 +171,8 @@ def _moved(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
     return emit.call("movedim", (value, list(destination), list(source)), at=at)
 
 
-def _again(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """Views that are their own inverse: t, T, mT, conj, …"""
+def _by_same_call(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    """Views that undo themselves: t, T, mT, conj, …"""
     old = view.value
     args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: value if n is view.base else n)
     return emit.node(old.op, old.target, args, kwargs, at=at, label=at.name)
@@ -180,9 +182,9 @@ def _selected(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
     return emit.placed("select", base, value, view.arguments["dim"], view.arguments["index"], at=at)
 
 
-def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+def _element(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     """One of the results of split, chunk, unbind and their like."""
-    i = view.arguments["piece"]
+    i = view.arguments["index_in_tuple"]
     dim = {"hsplit": 1, "vsplit": 0, "dsplit": 2}.get(view.op, view.arguments.get("dim", 0))
     if view.op == "hsplit" and isinstance(metadata(base), torch.Tensor):
         dim = min(1, metadata(base).dim() - 1)
@@ -194,7 +196,7 @@ def _piece(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
     elif isinstance(view.arguments.get("split_size"), int):
         start, end = i * view.arguments["split_size"], (i + 1) * view.arguments["split_size"]
     else:
-        start, end = _place_of_piece(view, dim, i, at)
+        start, end = _bounds_of_element(view, dim, i, at)
     return emit.placed("slice", base, value, dim, start, end, 1, at=at)
 
 
@@ -206,11 +208,11 @@ def _total(emit: Emitter, sizes: Any, at: fx.Node) -> Any:
     return total
 
 
-def _place_of_piece(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, int]:
+def _bounds_of_element(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, int]:
     parts = metadata(view.base)
     sizes: list[Any] = [part.shape[dim] for part in parts] if isinstance(parts, (list, tuple)) else [None]
     if not all(isinstance(size, int) for size in sizes):
-        raise refusal(at, f"it writes to a part of {view.source.name!r}, and where that part begins is not known",
+        raise refusal(at, f"it writes to an element of {view.source.name!r}, and where that begins is not known",
                       "pass args=, or use split_with_sizes or slices in the model")
     return sum(sizes[:i]), sum(sizes[: i + 1])
 
@@ -240,22 +242,22 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """By numbers of places: the derivative of as_strided_scatter is wrong (torch 2.13: zero for the rest)."""
+    """By scatter at flat indices: as_strided_scatter has a wrong derivative (torch 2.13: zero for the rest)."""
     found = metadata(base)
     if not _same_layout(view, metadata(view.base), found):
-        raise refusal(at, f"it writes through {view.source.name!r}, and the layout of the memory below is not known",
+        raise refusal(at, f"it writes through {view.source.name!r}, and the strides of its base are not known",
                       "use view, select or slice instead of as_strided")
     bounds = (view.arguments[name] for name in ("size", "stride"))
-    places = emit.call("arange", (found.numel(),), {"device": found.device}, at=at)
-    places = emit.call("as_strided", (places, *bounds, view.arguments.get("storage_offset") or 0), at=at)
+    positions = emit.call("arange", (found.numel(),), {"device": found.device}, at=at)
+    positions = emit.call("as_strided", (positions, *bounds, view.arguments.get("storage_offset") or 0), at=at)
     flat = emit.call("reshape", (base, [-1]), at=at)
-    places, value = (emit.call("reshape", (tensor, [-1]), at=at) for tensor in (places, value))
-    return emit.reshape(emit.call("scatter", (flat, 0, places, value), at=at), base, at)
+    positions, value = (emit.call("reshape", (tensor, [-1]), at=at) for tensor in (positions, value))
+    return emit.reshape(emit.call("scatter", (flat, 0, positions, value), at=at), base, at)
 
 
-def _bits(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+def _dtype_viewed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     if not isinstance(metadata(base), torch.Tensor):
-        raise refusal(at, f"it writes through {view.source.name!r}, whose dtype below is not known",
+        raise refusal(at, f"it writes through {view.source.name!r}, and the dtype of its base is not known",
                       "pass args=, so that dtypes are known")
     return emit.call("view_dtype", (value, metadata(base).dtype), at=at)
 
@@ -301,7 +303,7 @@ def put_index(
 
 
 def _elementary(index: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """An index as a chain of select, slice and unsqueeze. What stands after an Ellipsis counts from the right."""
+    """An index as a chain of select, slice and unsqueeze; dimensions after an Ellipsis are counted from the end."""
     left, right = split_at_ellipsis(index)
     dim = 0
     for item in left:
@@ -314,7 +316,7 @@ def _elementary(index: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def split_at_ellipsis(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What stands before and after the Ellipsis of an index."""
+    """The items of an index before and after its Ellipsis."""
     place = next((i for i, item in enumerate(index) if item is Ellipsis), len(index))
     return index[:place], index[place + 1:]
 
@@ -328,21 +330,21 @@ def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
         yield "slice", dim, item.start, item.stop, 1 if item.step is None else item.step
 
 
-INVERSES: dict[str, Inverse] = {
+VIEW_SCATTER: dict[str, ViewScatter] = {
     **dict.fromkeys("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
                     "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory "
-                    "to_dense".split(), _same),
+                    "to_dense".split(), _unchanged),
     **dict.fromkeys("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view "
                     "_reshape_alias atleast_1d atleast_2d atleast_3d".split(), _reshaped),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expanded),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),
     **dict.fromkeys(("movedim", "moveaxis"), _moved),
-    **dict.fromkeys("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view".split(), _again),
+    **dict.fromkeys("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view".split(), _by_same_call),
     **dict.fromkeys(("detach", "data"), _detached),
     **dict.fromkeys(("diagonal", "linalg_diagonal"), _diagonal),
-    **dict.fromkeys("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit".split(), _piece),
+    **dict.fromkeys("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit".split(), _element),
     "permute": _permuted, "select": _selected, "slice": _sliced, "narrow": _narrowed, "as_strided": _strided,
-    "view_dtype": _bits, "view_as_real": _as_complex, "view_as_complex": _as_real, "real": _real_part,
+    "view_dtype": _dtype_viewed, "view_as_real": _as_complex, "view_as_complex": _as_real, "real": _real_part,
     "imag": _imaginary_part, "getitem": _indexed,
 }
-"""How a write through a view is put into its base, by op."""
+"""How to write into the base through a view, by the op of the view."""

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.functionalize.alias_sets import Sharing
-from decomp.functionalize.functional_ops import cast, functional_call, out_call, sibling
-from decomp.functionalize.gradients import Sources, reaches
+from decomp.functionalize.alias_sets import AliasSets
+from decomp.functionalize.functional_ops import cast, functional_call, functional_variant, out_call
+from decomp.functionalize.gradients import GradientSources, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
 from decomp.functionalize.storage import Alias, Memory, Tensor
-from decomp.functionalize.views import piece_of, refuse_unknown_layout, view_of
+from decomp.functionalize.views import element_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -76,8 +76,8 @@ class _Walk:
         self.source, self.root = graph, root
         self.emit = Emitter(graph)
         self.memory = Memory(self.emit, grad_enabled)
-        self.sharing = Sharing(graph, root, state)
-        self.sources = Sources(root, state or ())
+        self.alias_sets = AliasSets(graph, root, state)
+        self.sources = GradientSources(root, state or ())
         self.copies: dict[fx.Node, fx.Node] = {}
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""
@@ -142,7 +142,7 @@ class _Walk:
             self._higher_order(node)
         elif targets := written(node, self.root):
             self._mutation(node, targets)
-        elif self.sharing.touched(node) and viewed(node, self.root):
+        elif self.alias_sets.may_be_written(node) and viewed(node, self.root):
             self._view(node)
         else:
             self._copy(node)
@@ -157,27 +157,27 @@ class _Walk:
         """`node` denotes a tensor on memory of its own, whose value is `new`."""
         self.copies[node] = new
         self.requires_grad[node] = requires
-        if self.sharing.touched(node):
+        if self.alias_sets.may_be_written(node):
             self.tensors[node] = Tensor(self.memory.new(node, new, requires))
 
     def _input(self, node: fx.Node) -> None:
         new = self.copies[node] = self.emit.copy(node, self.value_of)
-        key = self.sharing.attribute_key(node)
+        key = self.alias_sets.attribute_key(node)
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
             return
-        if self.sharing.touched(node) and (storage := self.sharing.storage_key(node)) is not None:
+        if self.alias_sets.may_be_written(node) and (storage := self.alias_sets.storage_key(node)) is not None:
             if self.storages.setdefault(storage, node) is not node:
                 raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
                               "parameter, and one of them is written", "clone() one of the two when the module is made")
-        if self.sharing.touched(node):
+        if self.alias_sets.may_be_written(node):
             self._refuse_overlapping_inputs(node)
         self._fresh(node, new, input_requires_grad(node, self.root))
         if key is not None and node in self.tensors:
             self.attributes[key] = self.tensors[node]
 
     def _refuse_overlapping_inputs(self, node: fx.Node) -> None:
-        others = self.inputs.setdefault(self.sharing.input_key(node) or node, [])
+        others = self.inputs.setdefault(self.alias_sets.input_key(node) or node, [])
         for other in others:
             if overlap(place(metadata(other)), place(metadata(node))):
                 raise refusal(node, f"it shares memory with the input {other.name!r}, and one of them is written",
@@ -195,7 +195,7 @@ class _Walk:
             self._copy(node)
             return
         tensor = self.tensors[base]
-        if tensor.alias.root.source is base and node.target is operator.getitem and kind_of(base) == "many":
+        if tensor.alias.storage.source is base and node.target is operator.getitem and kind_of(base) == "many":
             self._result(node, base)
             return
         if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
@@ -204,19 +204,19 @@ class _Walk:
             return
         before = self.memory.read(tensor.alias, node)
         new = self.copies[node] = self.emit.copy(node, self.value_of)
-        if self.emit.mode is None and tensor.alias.root.clock and new.target == "view":
+        if self.emit.mode is None and tensor.alias.storage.write_count and new.target == "view":
             if not any(isinstance(argument, torch.dtype) for argument in new.args):
                 new.target = "reshape"  # where strides are not known, the new value may have others than the old one
-        if tensor.alias.many and node.target is operator.getitem and isinstance(node.args[1], int):
+        if tensor.alias.is_tuple and node.target is operator.getitem and isinstance(node.args[1], int):
             assert tensor.alias.view is not None
-            view = piece_of(node, new, tensor.alias.view)
+            view = element_view(node, new, tensor.alias.view)
             view.base = before
-            self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, piece=node.args[1]))
+            self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, index=node.args[1]))
             return
         view = view_of(node, new, before, self.value_of, certain=shares is True)
-        if view.op == "as_strided" and tensor.alias.root.clock:
+        if view.op == "as_strided" and tensor.alias.storage.write_count:
             refuse_unknown_layout(view, metadata(base), before)
-        self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, many=kind_of(node) == "many"))
+        self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, is_tuple=kind_of(node) == "many"))
 
     def _result(self, node: fx.Node, base: fx.Node) -> None:
         """One of several new tensors: each is on memory of its own."""
@@ -255,7 +255,7 @@ class _Walk:
 
     def _refuse_unless_followed(self, node: fx.Node, target: fx.Node) -> None:
         if target not in self.tensors:
-            raise refusal(node, f"it writes {target.name!r}, and nobody can tell which tensor that is",
+            raise refusal(node, f"it writes {target.name!r}, and it is not known which tensor that is",
                           "return new tensors in the model")
 
     def _inplace(self, node: fx.Node, target: fx.Node) -> None:
@@ -263,7 +263,7 @@ class _Walk:
         requires, before = self._gradient_of(node), self.value_of(target)
         tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
         last = next(iter(reversed(self.emit.graph.nodes)))
-        new = sibling(self.emit, node, self.value_of, tracked)
+        new = functional_variant(self.emit, node, self.value_of, tracked)
         lost = tracked and not reaches(new, before, last)
         self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
         self.tensors[node] = tensor
@@ -274,8 +274,8 @@ class _Walk:
         if tensor.alias.view is not None and not tensor.alias.view.certain:
             raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
                           "pass args=, so that shapes and strides are known; or use the function that returns a view")
-        if tensor.alias.parent is None and tensor.alias.root.source.op in ("placeholder", "get_attr"):
-            raise refusal(node, f"it changes the shape of the input {tensor.alias.root.source.name!r} itself",
+        if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
+            raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself",
                           "use the function that returns a view")
         base = self.memory.read(tensor.alias, node)
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
@@ -302,7 +302,7 @@ class _Walk:
         if form is None:
             raise refusal(node, f"{call.op.short} updates its running statistics, and it has no functional form",
                           "use batch_norm, or track_running_stats=False")
-        if form.several:
+        if form.is_tuple:
             self.copies[node] = form.whole
         else:
             self._fresh(node, form.whole, requires)
@@ -331,7 +331,8 @@ class _Walk:
         own, new = metadata(alias.value), metadata(value)
         if not isinstance(own, torch.Tensor) or not isinstance(new, torch.Tensor):
             return value
-        if own.shape != new.shape and (alias.parent is not None or alias.root.source.op in ("placeholder", "get_attr")):
+        is_fixed = alias.parent is not None or alias.storage.source.op in ("placeholder", "get_attr")
+        if own.shape != new.shape and is_fixed:
             raise refusal(node, f"out= changes the size of {source.name!r}", "give out= a tensor of the right size")
         return cast(self.emit, node, value, alias.value, final=False) if own.dtype != new.dtype else value
 
@@ -384,9 +385,9 @@ class _Walk:
         return region.grad_enabled and self._requires(*region.operand_nodes)
 
     def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _Region) -> None:
-        root = self.tensors[operand].alias.root
+        root = self.tensors[operand].alias.storage
         for other in region.operand_nodes:
-            if other is not operand and other in self.tensors and self.tensors[other].alias.root is root:
+            if other is not operand and other in self.tensors and self.tensors[other].alias.storage is root:
                 raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a "
                               "region of its own", "clone() one of them before the region")
 
@@ -410,11 +411,11 @@ class _Walk:
     # The end.
 
     def _writes(self) -> Iterator[Write]:
-        for root in self.memory.written:
-            if root.source.op in ("placeholder", "get_attr"):
-                whole = self._whole(root.source)
-                value = self.memory.read(whole, root.writer or self.at, data_only=True)
-                yield Write(root.source, value, root.only_untracked, self._tracked(root.source) or root.detached)
+        for storage in self.memory.written:
+            source = storage.source
+            if source.op in ("placeholder", "get_attr"):
+                value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=True)
+                yield Write(source, value, storage.only_untracked, self._tracked(source) or storage.detached)
 
     def _whole(self, source: fx.Node) -> Alias:
         alias = self.tensors[source].alias
@@ -482,7 +483,7 @@ class _Region:
             known = walk.tensors.get(result)
             if result is source or known is not None and known is walk.tensors.get(source):
                 return i, ()
-        return None, tuple(i for i, source in enumerate(self.inputs) if walk.sharing.related(result, source))
+        return None, tuple(i for i, source in enumerate(self.inputs) if walk.alias_sets.may_alias(result, source))
 
     def module(self) -> fx.GraphModule:
         """The functional body."""

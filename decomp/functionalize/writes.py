@@ -1,4 +1,4 @@
-"""A program without mutation, and the writes to inputs and buffers that it owes."""
+"""A program without mutation, and the inputs and buffers that are still to be written back with their new values."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """An input or buffer that the program writes, and its last value."""
+    """An input or buffer that the program writes, and its final value."""
 
     source: fx.Node
     """Placeholder or `get_attr` of the source graph."""
     value: fx.Node
     """Node of the functional graph."""
     untracked: bool = False
-    """Whether autograd is not to see the write: it was made with gradients off."""
+    """Whether the write is hidden from autograd, because it was made with gradients off."""
     differentiable: bool = False
-    """Whether the tensor has a gradient, or may have one when the program runs."""
+    """Whether the tensor may require a gradient when the program runs."""
 
 
 @dataclass(frozen=True)
 class Functional:
-    """A program without mutation, and the writes that it owes."""
+    """A program without mutation, and what to write back."""
 
     graph: fx.Graph
     origin: dict[fx.Node, fx.Node]
-    """Node of this graph → node of the source that it stands for; every node is here."""
+    """For every node of this graph, the node of the source that it stands for."""
     writes: tuple[Write, ...]
     """Inputs and buffers to be written back, once each, in order of the first write."""
     submodules: dict[str, fx.GraphModule]
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
     recorded: Mapping[fx.Node, Any] = field(default_factory=dict)
-    """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
+    """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata."""
 
 
 SAVES_NOTHING = frozenset(
@@ -54,7 +54,7 @@ SAVES_NOTHING = frozenset(
 
 
 def append_writes(functional: Functional) -> None:
-    """Write inputs and buffers back by `copy_` nodes just before the output."""
+    """Write inputs and buffers back, by `copy_` nodes before the output."""
     output = next(iter(reversed(functional.graph.nodes)))
     copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
     aten_dialect = is_aten(functional.graph)
@@ -74,19 +74,19 @@ def append_writes(functional: Functional) -> None:
 
 
 def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
-    """Where autograd may save the old value of an input or buffer that is to be written back, let it have a copy: else
-    the write spoils the backward pass, as it does not where an in-place op makes that copy itself."""
+    """Where autograd may save the old value of an input or buffer that is written back, calls read a copy of it: else
+    autograd refuses the backward pass, because a saved tensor was modified in place."""
     if not functional.writes:
         return
-    saving = _saving(functional.graph, root)
+    saving = _calls_saving_arguments(functional.graph, root)
     copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
     for write in functional.writes:
         node = copies[write.source]
         if any(user in saving for user in node.users):
-            _read_a_copy(functional, node, write.source)
+            _use_copy_of_old_value(functional, node, write.source)
 
 
-def _read_a_copy(functional: Functional, node: fx.Node, source: fx.Node) -> None:
+def _use_copy_of_old_value(functional: Functional, node: fx.Node, source: fx.Node) -> None:
     after = node.next
     while after.op in ("placeholder", "get_attr"):
         after = after.next
@@ -101,8 +101,8 @@ def _read_a_copy(functional: Functional, node: fx.Node, source: fx.Node) -> None
     node.replace_all_uses_with(new, lambda user: user is not new)
 
 
-def _saving(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
-    """The calls that may save their arguments for the backward pass, or whose result is a view that is saved."""
+def _calls_saving_arguments(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
+    """The calls that may save their arguments for the backward pass, or return a view that another call may save."""
     tracked: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -141,7 +141,7 @@ def can_require_grad(value: Any) -> bool:
 
 
 def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
-    """Whether an input may require a gradient: parameters do, buffers do not, others as the example did."""
+    """Whether an input may require a gradient: parameters do, buffers do not, other inputs as the example does."""
     if node.op == "get_attr":
         value = attribute(root, str(node.target)) if root is not None else None
         return bool(getattr(value, "requires_grad", False))
@@ -156,7 +156,7 @@ def _detach(graph: fx.Graph, node: fx.Node, aten_dialect: bool) -> fx.Node:
 
 
 def as_module(body: fx.GraphModule, functional: Functional) -> fx.GraphModule:
-    """`body` with a functional graph in the place of its own."""
+    """`body` with its functional graph."""
     module = fx.GraphModule(body, functional.graph, type(body).__name__)
     for name, inner in functional.submodules.items():
         module.add_submodule(name, inner)

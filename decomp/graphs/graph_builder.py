@@ -131,7 +131,7 @@ class Emitter:
         """A name that no node of the source has."""
         while True:
             self._next[base] = count = self._next.get(base, 0) + 1
-            name = f"{base}_now" if count == 1 else f"{base}_now{count}"
+            name = f"{base}_updated" if count == 1 else f"{base}_updated{count}"
             if name not in self._taken:
                 self._taken.add(name)
                 return name

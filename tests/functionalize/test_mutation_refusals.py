@@ -127,7 +127,7 @@ def test_refusal_of_an_index_that_may_be_a_mask():
     graph.call_function(operator.setitem, (x, i, 0.0))
     graph.output(x)
     assert refused(fx.GraphModule(nn.Module(), graph))[0] == (
-        "cannot make the program functional: nobody can tell whether its index is a number or a tensor")
+        "cannot make the program functional: it is not known whether its index is a number or a tensor")
 
 
 def test_refusal_of_a_view_that_a_region_hides():
@@ -139,8 +139,8 @@ def test_refusal_of_a_view_that_a_region_hides():
         return y + 1
 
     assert refused(forward, x23()) == [
-        "cannot make the program functional: 't' comes out of a region of its own (no_grad, autocast) as a view, and "
-        "the memory below is written later",
+        "cannot make the program functional: 't' is a view that a region (no_grad, autocast) returns, and its base is "
+        "written later",
         "  at node 'add' (call_function aten.add.Tensor)",
         "  to do: clone() the view in the region, or take it outside",
     ]
