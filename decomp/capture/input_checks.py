@@ -12,8 +12,9 @@ from torch import fx, nn
 from torch.fx._pytree import tree_flatten_spec
 
 from decomp.errors import InputMismatch
-from decomp.ir.aliases import SOMETIMES, spelling_of
+from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
+from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,8 @@ def scope_of(lowered: fx.Graph, source: fx.Graph) -> Scope:
     return Scope(devices, any(_reads_strides(node) for node in source.nodes))
 
 
-_STRIDED = frozenset("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset".split())
-
-
 def _reads_strides(node: fx.Node) -> bool:
-    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in _STRIDED
+    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in READS_STRIDES
 
 
 def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
@@ -74,7 +72,7 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
 
 
 def _may_view(node: fx.Node) -> bool:
-    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in SOMETIMES
+    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in MAYBE_VIEW
 
 
 def _expected(value: Any, scope: Scope) -> Any:

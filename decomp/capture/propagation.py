@@ -15,7 +15,8 @@ from decomp.capture.exporting import Infer, lacks_data
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import METADATA_WRITES, method_name
+from decomp.ir.aliases import method_name
+from decomp.ir.op_facts import METADATA_WRITES
 
 
 class NeedsData(CaptureError):

@@ -24,10 +24,11 @@ from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
 from decomp.ir.call import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
 from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
+from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import Op, of_function
 from decomp.ir.respelling import canonical
 from decomp.ir.signature import Key
-from decomp.metadata.fake_stride_fixes import LAYOUTS, kernel_value
+from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.rules.costs import Cost as Cost, price
 from decomp.rules.requirements import lacking
 from decomp.rules.rules import Declined, Rule, Rules
@@ -370,13 +371,14 @@ class Planner:
         name = self.memory.laid_out.get(node.target)
         if name is None:
             own = _op_of(node)
-            name = self.memory.laid_out[node.target] = own.short if own is not None and own.short in LAYOUTS else ""
+            name = own.short if own is not None and own.short in KERNEL_STRIDES else ""
+            self.memory.laid_out[node.target] = name
         recorded = metadata(node) if name else None
         call = call_if_bound(node) if recorded is not None else None
         if call is None:
             return None
         with without_guards(self.mode):
-            true = kernel_value(name, fx.map_arg(call.arguments, metadata), recorded)
+            true = kernel_value(KERNEL_STRIDES[name], fx.map_arg(call.arguments, metadata), recorded)
         return None if true is recorded else true
 
     def _inner(self, node: fx.Node, op: Op, index: int) -> Decision:

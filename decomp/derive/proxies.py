@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.errors import MetadataMissing, RuleError, spelled
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
-from decomp.ir.aliases import BATCH_NORMS
 from decomp.ir.effects import Effect, EffectTable
+from decomp.ir.op_facts import BATCH_NORMS, FACTORIES
 from decomp.ir.ops import of_function
 from decomp.ir.signature import is_symbolic
 from decomp.metadata.strides import is_surely_contiguous
@@ -338,16 +338,12 @@ class Written(torch.overrides.TorchFunctionMode):
 
 
 _CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
-_FACTORIES = frozenset(
-    "arange empty empty_strided eye full linspace logspace ones rand randint randn randperm range scalar_tensor "
-    "tril_indices triu_indices zeros hann_window hamming_window bartlett_window blackman_window kaiser_window".split()
-)
 
 
 def _is_factory(func: Any) -> bool:
     if isinstance(func, torch._ops.OpOverload):
-        return func._overloadpacket.__name__ in _FACTORIES
-    return getattr(func, "__name__", "") in _FACTORIES and not isinstance(func, type(torch.Tensor.add))
+        return func._overloadpacket.__name__ in FACTORIES
+    return getattr(func, "__name__", "") in FACTORIES and not isinstance(func, type(torch.Tensor.add))
 
 
 def _has_tensor(value: Any) -> bool:

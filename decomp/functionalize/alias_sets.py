@@ -10,8 +10,9 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from decomp.ir.aliases import REGIONS, attribute, bodies, updates_statistics, viewed, written
+from decomp.ir.aliases import attribute, bodies, updates_statistics, viewed, written
 from decomp.ir.call import metadata, nodes_in
+from decomp.ir.op_facts import RUN_ONCE
 
 
 class AliasSets:
@@ -117,7 +118,7 @@ def touching_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node
 
 def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
     """The body of a higher-order op that runs one body once (no_grad, autocast), with the operands for its inputs."""
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in REGIONS:
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in RUN_ONCE:
         for name, body in bodies(node, root)[:1]:
             yield list(node.args[node.args.index(name) + 1:]), body
 

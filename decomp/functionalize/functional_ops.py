@@ -15,18 +15,10 @@ from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import hint, inplace_position, is_basic_index, method_name, refusal
 from decomp.ir.call import metadata, nodes_in
+from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
 
 aten = torch.ops.aten
-
-PREDICATES = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not".split())
-"""Ops whose functional form returns booleans, and whose in-place form does not."""
-
-RANDOM = frozenset("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_".split())
-"""In-place random ops, whose functional variants are ATen ops that are no methods of Tensor."""
-
-STORAGE_CHANGES = frozenset("resize_ resize_as_ set_ apply_ map_ map2_ _resize_output_".split())
-"""Ops that replace a tensor's storage or call Python on its elements. Their names without underscore are other ops."""
 
 NO_VARIANT = "it has no functional form"
 
@@ -47,7 +39,7 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
         return _filled(emit, node, tensor, value)
     if name == "fill_diagonal_":
         return _filled_diagonal(emit, node, tensor, args, kwargs)
-    if name in RANDOM:
+    if name in RANDOM_IN_PLACE:
         # The functional random ops have no derivative (torch 2.13), where the in-place ones have zero.
         tensor = emit.call("detach", (tensor,), at=node) if tracked else tensor
         return _random(emit, node, tensor, name, args, kwargs)
@@ -142,10 +134,6 @@ def keeping_dtype(
     return cast(emit, node, wide, tensor)
 
 
-PROMOTING = frozenset(("float_power_", "cumsum_", "cumprod_"))
-"""In-place calls whose functional variant returns another dtype than that of its operand."""
-
-
 def _other_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> torch.dtype | str | None:
@@ -155,7 +143,7 @@ def _other_dtype(
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return "bool" if predicate else None
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
-    if found == {own.dtype} and not predicate and method_name(node) not in PROMOTING:
+    if found == {own.dtype} and not predicate and method_name(node) not in PROMOTING_IN_PLACE:
         return None
     result = emit.computed(op, target, args, kwargs)
     return result.dtype if isinstance(result, torch.Tensor) and result.dtype != own.dtype else None

@@ -8,19 +8,10 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import fx, nn
 
-from decomp.functionalize.functional_ops import PREDICATES, RANDOM
 from decomp.functionalize.writes import can_require_grad, input_requires_grad
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import kind_of, metadata
-
-_WITHOUT_GRADIENT = PREDICATES | {name.removesuffix("_") for name in RANDOM} | frozenset(
-    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
-    "new_tensor new_empty_strided normal_functional detach data size shape sym_size argmax argmin isnan isinf".split()
-)
-"""Ops whose results have no gradient, or use only the shape and dtype of their operands."""
-
-_DIFFERENTIABLE_IN_FIRST = frozenset("expand_as view_as reshape_as type_as to sum_to_size".split())
-"""Ops that use only the shape or dtype of their second operand."""
+from decomp.ir.op_facts import DIFFERENTIABLE_IN_FIRST, WITHOUT_GRADIENT
 
 
 def reaches(result: fx.Node, operand: fx.Node, before: fx.Node) -> bool:
@@ -70,8 +61,8 @@ def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:
     if not node.op.startswith("call") or kind_of(node) == "host" or not _is_plain(metadata(node)):
         return
     name = spelling_of(node).op.short if node.op != "call_module" else ""
-    if name not in _WITHOUT_GRADIENT:
-        yield from node.all_input_nodes[:1] if name in _DIFFERENTIABLE_IN_FIRST else node.all_input_nodes
+    if name not in WITHOUT_GRADIENT:
+        yield from node.all_input_nodes[:1] if name in DIFFERENTIABLE_IN_FIRST else node.all_input_nodes
 
 
 def _is_plain(value: object) -> bool:

@@ -14,6 +14,7 @@ from torch import fx
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal
 from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.op_facts import VIEW_KINDS, ViewKind
 
 aten = torch.ops.aten
 
@@ -125,12 +126,12 @@ def write_into_base(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at
     `MutationError` for views of which this is not known."""
     if not view.certain:
         raise _unknown_view(view, at)
-    scatter = VIEW_SCATTER.get(view.op)
-    if scatter is None:
+    kind = VIEW_KINDS.get(view.op)
+    if kind is None:
         raise refusal(at, f"it writes through {view.source.name!r}, and a write through {view.op} has no functional "
                       "form",
                       "write to the tensor itself, or clone() the view before writing to it")
-    return scatter(emit, view, base, value, at)
+    return VIEW_SCATTER[kind](emit, view, base, value, at)
 
 
 def _unchanged(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -330,21 +331,12 @@ def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
         yield "slice", dim, item.start, item.stop, 1 if item.step is None else item.step
 
 
-VIEW_SCATTER: dict[str, ViewScatter] = {
-    **dict.fromkeys("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
-                    "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory "
-                    "to_dense".split(), _unchanged),
-    **dict.fromkeys("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view "
-                    "_reshape_alias atleast_1d atleast_2d atleast_3d".split(), _reshaped),
-    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expanded),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),
-    **dict.fromkeys(("movedim", "moveaxis"), _moved),
-    **dict.fromkeys("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view".split(), _by_same_call),
-    **dict.fromkeys(("detach", "data"), _detached),
-    **dict.fromkeys(("diagonal", "linalg_diagonal"), _diagonal),
-    **dict.fromkeys("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit".split(), _element),
-    "permute": _permuted, "select": _selected, "slice": _sliced, "narrow": _narrowed, "as_strided": _strided,
-    "view_dtype": _dtype_viewed, "view_as_real": _as_complex, "view_as_complex": _as_real, "real": _real_part,
-    "imag": _imaginary_part, "getitem": _indexed,
-}
-"""How to write into the base through a view, by the op of the view."""
+VIEW_SCATTER: dict[ViewKind, ViewScatter] = {
+    ViewKind.WHOLE: _unchanged, ViewKind.RESHAPED: _reshaped, ViewKind.EXPANDED: _expanded,
+    ViewKind.TRANSPOSED: _transposed, ViewKind.MOVED: _moved, ViewKind.PERMUTED: _permuted,
+    ViewKind.OWN_INVERSE: _by_same_call, ViewKind.DETACHED: _detached, ViewKind.DIAGONAL: _diagonal, ViewKind.PIECE: _element,
+    ViewKind.SELECTED: _selected, ViewKind.SLICED: _sliced, ViewKind.NARROWED: _narrowed, ViewKind.STRIDED: _strided,
+    ViewKind.BITS: _dtype_viewed, ViewKind.AS_REAL: _as_complex, ViewKind.AS_COMPLEX: _as_real,
+    ViewKind.REAL_PART: _real_part, ViewKind.IMAGINARY_PART: _imaginary_part, ViewKind.INDEXED: _indexed,
+}  # fmt: skip
+"""How to write into the base through a view, by what the view shows of it."""

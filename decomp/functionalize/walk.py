@@ -30,10 +30,6 @@ from decomp.functionalize.writes import (
 )
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import (
-    BATCH_NORMS,
-    METADATA_WRITES,
-    REGIONS,
-    SAME_TENSOR,
     bodies,
     method_name,
     refusal,
@@ -44,6 +40,7 @@ from decomp.ir.aliases import (
     written,
 )
 from decomp.ir.call import bound_call, kind_of, metadata
+from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE, SAME_TENSOR
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
@@ -340,7 +337,7 @@ class _Walk:
 
     def _higher_order(self, node: fx.Node) -> None:
         found = bodies(node, self.root)
-        if node.target.__name__ not in REGIONS or len(found) != 1:  # type: ignore[union-attr]
+        if node.target.__name__ not in RUN_ONCE or len(found) != 1:  # type: ignore[union-attr]
             for name, body in found:
                 self._pure_body(node, str(name.target), body)
             self._copy(node)

@@ -12,6 +12,7 @@ from torch import fx, nn
 from decomp.graphs.graph_builder import is_aten, own_memory
 from decomp.ir.aliases import attribute, spelling_of, viewed
 from decomp.ir.call import kind_of, metadata, nodes_in
+from decomp.ir.op_facts import SAVES_NOTHING
 
 aten = torch.ops.aten
 
@@ -43,14 +44,6 @@ class Functional:
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
     recorded: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata."""
-
-
-SAVES_NOTHING = frozenset(
-    "add sub rsub neg cat stack clone expand expand_as sum mean detach to _to_copy type_as copy view reshape permute "
-    "transpose t select slice squeeze unsqueeze select_scatter slice_scatter diagonal_scatter zeros_like full_like "
-    "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill fill".split()
-)
-"""Ops whose derivative does not need the tensors they are given."""
 
 
 def append_writes(functional: Functional) -> None:

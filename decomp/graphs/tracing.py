@@ -16,7 +16,8 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from decomp.metadata.fake_stride_fixes import LAYOUTS, kernel_value
+from decomp.ir.op_facts import KERNEL_STRIDES
+from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
 
@@ -304,10 +305,11 @@ class Recorder(ProxyTorchDispatchMode):
     def executed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a call gives, in the layout of its kernel."""
         out = func(*args, **kwargs)
-        if func._overloadpacket.__name__ not in LAYOUTS:
+        layout = KERNEL_STRIDES.get(func._overloadpacket.__name__)
+        if layout is None:
             return out
         names = [argument.name for argument in func._schema.arguments]
-        return kernel_value(func._overloadpacket.__name__, {**dict(zip(names, args)), **kwargs}, out)
+        return kernel_value(layout, {**dict(zip(names, args)), **kwargs}, out)
 
     def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Arithmetic on sizes is recorded when a size is used, not when it is computed."""

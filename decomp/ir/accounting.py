@@ -11,19 +11,14 @@ from torch import fx
 
 from decomp.ir.call import is_free
 from decomp.ir.effects import MARKS, Effect, of_callable
+from decomp.ir.op_facts import CONTROL_FLOW, SWITCHED_REGIONS
 
 WRITE_BACK = "write-back"
-REGIONS = frozenset("wrap_with_set_grad_enabled wrap_with_autocast".split())
-CONTROL_FLOW = frozenset(
-    "cond while_loop scan map map_impl associative_scan invoke_subgraph wrap wrap_body tag_activation_checkpoint "
-    "wrap_activation_checkpoint hints_wrapper strict_mode".split()
-)
-"""Higher-order ops that compute nothing: what they run is their bodies, which are lowered."""
 
 
 def is_structure(target: Any) -> bool:
     """Whether a higher-order op only says when its bodies run, and under which switches."""
-    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in REGIONS | CONTROL_FLOW
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in SWITCHED_REGIONS | CONTROL_FLOW
 
 
 def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
@@ -68,7 +63,7 @@ def _name(node: fx.Node) -> str:
 
 def _kind(target: Any) -> str | None:
     if isinstance(target, torch._ops.HigherOrderOperator):
-        if target.__name__ in REGIONS:
+        if target.__name__ in SWITCHED_REGIONS:
             return Effect.REGION.value
         return "control flow" if is_structure(target) else None
     if isinstance(target, torch._ops.OpOverload) and not is_free(target):

@@ -14,49 +14,12 @@ from torch import fx, nn
 
 from decomp.errors import MutationError, describe, source_line
 from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
+from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
 from decomp.ir.ops import Spelling, of_function, of_method
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
-
-REGIONS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "tag_activation_checkpoint"})
-"""Higher-order ops that run one body, on the operands that follow it, exactly once."""
-
-BATCH_NORMS = frozenset(
-    "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index "
-    "_batch_norm_with_update instance_norm".split()
-)
-"""Ops that update running statistics, whether or not their schema says so."""
-
-METADATA_WRITES = frozenset(
-    "squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ detach_ as_strided_ squeeze_.dim squeeze_.dims".split()
-)
-"""In-place ops that change how a tensor looks at its memory, and not the memory."""
-
-NOT_WRITES = frozenset({"requires_grad_", "retain_grad", "share_memory_", "rename_"})
-"""Methods with a trailing underscore that write no data."""
-
-SOMETIMES = frozenset(
-    "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
-    "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
-    "sum_to_size einsum to_dense conj real pin_memory _autocast_to_full_precision "
-    "_autocast_to_reduced_precision".split()
-)
-"""Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide."""
-
-UNANNOTATED = frozenset(
-    "type_as type dropout alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d "
-    "broadcast_tensors meshgrid sum_to_size einsum to_dense requires_grad_ data _unsafe_view".split()
-)
-"""Ops whose result may share memory with an argument although their schema does not say so."""
-
-VIEW_ATTRIBUTES = frozenset("T mT H mH data real imag".split())
-SAME_TENSOR = frozenset(
-    "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
-    "conj real resolve_conj resolve_neg positive lift_fresh to_dense".split()
-)
-"""Ops that return the very tensor they were given, where they do not return a new one."""
 
 _ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.Sequential)
 
@@ -194,9 +157,9 @@ def _view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
         return ()
     if isinstance(target, torch._ops.OpOverload):
         found = tuple(_aliased(target))
-        return found or ((0, target._schema.arguments[0].name),) * (short_name(target) in UNANNOTATED)
+        return found or ((0, target._schema.arguments[0].name),) * (short_name(target) in UNDECLARED_VIEWS)
     spelling = of_method(target) if kind == "call_method" else of_function(target)
-    if spelling.op.short in UNANNOTATED:
+    if spelling.op.short in UNDECLARED_VIEWS:
         return ((1 if spelling.op.short == "einsum" else 0, "input"),)
     packet = spelling.op.packet
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
@@ -235,7 +198,7 @@ def shares_memory(node: fx.Node, base: fx.Node) -> bool | None:
     if node.target is operator.getitem or node.target == "__getitem__":
         return is_basic_index(node.args[1])
     name = spelling_of(node).op.short
-    if name not in SOMETIMES:
+    if name not in MAYBE_VIEW:
         return True
     if name.endswith("dropout"):
         return _dropout_is_identity(node)

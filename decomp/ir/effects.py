@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.ir.aliases import BATCH_NORMS, statistics
+from decomp.ir.aliases import statistics
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, call_if_bound
+from decomp.ir.op_facts import ASSERTS, BATCH_NORMS, COLLECTIVES, MODE_SWITCHES
 from decomp.ir.ops import Op, of_function, of_method, of_module_class
 
 
@@ -55,12 +56,7 @@ NONE = Effects()
 UNKNOWN = Effects(known=False)
 WRITES = Effects(frozenset({Effect.MUTATION}))
 
-_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
-_MARKERS = ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_enter_inference_mode", "_exit_inference_mode")
-_ASSERTS = ("_assert", "_check", "sym_constrain_range")
 _PURE_MODULES = ("_operator", "operator", "math", "builtins")
-_RANDOM_WITHOUT_TAG = ("feature_dropout", "feature_alpha_dropout", "rrelu")
-"""Composites that draw, although torch 2.13 does not tag them as random."""
 
 
 class EffectTable:
@@ -137,12 +133,12 @@ def of_callable(function: Any) -> Effects:
     if isinstance(function, torch._ops.HigherOrderOperator):
         return UNKNOWN
     name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""
-    if name in _MARKERS:
+    if name in MODE_SWITCHES:
         return Effects(frozenset({Effect.REGION}))
     spelling = of_function(function)
     if spelling.op.packet is not None:
         return _of_packet(spelling.op, spelling.inplace)
-    if name.startswith(_ASSERTS) and module.startswith("torch"):
+    if name.startswith(ASSERTS) and module.startswith("torch"):
         return Effects(frozenset({Effect.ASSERTION}))
     if spelling.inplace:
         return WRITES
@@ -165,9 +161,9 @@ def _of_packet(op: Op, written: bool) -> Effects:
 def _of_overloads(overloads: list[torch._ops.OpOverload], written: bool) -> Effects:
     kinds = {Effect.MUTATION} if written else set()
     namespace, _, name = overloads[0]._schema.name.partition("::")
-    if namespace in _COLLECTIVES:
+    if namespace in COLLECTIVES:
         kinds.add(Effect.COLLECTIVE)
-    elif name.startswith(_ASSERTS):
+    elif name.startswith(ASSERTS):
         kinds.add(Effect.ASSERTION)
     elif not written and not any(overload._schema.returns for overload in overloads):
         kinds.add(Effect.OTHER)
@@ -178,8 +174,7 @@ def _of_overloads(overloads: list[torch._ops.OpOverload], written: bool) -> Effe
 def _is_random(name: str, overloads: list[torch._ops.OpOverload]) -> bool:
     if name.endswith("_backward"):  # tagged as the forward is, but replays its draw
         return False
-    tagged = any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
-    return tagged or name.rstrip("_") in _RANDOM_WITHOUT_TAG
+    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
 
 
 def _as_called(node: fx.Node, effects: Effects) -> Effects:

@@ -46,16 +46,18 @@ def _compared(a: int, b: int, shape: Sequence[int], operands: Sequence[Sequence[
     return 0
 
 
-def _by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+def by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+    """As `TensorIterator` lays results of these operands out."""
     tensors = [leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)]
     return _order(out, [_strides_in(out, tensor.shape, tensor.stride()) for tensor in tensors])
 
 
-def _rounded(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
-    return _by_element(arguments, out) if arguments.get("rounding_mode") else None
+def rounded(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
+    """By element where the quotient is rounded; without rounding fake tensors are right."""
+    return by_element(arguments, out) if arguments.get("rounding_mode") else None
 
 
-def _indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
+def indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
     """The dimensions of the indices stand where the indexed ones did, in front if those were not neighbours; in the
     tensor itself they have no stride."""
     tensor = arguments["self"]
@@ -78,14 +80,15 @@ def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> list[in
     return _numbers(torch.empty_strided(sizes, strides, device="meta").expand(wide).reshape(shape).stride())
 
 
-def _by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+def by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
     """As the memory format of the input."""
     given = next(leaf for leaf in arguments.values() if isinstance(leaf, torch.Tensor))
     last = given.dim() in (4, 5) and is_channels_last(given)
     return [0, *range(2, out.dim()), 1] if last else list(range(out.dim()))
 
 
-def _in_order(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+def in_order(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
+    """Contiguous."""
     return list(range(out.dim()))
 
 
@@ -104,33 +107,15 @@ def _numbers(sizes: Sequence[Any]) -> list[int]:
     return [size_hint(size) or 0 for size in sizes]
 
 
-LAYOUTS: dict[str, Layout] = {
-    **dict.fromkeys(
-        "copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
-        "logaddexp2 native_dropout_backward".split(),
-        _by_element,
-    ),
-    "div": _rounded,
-    **dict.fromkeys(("index", "_unsafe_index"), _indexed),
-    **dict.fromkeys(
-        "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-        "_batch_norm_with_update max_unpool2d reflection_pad3d replication_pad3d".split(),
-        _by_format,
-    ),
-    "log_sigmoid_forward": _in_order,
-}
-"""By the name of the op, how the kernel on the CPU lays its first result out."""
-
-
-def kernel_value(name: str, arguments: Mapping[str, Any], out: Any) -> Any:
-    """What fake tensors say of a call of the op `name`, one of `LAYOUTS`, with the strides that its kernel gives."""
+def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
+    """What fake tensors say of a call, with the strides that `layout` says its kernel gives."""
     first = out[0] if isinstance(out, (tuple, list)) else out
     if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
         return out
     if first.dim() < 2:
         return out
     with first.fake_mode:
-        order = LAYOUTS[name](arguments, first)
+        order = layout(arguments, first)
         if order is None:
             return out
         true = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)

@@ -10,15 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-_ON_SHAPE_ALONE = frozenset(
-    "fill zero copy zeros_like ones_like full_like empty_like rand_like randn_like randint_like bernoulli".split()
-)
-"""Ops tagged as pointwise, or nearly, whose results do not depend on the values of their first operand."""
-_SURE = frozenset(
-    "mm bmm addmm baddbmm matmul linear convolution sum mean cumsum view reshape permute transpose t expand unsqueeze "
-    "squeeze flatten clone contiguous alias _to_copy to softmax _softmax log_softmax _log_softmax amax amin".split()
-)
-"""Ops that are not pointwise, each element of whose operands matters to some element of the result."""
+from decomp.ir.op_facts import NEEDS_ALL_ELEMENTS, SHAPE_OF_THE_FIRST
 
 
 def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
@@ -48,9 +40,9 @@ def _must_depend(node: fx.Node) -> bool:
     if not isinstance(overload, torch._ops.OpOverload) or len(overload._schema.returns) != 1:
         return False
     name = overload._overloadpacket.__name__
-    if name in _ON_SHAPE_ALONE or 0 in _numbers(node.args):
+    if name in SHAPE_OF_THE_FIRST or 0 in _numbers(node.args):
         return False
-    return name in _SURE or torch.Tag.pointwise in overload.tags
+    return name in NEEDS_ALL_ELEMENTS or torch.Tag.pointwise in overload.tags
 
 
 def _numbers(args: Any) -> Iterator[float]:

@@ -14,6 +14,7 @@ from torch import fx
 from decomp.capture.rebuild_exported import with_lifted
 from decomp.ir.call import nodes_in
 from decomp.ir.effects import Effect, Effects, EffectTable
+from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.proof.correspondence import (
@@ -38,8 +39,6 @@ from decomp.proof.reachability import as_networkx, networkx, reached_among
 from decomp.proof.replay import as_recorded
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
-SIZE_OPS = frozenset({"aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset"})
-SIZE_METHODS = frozenset({"size", "stride", "numel", "dim", "storage_offset"})
 _ABSENT = object()
 
 
@@ -278,7 +277,7 @@ def _reads_sizes(node: fx.Node) -> bool:
 def _reads_a_size(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in SIZE_METHODS
-    return node.op == "call_function" and of_function(node.target).op.name in SIZE_OPS
+    return node.op == "call_function" and of_function(node.target).op.name.removeprefix("aten.") in SIZES
 
 
 def _writes_back(work: Work, node: fx.Node) -> bool:

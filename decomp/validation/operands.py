@@ -11,18 +11,11 @@ from torch import fx
 
 from decomp.graphs.tracing import SYMBOLIC
 from decomp.ir.call import bound_call, metadata
+from decomp.ir.op_facts import CHECKS_RANGE
 from decomp.metadata.symbolic_sizes import size_hint
 
 LARGEST = 1 << 24
 """No operand of more elements is made: measuring is to cost less than the program does."""
-_CHECKED = frozenset(
-    "embedding embedding_dense_backward gather index index_add index_copy index_fill index_put index_reduce "
-    "index_select nll_loss nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward one_hot scatter "
-    "scatter_add scatter_reduce take take_along_dim cross_entropy max_pool2d_with_indices_backward max_unpool2d "
-    "max_unpool3d max_pool3d_with_indices_backward cumsum cumprod sum prod mean sort topk argmax argmin max min amax "
-    "amin any all cat stack mm bmm addmm dot mv matmul".split()
-)
-"""Ops on integers whose kernels refuse what is out of range, so that ranges can be tried out."""
 
 
 class NoOperands(Exception):
@@ -77,7 +70,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 def _may_try(node: fx.Node) -> bool:
     call = bound_call(node)
-    return is_pointwise(node) or (call is not None and call.op.short in _CHECKED)
+    return is_pointwise(node) or (call is not None and call.op.short in CHECKS_RANGE)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -9,7 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 import decomp
-from decomp.metadata.fake_stride_fixes import LAYOUTS, broadcast_order, kernel_value
+from decomp.ir.op_facts import KERNEL_STRIDES
+from decomp.metadata.fake_stride_fixes import broadcast_order, kernel_value
 from decomp.metadata.strides import same_strides
 from decomp_rules import targets
 
@@ -50,7 +51,7 @@ def check(overload, args):
     with mode:
         said = overload(*fakes)
     names = [argument.name for argument in overload._schema.arguments]
-    true = kernel_value(overload._overloadpacket.__name__, dict(zip(names, fakes)), said)
+    true = kernel_value(KERNEL_STRIDES[overload._overloadpacket.__name__], dict(zip(names, fakes)), said)
     return same_strides(first_of(true), real), same_strides(first_of(said), real)
 
 
@@ -85,7 +86,8 @@ def test_a_rounded_quotient_lies_as_the_kernel_lays_it(mode):
     x_fake, two = as_fakes(fakes, (x, torch.tensor(2.0)))
     with fakes:
         said = torch.div(x_fake, two, rounding_mode=mode)
-    assert same_strides(kernel_value("div", {"self": x_fake, "other": two, "rounding_mode": mode}, said), real)
+    arguments = {"self": x_fake, "other": two, "rounding_mode": mode}
+    assert same_strides(kernel_value(KERNEL_STRIDES["div"], arguments, said), real)
     assert same_strides(said, real) == (mode == "trunc")
 
 
@@ -110,7 +112,7 @@ def test_an_index_of_no_dimensions_is_left_to_fake_tensors():
     given, indices = as_fakes(mode, (x, [places, places, torch.tensor(0)]))
     with mode:
         said = aten.index.Tensor(given, indices)
-    assert kernel_value("index", {"self": given, "indices": indices}, said) is said
+    assert kernel_value(KERNEL_STRIDES["index"], {"self": given, "indices": indices}, said) is said
 
 
 def stats(n):
@@ -150,7 +152,7 @@ def test_every_op_of_the_table_is_tried_here():
         "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "max_unpool2d", "reflection_pad3d",
         "replication_pad3d", "log_sigmoid_forward", "native_dropout_backward",
     }  # fmt: skip
-    assert set(LAYOUTS) == tried
+    assert set(KERNEL_STRIDES) == tried
 
 
 def test_the_first_operand_that_tells_dimensions_apart_decides():

@@ -1,0 +1,222 @@
+"""Facts about ops of PyTorch that no schema or tag tells (torch 2.13), by the short name of the op: which results are
+views, what is written, what promotes, where fake tensors have other strides than kernels. `tests/ir/test_op_facts.py`
+holds each table against PyTorch, so that a version that changes one of them says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import enum
+
+from decomp.metadata import fake_stride_fixes
+from decomp.metadata.fake_stride_fixes import Layout
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Views.
+
+MAYBE_VIEW = _names(
+    "reshape reshape_as flatten ravel contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+    "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
+    "sum_to_size einsum to_dense conj real pin_memory _autocast_to_full_precision _autocast_to_reduced_precision"
+)
+"""Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide. From their
+documentation and composite kernels (aten/src/ATen/native)."""
+
+UNDECLARED_VIEWS = _names(
+    "type_as type dropout alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d "
+    "broadcast_tensors meshgrid sum_to_size einsum to_dense requires_grad_ data _unsafe_view"
+)
+"""Ops whose result may share memory with an argument although their schema does not say so."""
+
+SAME_TENSOR = _names(
+    "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
+    "conj real resolve_conj resolve_neg positive lift_fresh to_dense"
+)
+"""Ops that return the very tensor they were given, where they do not return a new one."""
+
+VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
+"""Attributes of a tensor that are views of it."""
+
+READS_STRIDES = _names("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset")
+"""Ops whose results depend on how an argument lies in memory."""
+
+
+class ViewKind(enum.Enum):
+    """What a view shows of its base, which decides how a new value of the view is put back."""
+
+    WHOLE = "the base itself"
+    RESHAPED = "all elements in their order, in another shape"
+    EXPANDED = "elements repeated"
+    TRANSPOSED = "two dimensions exchanged"
+    MOVED = "dimensions moved"
+    PERMUTED = "dimensions permuted"
+    OWN_INVERSE = "what the same op undoes"
+    DETACHED = "the base without its gradient"
+    DIAGONAL = "a diagonal"
+    PIECE = "one of several pieces"
+    SELECTED = "one index of a dimension"
+    SLICED = "every n-th index of a dimension"
+    NARROWED = "a range of a dimension"
+    STRIDED = "memory, by strides"
+    BITS = "the bits in another dtype"
+    AS_REAL = "complex numbers as pairs"
+    AS_COMPLEX = "pairs as complex numbers"
+    REAL_PART = "the real parts"
+    IMAGINARY_PART = "the imaginary parts"
+    INDEXED = "a basic index"
+
+
+VIEW_KINDS: Mapping[str, ViewKind] = {
+    **dict.fromkeys(
+        _names("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+               "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory to_dense"),
+        ViewKind.WHOLE,
+    ),
+    **dict.fromkeys(
+        _names("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view _reshape_alias "
+               "atleast_1d atleast_2d atleast_3d"),
+        ViewKind.RESHAPED,
+    ),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), ViewKind.EXPANDED),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), ViewKind.TRANSPOSED),
+    **dict.fromkeys(("movedim", "moveaxis"), ViewKind.MOVED),
+    **dict.fromkeys(_names("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view"), ViewKind.OWN_INVERSE),
+    **dict.fromkeys(("detach", "data"), ViewKind.DETACHED),
+    **dict.fromkeys(("diagonal", "linalg_diagonal"), ViewKind.DIAGONAL),
+    **dict.fromkeys(
+        _names("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit"), ViewKind.PIECE
+    ),
+    "permute": ViewKind.PERMUTED, "select": ViewKind.SELECTED, "slice": ViewKind.SLICED, "narrow": ViewKind.NARROWED,
+    "as_strided": ViewKind.STRIDED, "view_dtype": ViewKind.BITS, "view_as_real": ViewKind.AS_REAL,
+    "view_as_complex": ViewKind.AS_COMPLEX, "real": ViewKind.REAL_PART, "imag": ViewKind.IMAGINARY_PART,
+    "getitem": ViewKind.INDEXED,
+}  # fmt: skip
+"""By op, what a view shows of its base. `view_dtype` is `view` with a dtype, `getitem` is Python's. Views that are not
+here cannot be written through."""
+
+# Writes.
+
+BATCH_NORMS = _names(
+    "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index "
+    "_batch_norm_with_update instance_norm"
+)
+"""Ops that update running statistics in training; the schemas of most do not say so."""
+
+METADATA_WRITES = _names("squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ detach_ as_strided_")
+"""In-place ops that change how a tensor looks at its memory, and not the memory: those with the tag `inplace_view`."""
+
+STORAGE_CHANGES = _names("resize_ resize_as_ set_ apply_ map_ map2_ _resize_output_")
+"""What swaps a tensor's memory, or runs Python on it. Functional namesakes of these mean something else."""
+
+NOT_WRITES = _names("requires_grad_ retain_grad share_memory_")
+"""Methods that write no data although their name says so."""
+
+PROMOTING_IN_PLACE = _names("float_power_ cumsum_ cumprod_")
+"""In-place ops whose functional forms give another dtype than that of their operands: float64, and int64 of
+integers."""
+
+PREDICATES = _names("eq ne lt le gt ge logical_and logical_or logical_xor logical_not")
+"""Ops whose functional form returns booleans, and whose in-place form does not."""
+
+RANDOM_IN_PLACE = _names("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_")
+"""In-place random ops. Their functional variants are ATen ops for which Tensor has no methods."""
+
+# Gradients.
+
+SAVES_NOTHING = _names(
+    "add sub rsub neg cat stack clone expand expand_as sum mean detach to _to_copy type_as copy view reshape permute "
+    "transpose t select slice squeeze unsqueeze select_scatter slice_scatter diagonal_scatter zeros_like full_like "
+    "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill fill"
+)
+"""Ops whose derivative needs none of the floats that they are given (tools/autograd/derivatives.yaml); masks and
+indices it may."""
+
+DIFFERENTIABLE_IN_FIRST = _names("expand_as view_as reshape_as type_as to sum_to_size")
+"""Ops whose second operand gives a shape or dtype, and gets no gradient."""
+
+WITHOUT_GRADIENT = PREDICATES | {name.removesuffix("_") for name in RANDOM_IN_PLACE} | _names(
+    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
+    "new_tensor new_empty_strided normal_functional detach data size shape sym_size argmax argmin isnan isinf"
+)
+"""Ops whose results have no gradient, or have shape and dtype alone of their operands."""
+
+# What results depend on.
+
+FACTORIES = _names(
+    "arange empty empty_strided eye full linspace logspace ones rand randint randn randperm range scalar_tensor "
+    "tril_indices triu_indices zeros hann_window hamming_window bartlett_window blackman_window kaiser_window"
+)
+"""Ops that make a tensor of no tensor."""
+
+SHAPE_OF_THE_FIRST = _names(
+    "fill zero copy zeros_like ones_like full_like empty_like rand_like randn_like randint_like bernoulli"
+)
+"""Ops tagged as pointwise, or nearly, whose results do not depend on the values of their first operand."""
+
+NEEDS_ALL_ELEMENTS = _names(
+    "mm bmm addmm baddbmm matmul linear convolution sum mean cumsum view reshape permute transpose t expand unsqueeze "
+    "squeeze flatten clone contiguous alias _to_copy to softmax _softmax log_softmax _log_softmax amax amin"
+)
+"""Ops that are not pointwise, each element of whose operands matters to some element of the result."""
+
+CHECKS_RANGE = _names(
+    "embedding embedding_dense_backward gather index index_add index_copy index_fill index_put index_reduce "
+    "index_select nll_loss nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward one_hot scatter "
+    "scatter_add scatter_reduce take take_along_dim cross_entropy_loss max_pool2d_with_indices_backward max_unpool2d "
+    "max_unpool3d max_pool3d_with_indices_backward cumsum cumprod sum prod mean sort topk argmax argmin max min amax "
+    "amin any all cat stack mm bmm addmm dot mv matmul"
+)
+"""Ops that take integers in their whole range, or whose kernels refuse what is out of range."""
+
+SIZES = _names("sym_size sym_stride sym_numel sym_storage_offset")
+"""Ops that give a size or stride of a tensor."""
+
+SIZE_METHODS = _names("size stride numel dim storage_offset")
+"""Methods of a tensor that give the same."""
+
+# Effects.
+
+COLLECTIVES = _names("c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor")
+"""Namespaces of ops that other processes take part in."""
+
+ASSERTS = ("_assert", "_check", "sym_constrain_range")
+"""How the names of assertions begin."""
+
+MODE_SWITCHES = _names(
+    "_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode"
+)
+"""Functions of torch that switch a mode on or off for the calls that follow."""
+
+SWITCHED_REGIONS = _names("wrap_with_set_grad_enabled wrap_with_autocast")
+"""Higher-order ops that run their body once, with gradients or autocast switched."""
+
+RUN_ONCE = SWITCHED_REGIONS | {"wrap", "tag_activation_checkpoint"}
+"""Higher-order ops that run one body, on the operands that follow it, exactly once."""
+
+CONTROL_FLOW = _names(
+    "cond while_loop scan map_impl associative_scan invoke_subgraph wrap tag_activation_checkpoint "
+    "wrap_activation_checkpoint hints_wrapper strict_mode"
+)
+"""Higher-order ops that compute nothing: what they run is their bodies, which are lowered."""
+
+# Strides.
+
+KERNEL_STRIDES: Mapping[str, Layout] = {
+    **dict.fromkeys(
+        _names("copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
+               "logaddexp2 native_dropout_backward"),
+        fake_stride_fixes.by_element,
+    ),
+    "div": fake_stride_fixes.rounded,
+    **dict.fromkeys(("index", "_unsafe_index"), fake_stride_fixes.indexed),
+    **dict.fromkeys(
+        _names("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+               "_batch_norm_with_update max_unpool2d reflection_pad3d replication_pad3d"),
+        fake_stride_fixes.by_format,
+    ),
+    "log_sigmoid_forward": fake_stride_fixes.in_order,
+}
+"""By op, the strides that the kernel on the CPU gives its first result, where those of fake tensors are wrong."""
