@@ -20,6 +20,7 @@ from decomp.lowering import lower
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 """What is given a lowered graph of overloads and its example inputs, and returns something to call."""
@@ -67,9 +68,8 @@ class _Compilation:
 
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         # Seconds of imports that only torch.compile needs.
-        from torch._functorch.aot_autograd import aot_module_simplified
-
         from decomp.capture.dynamo import NotSpelled, in_overloads
+        from decomp.torch_internals.compiling import aot_module_simplified
 
         def autograd(before: fx.GraphModule) -> Callable[..., Any]:
             found: Callable[..., Any] = aot_module_simplified(
@@ -94,8 +94,8 @@ class _Compilation:
         # word.
         before_autograd = self._lowered(spelled, True)
         # Its casts are calls: autocast would cast what the calls were lowered to.
-        casts = torch._C._is_any_autocast_enabled()
-        with torch._C._DisableAutocast():
+        casts = is_any_autocast_enabled()
+        with DisableAutocast():
             result = autograd(before_autograd)
         return _without_autocast(result) if casts else result
 
@@ -123,7 +123,7 @@ def _warn_of_gradients(why: str) -> None:
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(*args: Any) -> Any:
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             return function(*args)
 
     return called
@@ -158,7 +158,7 @@ def _inner_compiler(
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
-    from torch._functorch.aot_autograd import make_boxed_func
+    from decomp.torch_internals.compiling import make_boxed_func
 
     found: Callable[..., Any] = make_boxed_func(function)
     return found
@@ -166,7 +166,7 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """What `mode=` and `options=` mean to Inductor."""
-    from torch._inductor import list_mode_options, list_options
+    from decomp.torch_internals.compiling import list_mode_options, list_options
 
     unknown = sorted(set(given) - {"mode", "options"})
     if unknown:
@@ -187,8 +187,7 @@ def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
     def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        from torch._inductor import config as inductor_config
-        from torch._inductor.compile_fx import compile_fx_inner
+        from decomp.torch_internals.compiling import compile_fx_inner, inductor_config
 
         with inductor_config.patch(config):
             found: Callable[..., Any] = compile_fx_inner(
@@ -202,9 +201,9 @@ def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any]
 def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """Of some ops that a target keeps Inductor has no kernel, only a decomposition, which it expects to have been
     applied before."""
-    from torch._guards import detect_fake_mode
-    from torch._inductor.decomposition import select_decomp_table
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from decomp.torch_internals.compiling import select_decomp_table
+    from decomp.torch_internals.fakes import detect_fake_mode
+    from decomp.torch_internals.graphs import make_fx
 
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from decomp._library import samples as library_samples
 from decomp.errors import ArgumentError, spelled
@@ -15,6 +14,7 @@ from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
 from decomp.ir.ops import of_function, op as op_of
 from decomp.rules.rules import Rule
+from decomp.torch_internals import pytree
 
 
 @dataclass(frozen=True, slots=True)

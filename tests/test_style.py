@@ -109,7 +109,7 @@ def test_only_the_door_imports_by_name():
              and "tools" not in path.relative_to(ROOT).parts
              for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
              if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))}
-    assert found == {"decomp/_library.py", "decomp/derive/exclusive.py"}
+    assert found == {"decomp/_library.py", "decomp/torch_internals/modes.py"}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=relative)
@@ -127,3 +127,63 @@ def test_imports_go_round_in_no_circles(package):
     graph.remove_node(package)
     assert graph.number_of_edges() > 5
     assert list(networkx.simple_cycles(graph)) == []
+
+
+PUBLIC = ("torch._ops.OpOverload", "torch._ops.OpOverloadPacket", "torch._ops.HigherOrderOperator")
+"""Private by their module, and yet how the documentation of `torch.export` and `torch.library` names their classes."""
+
+
+def private_api(tree):
+    """The names of torch that a module uses by a path with a private, or experimental, part."""
+    known = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known.update({a.asname or "torch": a.name if a.asname else "torch" for a in node.names
+                          if a.name.split(".")[0] == "torch"})
+            yield from (alias.name for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            known.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+            yield from (name for alias in node.names if is_private(name := f"{node.module}.{alias.name}"))
+
+    def path_of(node):
+        if isinstance(node, ast.Name):
+            return known.get(node.id, "")
+        above = path_of(node.value) if isinstance(node, ast.Attribute) else ""
+        return above and f"{above}.{node.attr}"
+
+    paths = (path_of(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    yield from (path for path in paths if is_private(path) and path not in PUBLIC)
+
+
+def is_private(path):
+    parts = path.split(".")
+    if parts[0] != "torch" or parts[1:2] == ["ops"] or path == "torch._ops":
+        return False
+    return "experimental" in parts or any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.relative_to(ROOT).parts[0] == "decomp"], ids=relative)
+def test_private_api_of_torch_has_one_home(path):
+    if "torch_internals" not in path.parts:
+        assert list(private_api(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch._dynamo",
+        "from torch._guards import x",
+        "from torch.utils import _pytree",
+        "import torch\ntorch._C.x",
+        "from torch import fx\nfx.graph._PyTreeCodeGen",
+        "from torch.fx.experimental.symbolic_shapes import ShapeEnv",
+        "def late():\n    from torch._inductor import config",
+    ],
+)
+def test_planted_private_api_is_seen(source):
+    assert list(private_api(ast.parse(source)))
+
+
+@pytest.mark.parametrize("source", ["import torch\ntorch.ops.aten._to_copy", "import torch\ntorch._ops.OpOverload"])
+def test_ops_and_their_classes_are_public(source):
+    assert not list(private_api(ast.parse(source)))

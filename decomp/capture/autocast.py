@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from decomp.errors import CaptureError, describe
 from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import fake_like
 from decomp.ir.call import metadata
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.modes import TorchDispatchMode
+from decomp.torch_internals.pytree import tree_leaves
 
 Policy = tuple[str, torch.dtype]
 """Device type and dtype of an autocast region that is switched on."""

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Scope, scope_of, tensor_input
 from decomp.ir.call import metadata
+from decomp.torch_internals import pytree
 
 
 def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:

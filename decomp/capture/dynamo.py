@@ -11,28 +11,36 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
-from torch.fx.experimental.symbolic_shapes import (
-    GuardOnDataDependentSymNode,
-    compute_unbacked_bindings,
-    rebind_unbacked,
-)
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from decomp.capture import autocast
 from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 from decomp.metadata.ambient_modes import neutral
+from decomp.torch_internals.fakes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    TracingContext,
+    UnsupportedOperatorException,
+    detect_fake_mode,
+)
+from decomp.torch_internals.modes import (
+    EnablePreDispatch,
+    enable_python_dispatcher,
+    exit_autocast,
+    exit_inference_mode,
+    is_traceable_wrapper_subclass,
+    set_grad_enabled,
+)
+from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.sizes import (
+    GuardOnDataDependentSymNode,
+    SymT,
+    compute_unbacked_bindings,
+    rebind_unbacked,
+    symbol_is_type,
+)
 
 _LOG = logging.getLogger(__name__)
 _SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
@@ -245,7 +253,7 @@ class _Speller(fx.Interpreter):
         name = getattr(target, "__name__", "")
         if name in _ENTERING or name in _LEAVING:
             return self._region(name, target, args)
-        if target is torch._C._set_grad_enabled:
+        if target is set_grad_enabled:
             self.tape.graph.call_function(target, tuple(args))
             return target(*args)
         with self._recording():
@@ -262,7 +270,7 @@ class _Speller(fx.Interpreter):
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
         recorder = _ProgramRecorder(self.tape, lambda func: None)
-        with self.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), recorder:
+        with self.mode, enable_python_dispatcher(), EnablePreDispatch(), recorder:
             yield
 
     def _region(self, name: str, function: Callable[..., Any], args: Any) -> Any:
@@ -308,7 +316,7 @@ class _Speller(fx.Interpreter):
 
 
 _ENTERING: dict[str, Callable[[Any], Any]] = {
-    "_enter_autocast": torch.amp.autocast_mode._exit_autocast,
-    "_enter_inference_mode": torch.autograd.grad_mode._exit_inference_mode,
+    "_enter_autocast": exit_autocast,
+    "_enter_inference_mode": exit_inference_mode,
 }
 _LEAVING = ("_exit_autocast", "_exit_inference_mode")

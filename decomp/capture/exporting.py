@@ -11,15 +11,9 @@ import warnings
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.export import ExportedProgram
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map, tree_map_only
 
 from decomp.capture.inlining import Body, parts_of, substituted
 from decomp.capture.input_checks import flat_inputs
@@ -27,6 +21,12 @@ from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
+from decomp.torch_internals.fakes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from decomp.torch_internals.pytree import tree_map, tree_map_only
 
 Infer = Callable[[fx.Node], Any]
 """What a call gives, on the metadata of its arguments; None if nobody knows."""

@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.utils._pytree import tree_flatten
 
 from decomp.capture import inlining
 from decomp.capture.calling import unlifted
@@ -29,6 +26,9 @@ from decomp.capture.symbolic_capture import traced
 from decomp.errors import CaptureError, first_line
 from decomp.ir.call import metadata
 from decomp.metadata.nonfinite_constants import spell_numbers
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from decomp.torch_internals.graphs import PyTreeCodeGen, lazy_graph_module
+from decomp.torch_internals.pytree import tree_flatten
 
 
 @dataclass
@@ -272,7 +272,7 @@ def _leaves_opened(program: Program, leaves: Leaves | None) -> Program:
 
 
 def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:
-    if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
+    if isinstance(graph._codegen, PyTreeCodeGen):
         try:
             return flat_inputs(graph._codegen, args, kwargs)
         except Exception as error:
@@ -338,7 +338,7 @@ def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None
 
 def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
     """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
-    is first run (the private switch is torch 2.13's; without it each node costs 30 µs at once)."""
+    is first run."""
     attributes: dict[str, Any] = {}
     for node in parts.graph.nodes:
         spell_numbers(node)
@@ -349,10 +349,7 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
-    with _use_lazy_graph_module(True):
-        from torch.fx._lazy_graph_module import _make_graph_module
-
-        module = _make_graph_module(attributes, parts.graph, class_name=name)
+    module = lazy_graph_module(attributes, parts.graph, name)
     _call_once(module)
     module.training = root.training
     if isinstance(root, fx.GraphModule):

@@ -10,12 +10,13 @@ import operator
 from typing import Any
 
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import is_customised
 from decomp.capture.traced_regions import no_regions
 from decomp.graphs import node_builder as appending
+from decomp.torch_internals import pytree
+from decomp.torch_internals.graphs import PyTreeCodeGen
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _put(
         else:
             inner[node] = copied = _copied(new, node, call, inner)
             origin[copied] = call
-    if isinstance(body.graph._codegen, fx.graph._PyTreeCodeGen):
+    if isinstance(body.graph._codegen, PyTreeCodeGen):
         return pytree.tree_unflatten(list(result), body.graph._codegen.pytree_info.out_spec)
     return result
 
@@ -127,7 +128,7 @@ def _copied(new: fx.Graph, node: fx.Node, call: fx.Node, inner: Mapping[fx.Node,
 def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:
     """The graph of a GraphModule that is called as a module."""
     graph = module.graph
-    if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
+    if isinstance(graph._codegen, PyTreeCodeGen):
         return Body(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     more = {str(node.target): call.kwargs.get(str(node.target), *node.args[:1]) for node in inputs[len(call.args):]}

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx._pytree import tree_flatten_spec
 
 from decomp.errors import InputMismatch
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
+from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.pytree import tree_flatten_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     checked = [node for node in inputs if derived is None or _reaches(node, derived)]
     expected = [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
     if any(each is not ANYTHING for each in expected):
-        codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
+        codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
         defaults = {str(node.target): node.args[0] for node in inputs if node.args}
         check = InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
         module.register_forward_pre_hook(check, with_kwargs=True)
@@ -128,7 +129,7 @@ class InputCheck:
         self,
         names: Sequence[str],
         expected: Sequence[Any],
-        codegen: fx.graph._PyTreeCodeGen | None = None,
+        codegen: PyTreeCodeGen | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
@@ -155,7 +156,7 @@ class InputCheck:
         return given
 
 
-def flat_inputs(codegen: fx.graph._PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The leaves of what a program that takes trees is called with, in the order of its placeholders."""
     spec = codegen.pytree_info.in_spec
     if spec.type is tuple and spec.num_children == 2 and spec.child(1).type is dict:  # as torch.export has it

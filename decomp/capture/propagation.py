@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map
 
 from decomp.capture.exporting import Infer, lacks_data
 from decomp.errors import CaptureError, NotLowered, first_line
@@ -17,6 +15,8 @@ from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.pytree import tree_map
 
 
 class NeedsData(CaptureError):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry
-from torch.export.exported_program import _common_getitem_elimination_pass
 from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
@@ -21,7 +20,8 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from decomp.torch_internals.graphs import lazy_graph_module, share_getitems
 
 if TYPE_CHECKING:
     from decomp.capture.frontends import Parts
@@ -70,11 +70,10 @@ def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, An
     lowering."""
     program = copy.copy(source)
     module.graph._codegen = fx.graph.CodeGen()
-    with _use_lazy_graph_module(True):
-        owner = _make_graph_module(module, module.graph, class_name="GraphModule")
+    owner = lazy_graph_module(module, module.graph, "GraphModule")
     owner.meta.update(module.meta)
     vars(program).update(private, _graph_module=owner)
-    _common_getitem_elimination_pass(owner, program.graph_signature, program.module_call_graph)
+    share_getitems(owner, program.graph_signature, program.module_call_graph)
     program.validate()
     return program
 

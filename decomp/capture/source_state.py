@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from decomp.torch_internals.fakes import unset_fake_temporarily
 
 
 @contextlib.contextmanager

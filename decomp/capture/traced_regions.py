@@ -14,11 +14,12 @@ from torch import fx
 
 from decomp.errors import CaptureError
 from decomp.rules.rule_lines import written
+from decomp.torch_internals.modes import is_any_autocast_enabled
 
 _SWITCHED = (
     ("inference mode {}", torch.is_inference_mode_enabled),
     ("gradients {} (in a region, or in a torch.autograd.Function)", torch.is_grad_enabled),
-    ("autocast {}", torch._C._is_any_autocast_enabled),
+    ("autocast {}", is_any_autocast_enabled),
 )
 """How messages name each mode, and whether it is on. Inference mode comes first: it switches gradients off, too."""
 _HERE = str(pathlib.Path(__file__).parent)

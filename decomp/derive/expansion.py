@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
@@ -26,6 +25,8 @@ from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
 from decomp.rules.rules import Declined, Rule
 from decomp.rules.torch_tables import Refused, traced
+from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
 GUARDS = "adds a guard on sizes that are dynamic"
@@ -93,7 +94,7 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
     target = node.target
     function: Callable[..., Any]
     if isinstance(target, torch._ops.OpOverload):
-        if not target._can_decompose() or not target.has_kernel_for_dispatch_key(_COMPOSITE):
+        if not target._can_decompose() or not target.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
             return NO_COMPOSITE
         function = _on_fakes(target.decompose)
     elif node.op == "call_method":
@@ -110,15 +111,12 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
     return recorded
 
 
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-
-
 def _on_fakes(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel asked for by proxies would be recorded as a call of the op; on what they stand for, it runs."""
 
     def on_fakes(*args: Any, **kwargs: Any) -> Any:
         # Under a function mode, torch 2.13 hands the kernel back to the mode as a call of the op.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return kernel(*fakes_of(args), **fakes_of(kwargs))
 
     return on_fakes

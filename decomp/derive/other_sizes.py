@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.errors import first_line
 from decomp.ir.call import metadata
 from decomp.metadata.shape_env import quiet
 from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.torch_internals.fakes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from decomp.torch_internals.modes import enable_python_dispatcher
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 
 Sizes = Mapping[Any, Any]
 """A size for each symbol."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.derive.expansion import COMPOSITE, GUARDS, NO_COMPOSITE, Composite, Expansion, expand, expand_composite
 from decomp.derive.other_sizes import OtherSizes
@@ -33,6 +32,7 @@ from decomp.rules.costs import Cost as Cost, price
 from decomp.rules.requirements import lacking
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Everything, Target
+from decomp.torch_internals.fakes import FakeTensorMode
 
 Tried = tuple[tuple[str, str], ...]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.ir.signature import Signatures
+from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
     from decomp.derive.expansion import Expansion

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.errors import MetadataMissing, RuleError, spelled
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
@@ -28,6 +27,8 @@ from decomp.rules.restrictions import (
     switches,
     writes_seen,
 )
+from decomp.torch_internals.modes import set_grad_enabled
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -329,7 +330,7 @@ class Written(torch.overrides.TorchFunctionMode):
         return self.tracer.create_proxy("call_function", func, args, kwargs)
 
     def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
-        if func is torch._C._set_grad_enabled:
+        if func is set_grad_enabled:
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
         if func in _CONCRETE and any(proxies_in((args, kwargs))):
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")

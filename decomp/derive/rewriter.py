@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.graphs.node_builder import Appender
 from decomp.graphs.template import Stamp, compile_stamp, make_value
 from decomp.ir.call import is_projection, metadata, projected
 from decomp.metadata.fakes import Fakes
+from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
     from decomp.derive.expansion import Expansion

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.graphs.graph_builder import Emitter
 from decomp.graphs.tracing import fake_like
@@ -17,6 +16,7 @@ from decomp.ir.aliases import spelling_of
 from decomp.ir.call import is_host, metadata
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 
 _LOST = "looks at memory with gaps, which lies otherwise in the lowered program"
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from decomp.capture.input_checks import InputCheck
 from decomp.errors import InputsOverlap
 from decomp.functionalize.overlap import Place, overlap, place
 from decomp.ir.aliases import attribute, spelling_of, written
+from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.pytree import tree_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def check_writes(module: fx.GraphModule, source: fx.Graph) -> None:
             hook.writes = writes
             return
     inputs = [node for node in source.nodes if node.op == "placeholder"]
-    codegen = source._codegen if isinstance(source._codegen, fx.graph._PyTreeCodeGen) else None
+    codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
     check = InputCheck([str(node.target) for node in inputs], (), codegen)
     check.writes = writes
     module.register_forward_pre_hook(check, with_kwargs=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from decomp.ir.aliases import attribute, bodies, updates_statistics, viewed, written
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import RUN_ONCE
+from decomp.torch_internals.fakes import FakeTensor
 
 
 class AliasSets:

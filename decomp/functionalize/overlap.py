@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from decomp.metadata.ambient_modes import neutral
+from decomp.torch_internals.fakes import FakeTensor
 
 _MOST = 2**27
 """Layouts that span more units than this are not compared element by element."""

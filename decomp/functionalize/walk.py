@@ -41,12 +41,13 @@ from decomp.ir.aliases import (
 )
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE, SAME_TENSOR
+from decomp.torch_internals.modes import set_grad_enabled
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
 aten = torch.ops.aten
 
-GRADIENT_SWITCHES = (torch._C._set_grad_enabled,)
+GRADIENT_SWITCHES = (set_grad_enabled,)
 
 
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata, nodes_in
 from decomp.metadata.strides import is_in_order, same_layout
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.modes import enable_python_dispatcher, set_grad_enabled
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 
@@ -206,7 +206,7 @@ def is_aten(graph: fx.Graph) -> bool:
 
 def _is_torch(function: Any) -> bool:
     module = getattr(function, "__module__", None) or "torch"
-    return module.split(".")[0] == "torch" and function is not torch._C._set_grad_enabled and not getattr(
+    return module.split(".")[0] == "torch" and function is not set_grad_enabled and not getattr(
         function, "__name__", "").startswith("sym_")
 
 

@@ -10,16 +10,20 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.modes import (
+    PRE_DISPATCH,
+    EnablePreDispatch,
+    ProxyTorchDispatchMode,
+    TorchDispatchMode,
+    enable_python_dispatcher,
+)
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 
 
 class Tape:
@@ -209,8 +213,7 @@ class Tape:
 
     def _interpreted(self, value: Any, expr: Any) -> fx.Node:
         """`s0*4` from the node of `s0`: the expression is run on proxies."""
-        from torch.utils._sympy.interp import sympy_interp
-        from torch.utils._sympy.reference import PythonReferenceAnalysis
+        from decomp.torch_internals.sizes import PythonReferenceAnalysis, sympy_interp
 
         class Arithmetic(PythonReferenceAnalysis):  # which lacks the quotient of two integers in torch 2.13
             int_truediv = staticmethod(operator.truediv)
@@ -272,7 +275,7 @@ class Recorder(ProxyTorchDispatchMode):
     """Appends every op that is called under it to a tape."""
 
     def __init__(self, tape: Tape, refuse: Callable[[Any], None]) -> None:
-        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        TorchDispatchMode.__init__(self, PRE_DISPATCH)
         self.pre_dispatch = True
         self.tape, self.refuse = tape, refuse
 
@@ -348,7 +351,7 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
 def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
     """Within, every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that mutates."""
     assert tape.mode is not None
-    with tape.mode, enable_python_dispatcher(), torch._C._EnablePreDispatch(), Recorder(tape, refuse):
+    with tape.mode, enable_python_dispatcher(), EnablePreDispatch(), Recorder(tape, refuse):
         yield
 
 

@@ -17,11 +17,12 @@ from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
 from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
 from decomp.ir.ops import Spelling, of_function, of_method
 from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.torch_internals.graphs import DropoutNd
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
 
-_ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.Sequential)
+_ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, DropoutNd, nn.Sequential)
 
 
 def refusal(node: fx.Node, why: str, remedy: str) -> MutationError:

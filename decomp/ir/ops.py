@@ -16,6 +16,7 @@ from torch.library import CustomOpDef
 
 from decomp.errors import UnknownOp, spelled
 from decomp.ir import spellings
+from decomp.torch_internals.schemas import FunctionSchema, all_schemas, schemas_of
 
 aten = torch.ops.aten
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,7 +146,7 @@ def _named_by_class(module: str, name: str) -> str | None:
 @functools.lru_cache(maxsize=1)
 def known_names() -> tuple[str, ...]:
     """Names of all ATen ops, for messages about misspelt ones."""
-    names = {schema.name.partition("::")[2] for schema in torch._C._jit_get_all_schemas() if _is_aten(schema)}
+    names = {schema.name.partition("::")[2] for schema in all_schemas() if _is_aten(schema)}
     return tuple(sorted(name for name in names if not name.startswith("__")))
 
 
@@ -155,7 +156,7 @@ def _names_without_underscores() -> dict[str, str]:
     return {_flat(name): name for name in public_last if not name.endswith("_")}
 
 
-def _is_aten(schema: torch._C.FunctionSchema) -> bool:
+def _is_aten(schema: FunctionSchema) -> bool:
     return bool(schema.name.startswith("aten::"))
 
 
@@ -213,7 +214,7 @@ def _candidates(namespace: str, name: str, packet: Any) -> list[str]:
 
 def _has_namespace(namespace: str) -> bool:
     return namespace in ("aten", "prims") or any(
-        schema.name.startswith(f"{namespace}::") for schema in torch._C._jit_get_all_schemas()
+        schema.name.startswith(f"{namespace}::") for schema in all_schemas()
     )
 
 
@@ -242,7 +243,7 @@ def _packet(qualified: str) -> torch._ops.OpOverloadPacket | None:
     namespace, _, name = qualified.rpartition(".")
     if not namespace or "." in namespace or not name.isidentifier():
         return None
-    if not torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
+    if not schemas_of(f"{namespace}::{name}"):
         return None
     return getattr(getattr(torch.ops, namespace), name)
 

@@ -13,6 +13,7 @@ from torch import fx
 from decomp.errors import BindingError as BindingError
 from decomp.ir import spellings
 from decomp.ir.ops import Op, once_known
+from decomp.torch_internals.schemas import Argument, FunctionSchema
 
 Kind = str
 """What a value can be told to be: "tensor", "host" (a size, a number known at run time) or "unknown"."""
@@ -69,7 +70,7 @@ def overloads(op: Op) -> tuple[tuple[str, tuple[Parameter, ...]], ...]:
     return tuple(tensors or usable)
 
 
-def _of_tensors(schema: torch._C.FunctionSchema) -> bool:
+def _of_tensors(schema: FunctionSchema) -> bool:
     """Whether a tensor goes in or comes out: TorchScript has overloads of `add` for lists and strings."""
     types = [a.real_type for a in schema.arguments] + [r.type for r in schema.returns]
     return any("Tensor" in str(type_) for type_ in types)
@@ -90,7 +91,7 @@ def names(op: Op) -> tuple[str, ...]:
     return tuple(ordered)
 
 
-def _parameter(argument: torch._C.Argument) -> Parameter:
+def _parameter(argument: Argument) -> Parameter:
     text = str(argument.real_type)
     optional = text.startswith("Optional[")
     default = argument.default_value if argument.has_default_value() else MISSING

@@ -7,25 +7,31 @@ from collections.abc import Iterator
 import contextlib
 
 import torch
-from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
-from torch.utils._python_dispatch import _disable_current_modes
+
+from decomp.torch_internals.modes import (
+    DisableAutocast,
+    disable_current_modes,
+    has_dispatch_modes,
+    has_function_modes,
+    without_function_modes,
+)
 
 
 @contextlib.contextmanager
 def neutral() -> Iterator[None]:
     """Within, none of the caller's modes is on; whether gradients are does not change."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(DisableAutocast())
         if torch.is_inference_mode_enabled():
             gradients = torch.is_grad_enabled()
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.set_grad_enabled(gradients))
         if torch.are_deterministic_algorithms_enabled():
             stack.enter_context(_not_deterministic())
-        if _len_torch_function_stack():
-            stack.enter_context(_without_function_modes())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
+        if has_function_modes():
+            stack.enter_context(without_function_modes())
+        if has_dispatch_modes():
+            stack.enter_context(disable_current_modes())
         yield
 
 
@@ -37,14 +43,3 @@ def _not_deterministic() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(True, warn_only=warns_only)
-
-
-@contextlib.contextmanager
-def _without_function_modes() -> Iterator[None]:
-    """`torch.set_default_device` is one of them. (torch 2.13 has no public way to set the stack of modes aside.)"""
-    modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
-    try:
-        yield
-    finally:
-        for mode in reversed(modes):
-            _push_mode(mode)

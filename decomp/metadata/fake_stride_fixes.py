@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from decomp.metadata.strides import is_channels_last, same_strides
 from decomp.metadata.symbolic_sizes import is_data, size_hint
+from decomp.torch_internals.fakes import FakeTensor
+from decomp.torch_internals.pytree import tree_leaves
 
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""

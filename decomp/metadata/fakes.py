@@ -7,7 +7,14 @@ import functools
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
+
+from decomp.torch_internals.fakes import (
+    FakeTensor,
+    FakeTensorConfig,
+    FakeTensorMode,
+    dispatch_keys,
+    fake_with_attributes,
+)
 
 _NEW, _INIT = FakeTensor.__new__, FakeTensor.__init__
 
@@ -24,28 +31,15 @@ class Fakes:
         """A fake tensor on `device` with the shape, strides and storage of `meta`, a tensor on the meta device."""
         attributes = self._attributes.get(device)
         if attributes is not None:
-            return _like(meta, attributes)
+            return fake_with_attributes(meta, attributes)
         made = FakeTensor(self.mode, meta, device)
         if self._plain:
             self._attributes[device] = dict(vars(made))
         return made
 
 
-def _like(meta: torch.Tensor, attributes: dict[str, Any]) -> FakeTensor:
-    """What `FakeTensor(mode, meta, device)` does in torch 2.13, given the attributes of another one."""
-    made: FakeTensor = torch.Tensor._make_subclass(
-        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=attributes["_fake_device"]
-    )
-    if attributes["fake_mode"]._allow_unsafe_data_ptr_access:
-        torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
-    else:
-        torch._C._set_throw_on_mutable_data_ptr(made)
-    made.__dict__.update(attributes)
-    return made
-
-
 def _is_plain(mode: FakeTensorMode) -> bool:
-    """Whether the constructor does no more for this mode than what `_like` does."""
+    """Whether the constructor does no more for this mode than what `fake_with_attributes` does."""
     return (
         type(mode) is FakeTensorMode
         and FakeTensor.__new__ is _NEW
@@ -58,17 +52,16 @@ def _is_plain(mode: FakeTensorMode) -> bool:
 
 @functools.cache
 def _internals_are_known() -> bool:
-    """Whether `_like` makes the very tensor that the constructor makes."""
+    """Whether `fake_with_attributes` makes the very tensor that the constructor makes."""
     mode, device = FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
     try:
         metas = [torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta") for _ in range(3)]
         first, stock = (FakeTensor(mode, meta, device) for meta in metas[:2])
-        return bool(_state(_like(metas[2], dict(vars(first)))) == _state(stock))
+        return bool(_state(fake_with_attributes(metas[2], dict(vars(first)))) == _state(stock))
     except (AttributeError, TypeError, KeyError, RuntimeError):
         return False
 
 
 def _state(fake: FakeTensor) -> Any:
-    keys = str(torch._C._dispatch_keys(fake))
-    return (vars(fake), keys, type(fake), fake.shape, fake.stride(), fake.storage_offset(), fake.dtype, fake.device,
-            fake.requires_grad, fake.is_leaf, fake._version)
+    return (vars(fake), dispatch_keys(fake), type(fake), fake.shape, fake.stride(), fake.storage_offset(), fake.dtype,
+            fake.device, fake.requires_grad, fake.is_leaf, fake._version)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves
 
 from decomp.errors import first_line
 from decomp.metadata.symbolic_sizes import SYMBOLIC, asked_in_earnest
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.pytree import tree_leaves
 
 
 def shape_env_of(model: Any) -> Any:

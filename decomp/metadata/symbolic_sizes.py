@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decomp.torch_internals.fakes import FakeTensorMode
 
 TRIED = 24
 """So many assignments of sizes are compared."""
@@ -51,7 +52,7 @@ def of_two_or_more(env: Any) -> Iterator[None]:
     if env is None:
         yield
         return
-    from torch.utils._sympy.value_ranges import ValueRanges
+    from decomp.torch_internals.sizes import ValueRanges
 
     before = dict(env.var_to_range)
     sizes = getattr(env, "backed_var_to_val", {})
@@ -72,7 +73,7 @@ def asked_in_earnest() -> Iterator[None]:
     if "torch.fx.experimental.symbolic_shapes" not in sys.modules:
         yield
         return
-    from torch.fx.experimental.symbolic_shapes import TLS
+    from decomp.torch_internals.sizes import TLS
 
     before = getattr(TLS, "suppress_guards", False)
     TLS.suppress_guards = False
@@ -111,7 +112,7 @@ def surely(condition: Any) -> bool:
     and is needed by programs of dynamic size alone.)"""
     if isinstance(condition, bool):
         return condition
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    from decomp.torch_internals.sizes import statically_known_true
 
     return bool(statically_known_true(condition))
 
@@ -120,7 +121,7 @@ def is_data(size: Any) -> bool:
     """Whether a size is known only when the program runs, because it depends on data: it cannot be compared before."""
     if not isinstance(size, torch.SymInt):
         return False
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+    from decomp.torch_internals.sizes import free_unbacked_symbols
 
     return bool(free_unbacked_symbols(size))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from decomp.ir.op_facts import NEEDS_ALL_ELEMENTS, SHAPE_OF_THE_FIRST
+from decomp.torch_internals import pytree
 
 
 def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:

@@ -11,7 +11,6 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from decomp.capture.rebuild_exported import write_spec
 from decomp.metadata.agreement import shown
@@ -26,6 +25,7 @@ from decomp.proof.correspondence import (
     WritesChanged,
 )
 from decomp.proof.replay import same
+from decomp.torch_internals import pytree
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
+
+from decomp.torch_internals.fakes import FakeTensor
+from decomp.torch_internals.pytree import tree_leaves
 
 Refusal = tuple[str, str]
 """What the rule did, and what to do instead."""

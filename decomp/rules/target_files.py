@@ -29,6 +29,7 @@ from decomp.ir.call import Call, Predicate
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
 from decomp.ir.schema import names
 from decomp.rules.target import Key, Target
+from decomp.torch_internals.schemas import all_schemas
 
 _LISTS = ("ops", "tags", "namespaces")
 _KEYS = ("name", "description", *_LISTS, "when")
@@ -111,7 +112,7 @@ def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
 
 def _registered(namespace: str) -> list[Key]:
     """Every op that is registered in a library, as `prims`."""
-    schemas = (schema.name.split("::") for schema in torch._C._jit_get_all_schemas())
+    schemas = (schema.name.split("::") for schema in all_schemas())
     found = sorted({name for owner, name in schemas if owner == namespace})
     if not found:
         raise TargetError(f"no op is registered in the namespace {namespace!r}")

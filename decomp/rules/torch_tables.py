@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from decomp.errors import UnknownOp
 from decomp.ir.ops import Spelling, of_function
 from decomp.rules.rules import Rule
+from decomp.torch_internals import pytree
+from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.graphs import make_fx
 
 Entry = tuple[torch._ops.OpOverload, Callable[..., Any]]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from decomp.torch_internals.pytree import tree_map
 from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]

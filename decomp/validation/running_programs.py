@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from decomp.torch_internals import pytree
+from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import widened
 
 

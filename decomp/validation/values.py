@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from decomp.derive.planner import Derived
 from decomp.errors import ArgumentError, first_line
@@ -19,6 +18,7 @@ from decomp.graphs.template import Stamp
 from decomp.ir.call import graphs_of
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
+from decomp.torch_internals import pytree
 from decomp.validation.closeness import Judged, Truth, judge, truth_of, widened
 from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
 from decomp.validation.promises import Promise, promise_of

@@ -19,9 +19,10 @@ from unittest import mock
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from decomp.torch_internals import pytree
+from decomp.torch_internals.modes import TorchDispatchMode
 
 Run = Callable[[], Any]
 
@@ -146,9 +147,13 @@ class Compiled:
     def noting(self) -> Iterator[None]:
         """Note what is compiled within. Both seams are Inductor's own for its tests, as of torch 2.13. What its caches
         of graphs hold would not be seen, so they are passed over; that of compiled kernels is not."""
-        from torch._functorch import config as functorch_config
-        from torch._inductor import compile_fx, config, metrics
-        from torch._inductor.graph import GraphLowering
+        from decomp.torch_internals.compiling import (
+            GraphLowering,
+            compile_fx,
+            functorch_config,
+            inductor_config as config,
+            metrics,
+        )
 
         def note(code: str) -> None:
             self.kernels += len(_LAUNCHES.findall(code.partition("def call(")[2]))

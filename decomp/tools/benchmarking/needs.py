@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from decomp.ir.call import metadata
 from decomp.tools.benchmarking.counting import held
+from decomp.torch_internals import pytree
 
 
 def bytes_needed(module: nn.Module, args: tuple[Any, ...], result: Any) -> int:

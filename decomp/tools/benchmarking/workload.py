@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from decomp.lowering import Lowering, lower
 from decomp.rules.target import Target
+from decomp.torch_internals import pytree
 
 MODES = ("forward", "forward + backward")
 

@@ -7,11 +7,11 @@ import contextlib
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from decomp.metadata.agreement import described
 from decomp.metadata.strides import dense_order
 from decomp.rules.rules import Declined
+from decomp.torch_internals import pytree
 
 
 class MismatchedResults(Exception):

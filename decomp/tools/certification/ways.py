@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp._library import library
 from decomp.derive.expansion import expand
@@ -26,6 +25,7 @@ from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.cli.explanation import program_of
 from decomp.tools.measurement.trials import FAILURES, Function, Trial
+from decomp.torch_internals.fakes import FakeTensorMode
 
 
 class NotServed(Exception):
@@ -139,7 +139,7 @@ def identity(rule: Rule) -> str:
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    from decomp.torch_internals.sizes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 

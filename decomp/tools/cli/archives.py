@@ -18,9 +18,7 @@ from typing import Any
 import zipfile
 
 import torch
-from torch._export.serde.serialize import _SYM_OPS
 from torch.export import ExportedProgram
-from torch.export.pt2_archive._package import PT2ArchiveReader
 from torch.export.pt2_archive.constants import (
     AOTINDUCTOR_DIR,
     CONSTANTS_DIR,
@@ -29,6 +27,7 @@ from torch.export.pt2_archive.constants import (
 )
 
 from decomp.errors import DecompError, first_line
+from decomp.torch_internals.archives import SYM_OPS, PT2ArchiveReader
 
 
 class Unreadable(DecompError):
@@ -189,7 +188,7 @@ def _roots() -> dict[str, Any]:
 def _is_listed(function: Any) -> bool:
     """Whether it is one of the functions on sizes, or of those that vmap leaves behind."""
     predispatch = getattr(function, "__module__", None) == "torch._functorch.predispatch"
-    return any(function is known for known in _SYM_OPS) or predispatch and callable(function)
+    return any(function is known for known in SYM_OPS) or predispatch and callable(function)
 
 
 def _size(text: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from decomp.derive.planner import Blocked, Decision, Derived
 from decomp.errors import spelled
@@ -16,6 +15,7 @@ from decomp.lowering import plan
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample
+from decomp.torch_internals import pytree
 
 
 @dataclass

@@ -9,12 +9,12 @@ import functools
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from decomp.samples import Sample
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement import points
+from decomp.torch_internals import pytree
+from decomp.torch_internals.fakes import FakeTensorMode
 
 Function = Callable[[Sequence[torch.Tensor]], Any]
 """A way to compute a sample's op on other tensors of the same shapes."""

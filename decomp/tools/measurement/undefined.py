@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import Function, Trial
+from decomp.torch_internals.modes import TorchDispatchMode
 
 OVERFLOWS = (torch.int32, torch.int64)
 """Narrower integers are computed in `int` and cut off, unsigned ones wrap: both are defined."""

@@ -1,0 +1,27 @@
+"""Graphs of torch.fx and exported programs, where their public classes do not reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx, nn
+from torch.export.exported_program import _common_getitem_elimination_pass
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx.experimental.proxy_tensor import make_fx as make_fx
+
+# The codegen of graphs that take and return trees: of `torch.export`'s modules, and of traces with concrete arguments.
+PyTreeCodeGen = fx.graph._PyTreeCodeGen
+
+# The pass that the constructor of `ExportedProgram` runs.
+share_getitems = _common_getitem_elimination_pass
+
+# The base of the dropout modules.
+DropoutNd = nn.modules.dropout._DropoutNd
+
+
+def lazy_graph_module(root: Any, graph: fx.Graph, name: str) -> fx.GraphModule:
+    """A `GraphModule` that generates its code when it is first run; the public class does so at once, 30 µs a node:
+    https://github.com/pytorch/pytorch/pull/117911."""
+    with _use_lazy_graph_module(True):
+        module: fx.GraphModule = _make_graph_module(root, graph, class_name=name)
+    return module

@@ -1,0 +1,117 @@
+"""Modes: what PyTorch hands calls to, and the switches that change what a call does. There is no public way to set a
+mode aside that somebody else has entered, to see which are on, or to record calls above autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import importlib
+import sys
+from typing import Any
+
+import torch
+from torch._dispatch.python import (  # decompositions on fake tensors
+    enable_python_dispatcher as enable_python_dispatcher,
+)
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
+from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
+from torch.utils import _python_dispatch as dispatch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode as TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass as is_traceable_wrapper_subclass,
+)
+
+disable_current_modes = _disable_current_modes
+
+# The function itself, and not the context manager around it: graphs of Dynamo and of `make_fx` call it.
+set_grad_enabled = torch._C._set_grad_enabled
+
+# `torch.is_autocast_enabled` asks of one type of device.
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+# Autocast off for all types of devices at once.
+DisableAutocast = torch._C._DisableAutocast
+
+# Function modes and `__torch_function__` off for a call. The public `DisableTorchFunctionSubclass` leaves modes on.
+DisableTorchFunction = torch._C.DisableTorchFunction
+
+# What leaves a region of autocast or inference mode that a graph entered by a call.
+exit_autocast = torch.amp.autocast_mode._exit_autocast
+exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode
+
+# Modes above autograd see calls only while this is on. They take one of a few classes of modes each
+# (`torch._ops._set_mode_pre_dispatch`), of which `ProxyTorchDispatchMode` is the one that records:
+# https://github.com/pytorch/pytorch/pull/113728.
+EnablePreDispatch = torch._C._EnablePreDispatch
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+
+COMPOSITE_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
+"""By which an overload has its composite kernel (`OpOverload.py_kernels`, `_op_dk`)."""
+
+
+def has_dispatch_modes() -> bool:
+    """Whether a dispatch mode is on."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def has_function_modes() -> bool:
+    """Whether a function mode is on; `torch.set_default_device` is one."""
+    return bool(_len_torch_function_stack())
+
+
+@contextlib.contextmanager
+def without_function_modes() -> Iterator[None]:
+    """Within, no function mode is on."""
+    modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
+
+
+class ModeStacks:
+    """The modes that are on now, to be put back: an interrupt may come between the lines of a context manager of
+    torch, which then leaves its mode on."""
+
+    def __init__(self) -> None:
+        self._dispatch = dispatch._get_current_dispatch_mode_stack()
+        self._function = _len_torch_function_stack()
+        self._flags = tuple(getattr(dispatch, name) for name in _FLAGS)
+        self._gradients = torch.is_grad_enabled()
+
+    def restore(self) -> None:
+        """Take off what has been entered since, and put back what has been left."""
+        while _len_torch_function_stack() > self._function:
+            _pop_mode()
+        if dispatch._get_current_dispatch_mode_stack() != self._dispatch:
+            while torch._C._len_torch_dispatch_stack():
+                dispatch._pop_mode()
+            for mode in self._dispatch:
+                dispatch._push_mode(mode)
+        for name, value in zip(_FLAGS, self._flags):
+            setattr(dispatch, name, value)
+        if not self._dispatch:
+            while torch._ops._len_torch_dispatch_stack_pre_dispatch():
+                torch._ops._pop_mode_from_pre_dispatch()
+        set_grad_enabled(self._gradients)
+
+
+# The flags are globals that `TorchDispatchMode.__enter__` sets and `__exit__` puts back.
+_FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+
+
+def compile_lock(imports: bool) -> contextlib.AbstractContextManager[Any]:
+    """The lock that `torch.compile` holds while it calls a backend; none where Dynamo is not imported and need not be.
+    That PyTorch compiles in one thread at a time is known: https://github.com/pytorch/pytorch/issues/105943."""
+    if imports:
+        importlib.import_module(_DYNAMO)
+    return getattr(sys.modules.get(_DYNAMO), "compile_lock", contextlib.nullcontext())
+
+
+_DYNAMO = "torch._dynamo.convert_frame"

@@ -1,0 +1,15 @@
+"""Trees of containers. Nested containers are what models take and return; `fx.node.map_aggregate` knows no registered
+ones. A public module has been asked for since 2021: https://github.com/pytorch/pytorch/issues/65761."""
+
+from torch.fx._pytree import tree_flatten_spec as tree_flatten_spec  # flattens as a `GraphModule` flattens its inputs
+from torch.utils._pytree import (
+    TreeSpec as TreeSpec,
+    keystr as keystr,
+    tree_flatten as tree_flatten,
+    tree_flatten_with_path as tree_flatten_with_path,
+    tree_leaves as tree_leaves,
+    tree_map as tree_map,
+    tree_map_only as tree_map_only,
+    tree_structure as tree_structure,
+    tree_unflatten as tree_unflatten,
+)

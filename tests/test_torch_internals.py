@@ -1,0 +1,374 @@
+"""Each piece of private API of PyTorch that the package uses is there, and does what it is used for."""
+
+import importlib
+import pkgutil
+
+import pytest
+import torch
+from torch import fx, nn
+
+from decomp import torch_internals
+from decomp.torch_internals import archives, compiling, fakes, graphs, modes, pytree, schemas, sizes
+
+MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes)
+PIECES = {}
+LATE = ("annotations", "torch", "fx", "nn", "Any", "Iterator", "contextlib", "importlib", "sys", "dispatch")
+"""Names that a module needs for itself."""
+
+
+def piece(*names):
+    def named(check):
+        PIECES.update(dict.fromkeys(names, check))
+        return check
+
+    return named
+
+
+def symbolic(size=3):
+    env = sizes.ShapeEnv()
+    context = sizes.StatelessSymbolicContext(dynamic_sizes=[sizes.DimDynamic.DYNAMIC])
+    mode = fakes.FakeTensorMode(shape_env=env)
+    return env, mode.from_tensor(torch.zeros(size), symbolic_context=context).shape[0]
+
+
+@piece("archives.SYM_OPS")
+def operators_of_sizes():
+    assert torch.sym_max in archives.SYM_OPS
+
+
+@piece("archives.PT2ArchiveReader")
+def reads_members_without_executing_them(tmp_path):
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    names = archives.PT2ArchiveReader(str(tmp_path / "model.pt2")).get_file_names()
+    assert any(name.startswith("models/") for name in names)
+
+
+@piece("compiling.aot_module_simplified", "compiling.make_boxed_func")
+def hands_graphs_of_overloads_to_a_compiler():
+    seen = []
+
+    def compiler(module, inputs):
+        seen.extend(node.target for node in module.graph.nodes)
+        return compiling.make_boxed_func(module.forward)
+
+    module = fx.symbolic_trace(lambda x: (torch.relu(x),))
+    run = compiling.aot_module_simplified(module, [torch.ones(2)], fw_compiler=compiler)
+    assert run(torch.tensor([-1.0, 2.0]))[0].tolist() == [0.0, 2.0]
+    assert torch.ops.aten.relu.default in seen
+
+
+@piece("compiling.inductor_config", "compiling.functorch_config")
+def can_be_patched():
+    with compiling.inductor_config.patch({"max_autotune": True}):
+        assert compiling.inductor_config.max_autotune
+    with compiling.functorch_config.patch(enable_autograd_cache=False):
+        assert not compiling.functorch_config.enable_autograd_cache
+
+
+@piece("compiling.list_mode_options", "compiling.list_options")
+def names_the_options_of_inductor():
+    assert "max-autotune" in compiling.list_mode_options()
+    assert any(name.replace("-", "_") == "max_autotune" for name in compiling.list_options())
+
+
+@piece("compiling.select_decomp_table")
+def is_a_table_by_overload():
+    assert all(isinstance(key, torch._ops.OperatorBase) for key in compiling.select_decomp_table())
+
+
+@piece("compiling.compile_fx_inner", "compiling.compile_fx", "compiling.metrics", "compiling.GraphLowering")
+def has_what_counts_what_inductor_wrote():
+    assert callable(compiling.compile_fx_inner) and compiling.compile_fx.inductor_metrics_log.name
+    assert isinstance(compiling.metrics.num_bytes_accessed, int)
+    assert hasattr(compiling.GraphLowering, "save_output_code")
+
+
+@piece("fakes.FakeTensorMode", "fakes.FakeTensor", "fakes.FakeTensorConfig")
+def has_metadata_and_no_data():
+    with fakes.FakeTensorMode():
+        made = torch.ones(2, 3) @ torch.ones(3, 4)
+    assert type(made) is fakes.FakeTensor and made.shape == (2, 4) and made.device.type == "cpu"
+    assert fakes.FakeTensorConfig.debug is False
+
+
+@piece("fakes.DataDependentOutputException", "fakes.DynamicOutputShapeException", "fakes.UnsupportedOperatorException")
+def is_raised_where_fakes_cannot_tell():
+    with fakes.FakeTensorMode() as mode, pytest.raises(fakes.DataDependentOutputException):
+        torch.ones(2).sum().item()
+    with mode, pytest.raises(fakes.DynamicOutputShapeException):
+        torch.ones(2).nonzero()
+    assert issubclass(fakes.UnsupportedOperatorException, RuntimeError)
+
+
+@piece("fakes.unset_fake_temporarily")
+def makes_a_real_tensor():
+    with fakes.FakeTensorMode(), fakes.unset_fake_temporarily():
+        assert type(torch.ones(2)) is torch.Tensor
+
+
+@piece("fakes.TracingContext", "fakes.detect_fake_mode")
+def knows_the_mode_of_what_is_compiled():
+    mode = fakes.FakeTensorMode()
+    assert fakes.TracingContext.try_get() is None
+    assert fakes.detect_fake_mode([mode.from_tensor(torch.ones(2))]) is mode
+
+
+@piece("fakes.fake_with_attributes", "fakes.dispatch_keys")
+def is_what_the_constructor_makes():
+    mode, device = fakes.FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
+    one, two = (torch.empty(2, 3, device="meta") for _ in range(2))
+    first = fakes.FakeTensor(mode, one, device)
+    like = fakes.fake_with_attributes(two, vars(first))
+    assert (like.shape, like.device, vars(like)) == (first.shape, first.device, vars(first))
+    assert fakes.dispatch_keys(like) == fakes.dispatch_keys(first) != fakes.dispatch_keys(torch.ones(2))
+
+
+@piece("graphs.PyTreeCodeGen")
+def is_the_codegen_of_exported_modules():
+    module = torch.export.export(nn.ReLU(), (torch.ones(2),)).module()
+    assert isinstance(module.graph._codegen, graphs.PyTreeCodeGen)
+
+
+@piece("graphs.DropoutNd")
+def is_the_base_of_dropout():
+    assert issubclass(nn.Dropout, graphs.DropoutNd) and issubclass(nn.AlphaDropout, graphs.DropoutNd)
+
+
+@piece("graphs.lazy_graph_module")
+def generates_code_when_it_is_run():
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.relu, (graph.placeholder("x"),)))
+    module = graphs.lazy_graph_module({}, graph, "Made")
+    assert "_code" not in vars(module)
+    assert module(torch.tensor([-1.0])).item() == 0.0
+
+
+@piece("graphs.share_getitems")
+def merges_equal_items():
+    module = fx.symbolic_trace(lambda x: x.max(0)[0] + x.max(0)[0])
+    first, second = (n for n in module.graph.nodes if n.target == "max")
+    second.replace_all_uses_with(first)
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    graphs.share_getitems(module, program.graph_signature, [])
+    assert sum(getattr(n.target, "__name__", "") == "getitem" for n in module.graph.nodes) == 1
+
+
+@piece("graphs.make_fx")
+def traces_overloads():
+    traced = graphs.make_fx(torch.relu)(torch.ones(2))
+    assert torch.ops.aten.relu.default in [node.target for node in traced.graph.nodes]
+
+
+@piece("modes.set_grad_enabled")
+def switches_gradients_as_the_public_one_does():
+    assert modes.set_grad_enabled in [n.target for n in _traced_without_gradients().graph.nodes]
+
+
+def _traced_without_gradients():
+    class Region(nn.Module):
+        def forward(self, x):
+            with torch.no_grad():
+                return x + 1
+
+    return graphs.make_fx(Region(), pre_dispatch=True)(torch.ones(2))
+
+
+@piece("modes.is_any_autocast_enabled", "modes.DisableAutocast", "modes.exit_autocast")
+def asks_of_all_devices():
+    state = torch.amp.autocast_mode._enter_autocast("cpu", torch.bfloat16, True, None)
+    assert modes.is_any_autocast_enabled()
+    with modes.DisableAutocast():
+        assert not modes.is_any_autocast_enabled()
+    modes.exit_autocast(state)
+    assert not modes.is_any_autocast_enabled()
+
+
+@piece("modes.exit_inference_mode")
+def leaves_inference_mode():
+    state = torch.autograd.grad_mode._enter_inference_mode(True)
+    assert torch.is_inference_mode_enabled()
+    modes.exit_inference_mode(state)
+    assert not torch.is_inference_mode_enabled()
+
+
+class Functions(torch.overrides.TorchFunctionMode):
+    calls = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatches(modes.TorchDispatchMode):
+    calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+@piece("modes.DisableTorchFunction", "modes.without_function_modes", "modes.has_function_modes")
+def hides_calls_from_function_modes():
+    with Functions() as mode:
+        assert modes.has_function_modes()
+        with modes.DisableTorchFunction():
+            torch.relu(torch.ones(2))
+        with modes.without_function_modes():
+            assert not modes.has_function_modes()
+            torch.relu(torch.ones(2))
+        assert mode.calls == 0 and modes.has_function_modes()
+    assert not modes.has_function_modes()
+
+
+@piece("modes.TorchDispatchMode", "modes.has_dispatch_modes", "modes.disable_current_modes")
+def sets_dispatch_modes_aside():
+    with Dispatches() as mode:
+        assert modes.has_dispatch_modes()
+        with modes.disable_current_modes():
+            assert not modes.has_dispatch_modes()
+            torch.ones(2)
+    assert mode.calls == 0 and not modes.has_dispatch_modes()
+
+
+@piece("modes.ModeStacks")
+def puts_modes_back():
+    before = modes.ModeStacks()
+    Dispatches().__enter__()
+    Functions().__enter__()
+    torch.set_grad_enabled(False)
+    before.restore()
+    assert not modes.has_dispatch_modes() and not modes.has_function_modes() and torch.is_grad_enabled()
+
+
+@piece("modes.ProxyTorchDispatchMode", "modes.EnablePreDispatch", "modes.PRE_DISPATCH")
+def sees_calls_above_autograd():
+    class Above(modes.ProxyTorchDispatchMode):
+        def __init__(self):
+            modes.TorchDispatchMode.__init__(self, modes.PRE_DISPATCH)
+            self.pre_dispatch, self.seen = True, []
+
+        def __enter__(self):
+            return modes.TorchDispatchMode.__enter__(self)
+
+        def __exit__(self, *exc):
+            return modes.TorchDispatchMode.__exit__(self, *exc)
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with modes.enable_python_dispatcher(), modes.EnablePreDispatch(), Above() as above:
+        torch.nn.functional.linear(torch.ones(1, 2), torch.ones(3, 2))
+    assert torch.ops.aten.linear.default in above.seen  # which autograd decomposes
+
+
+@piece("modes.COMPOSITE_IMPLICIT")
+def is_the_key_of_composites():
+    assert torch.ops.aten.linear.default.has_kernel_for_dispatch_key(modes.COMPOSITE_IMPLICIT)
+    assert not torch.ops.aten.add.Tensor.has_kernel_for_dispatch_key(modes.COMPOSITE_IMPLICIT)
+
+
+@piece("modes.compile_lock")
+def is_a_lock_of_dynamo():
+    import torch._dynamo.convert_frame
+
+    assert modes.compile_lock(True) is torch._dynamo.convert_frame.compile_lock
+
+
+@piece("modes.enable_python_dispatcher")
+def runs_decompositions_on_fakes():
+    with fakes.FakeTensorMode(), modes.enable_python_dispatcher():
+        assert torch.nn.functional.linear(torch.ones(1, 2), torch.ones(3, 2)).shape == (1, 3)
+
+
+@piece("modes.is_traceable_wrapper_subclass")
+def is_false_of_plain_tensors():
+    assert not modes.is_traceable_wrapper_subclass(torch.ones(2))
+
+
+@piece(*(f"pytree.{name}" for name in vars(pytree) if name.startswith("tree_")), "pytree.TreeSpec", "pytree.keystr")
+def takes_trees_apart():
+    tree = {"a": (1, [2]), "b": 3}
+    leaves, spec = pytree.tree_flatten(tree)
+    assert leaves == pytree.tree_leaves(tree) == [1, 2, 3] and isinstance(spec, pytree.TreeSpec)
+    assert spec == pytree.tree_structure(tree) and pytree.tree_unflatten(leaves, spec) == tree
+    assert pytree.tree_map(str, tree) == {"a": ("1", ["2"]), "b": "3"}
+    assert pytree.tree_map_only(int, str, [1, "x"]) == ["1", "x"]
+    assert pytree.keystr(pytree.tree_flatten_with_path(tree)[0][1][0]) == "['a'][1][0]"
+    assert pytree.tree_flatten_spec(tree, spec) == [1, 2, 3]
+
+
+@piece("schemas.all_schemas", "schemas.schemas_of", "schemas.FunctionSchema", "schemas.Argument")
+def lists_what_is_registered():
+    found = schemas.schemas_of("aten::relu")
+    assert isinstance(found[0], schemas.FunctionSchema) and isinstance(found[0].arguments[0], schemas.Argument)
+    assert "aten::relu" in {schema.name for schema in schemas.all_schemas()}
+    assert schemas.schemas_of("aten::no_such_op") == []
+
+
+@piece("sizes.ShapeEnv", "sizes.DimDynamic", "sizes.StatelessSymbolicContext", "sizes.statically_known_true")
+def makes_a_size_symbolic():
+    env, size = symbolic()
+    assert isinstance(size, torch.SymInt) and not sizes.statically_known_true(size == 3)
+    assert sizes.statically_known_true(size * 2 == size + size) and not env.guards
+
+
+@piece("sizes.TLS")
+def answers_by_the_example():
+    env, size = symbolic()
+    with env.suppress_guards():
+        assert sizes.TLS.suppress_guards and size == 3 and not env.guards
+    assert size == 3 and env.guards
+
+
+@piece("sizes.free_unbacked_symbols", "sizes.SymT", "sizes.symbol_is_type", "sizes.GuardOnDataDependentSymNode")
+def knows_sizes_that_are_data():
+    env = sizes.ShapeEnv()
+    size = env.create_unbacked_symint()
+    (symbol,) = sizes.free_unbacked_symbols(size)
+    assert sizes.symbol_is_type(symbol, sizes.SymT.UNBACKED_INT)
+    with pytest.raises(sizes.GuardOnDataDependentSymNode):
+        bool(size == 3)
+
+
+@piece("sizes.compute_unbacked_bindings", "sizes.rebind_unbacked")
+def notes_which_result_is_data():
+    env = sizes.ShapeEnv()
+    size = env.create_unbacked_symint()
+    bindings = sizes.compute_unbacked_bindings(env, size)
+    assert list(bindings) == [size.node.expr]
+    node = fx.Graph().call_function(torch.sym_sum)
+    node.meta["unbacked_bindings"] = bindings
+    sizes.rebind_unbacked(env, node, env.create_unbacked_symint())
+    assert list(env.unbacked_renamings.values()) == [size.node.expr]
+
+
+@piece("sizes.sympy_interp", "sizes.PythonReferenceAnalysis")
+def runs_an_expression_on_numbers():
+    env, size = symbolic()
+    expr = (size * 4).node.expr
+    assert sizes.sympy_interp(sizes.PythonReferenceAnalysis, {size.node.expr: 5}, expr) == 20
+
+
+@piece("sizes.ValueRanges")
+def intersects_ranges():
+    narrowed = sizes.ValueRanges(0, 10) & sizes.ValueRanges(2, 20)
+    assert (narrowed.lower, narrowed.upper) == (2, 10)
+
+
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_a_piece_is_there_and_does_what_it_says(name, tmp_path):
+    module, _, attribute = name.partition(".")
+    assert hasattr(importlib.import_module(f"decomp.torch_internals.{module}"), attribute)
+    check = PIECES[name]
+    check(tmp_path) if check.__code__.co_argcount else check()
+
+
+def test_every_piece_is_tried():
+    assert {info.name for info in pkgutil.iter_modules(torch_internals.__path__)} == {
+        module.__name__.rpartition(".")[2] for module in MODULES
+    }
+    found = {f"{module.__name__.rpartition('.')[2]}.{name}" for module in MODULES
+             for name in getattr(module, "__all__", vars(module)) if not name.startswith("_") and name not in LATE}
+    assert found == set(PIECES)
