@@ -143,7 +143,8 @@ def private_api(tree):
             yield from (alias.name for alias in node.names if is_private(alias.name))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             known.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-            yield from (name for alias in node.names if is_private(name := f"{node.module}.{alias.name}"))
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name for name in names if is_private(name))
 
     def path_of(node):
         if isinstance(node, ast.Name):
@@ -152,12 +153,12 @@ def private_api(tree):
         return above and f"{above}.{node.attr}"
 
     paths = (path_of(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    yield from (path for path in paths if is_private(path) and path not in PUBLIC)
+    yield from (path for path in paths if is_private(path))
 
 
 def is_private(path):
     parts = path.split(".")
-    if parts[0] != "torch" or parts[1:2] == ["ops"] or path == "torch._ops":
+    if parts[0] != "torch" or parts[1:2] == ["ops"] or path == "torch._ops" or path in PUBLIC:
         return False
     return "experimental" in parts or any(part.startswith("_") and not part.startswith("__") for part in parts)
 

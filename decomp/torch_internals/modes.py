@@ -10,9 +10,7 @@ import sys
 from typing import Any
 
 import torch
-from torch._dispatch.python import (  # decompositions on fake tensors
-    enable_python_dispatcher as enable_python_dispatcher,
-)
+from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 from torch.utils import _python_dispatch as dispatch
@@ -47,7 +45,7 @@ EnablePreDispatch = torch._C._EnablePreDispatch
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 COMPOSITE_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
-"""By which an overload has its composite kernel (`OpOverload.py_kernels`, `_op_dk`)."""
+"""The key of composite kernels, for `OpOverload.has_kernel_for_dispatch_key`."""
 
 
 def has_dispatch_modes() -> bool:
