@@ -334,9 +334,10 @@ def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
 VIEW_SCATTER: dict[ViewKind, ViewScatter] = {
     ViewKind.WHOLE: _unchanged, ViewKind.RESHAPED: _reshaped, ViewKind.EXPANDED: _expanded,
     ViewKind.TRANSPOSED: _transposed, ViewKind.MOVED: _moved, ViewKind.PERMUTED: _permuted,
-    ViewKind.OWN_INVERSE: _by_same_call, ViewKind.DETACHED: _detached, ViewKind.DIAGONAL: _diagonal, ViewKind.PIECE: _element,
-    ViewKind.SELECTED: _selected, ViewKind.SLICED: _sliced, ViewKind.NARROWED: _narrowed, ViewKind.STRIDED: _strided,
-    ViewKind.BITS: _dtype_viewed, ViewKind.AS_REAL: _as_complex, ViewKind.AS_COMPLEX: _as_real,
-    ViewKind.REAL_PART: _real_part, ViewKind.IMAGINARY_PART: _imaginary_part, ViewKind.INDEXED: _indexed,
+    ViewKind.OWN_INVERSE: _by_same_call, ViewKind.DETACHED: _detached, ViewKind.DIAGONAL: _diagonal,
+    ViewKind.PIECE: _element, ViewKind.SELECTED: _selected, ViewKind.SLICED: _sliced, ViewKind.NARROWED: _narrowed,
+    ViewKind.STRIDED: _strided, ViewKind.BITS: _dtype_viewed, ViewKind.AS_REAL: _as_complex,
+    ViewKind.AS_COMPLEX: _as_real, ViewKind.REAL_PART: _real_part, ViewKind.IMAGINARY_PART: _imaginary_part,
+    ViewKind.INDEXED: _indexed,
 }  # fmt: skip
 """How to write into the base through a view, by what the view shows of it."""
