@@ -44,7 +44,7 @@ def gelu_of_sigmoid(x: Tensor, approximate: str = "none") -> Tensor:
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x·(1 + erf(x/√2)) / 2, or with "tanh" x·sigmoid(√(8/π)·(x + 0.044715·x³)), which is the same as with tanh and
     keeps its digits in the lower tail."""
-    return _of_tanh(x) if approximate == "tanh" else _of_erf(x, _undefined_at_infinity(x))
+    return _of_tanh(x) if approximate == "tanh" else _of_erf(x)
 
 
 @register(aten.gelu)
@@ -53,7 +53,7 @@ def gelu_of_parts(x: Tensor, approximate: str = "none") -> Tensor:
     a term of its own that adds nothing to the value: gradients are right up to the second."""
     if approximate == "tanh":
         return _of_tanh(x)
-    return _of_erf(x, False) if x.dtype == torch.float64 else _of_parts(x, _undefined_at_infinity(x))
+    return _of_erf(x) if x.dtype == torch.float64 else _of_parts(x)
 
 
 @register(aten.gelu_backward, needs=("erf",))
@@ -92,24 +92,20 @@ def _of_tanh(x: Tensor) -> Tensor:
 
 
 @float_math
-def _of_erf(x: Tensor, undefined_at_infinity: bool) -> Tensor:
-    doubled = 1 + torch.erf(x * math.sqrt(0.5))
-    # x·0 adds nothing but the NaN that PyTorch's kernel of these dtypes makes of ∞ (seen on 2.13, on a CPU).
-    return x * 0.5 * (doubled + x * 0.0 if undefined_at_infinity else doubled)
+def _of_erf(x: Tensor) -> Tensor:
+    return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
 
 
 @float_math
-def _of_parts(x: Tensor, undefined_at_infinity: bool) -> Tensor:
+def _of_parts(x: Tensor) -> Tensor:
     detached = x.detach()
-    zero = detached - x  # but NaN at ∞
-    if not undefined_at_infinity:
-        finite = zero == 0
-        zero, x = torch.where(finite, zero, 0), torch.where(finite, x, 0)
     # One of the factors of the square is held, so that the slope has half of its own slope, as it is counted twice.
-    gauss = _gauss(x, x.detach())
+    gauss = _gauss(x, detached)
     cdf = _normal_cdf(detached, gauss).detach()
+    zero = detached - x  # but NaN at ±∞, as is the value at −∞
     # In this order what is taken away is +0 and leaves the sign of a result that is 0.
-    return detached * cdf - (zero * cdf + zero * x * (gauss * DENSITY))
+    slope = zero * cdf + zero * x * (gauss * DENSITY)
+    return detached * cdf - torch.where(detached < math.inf, slope, 0.0)
 
 
 def _gauss(x: Tensor, y: Tensor) -> Tensor:
@@ -125,10 +121,6 @@ def _normal_cdf(x: Tensor, gauss: Tensor) -> Tensor:
     tail = gauss * (t * polynomial(t, _TAIL))
     around = 0.5 + x * polynomial(x * x, _AROUND_ZERO)
     return torch.where(s < 1, around, torch.where(negative, tail, 1 - tail))
-
-
-def _undefined_at_infinity(x: Tensor) -> bool:
-    return x.dtype in (torch.float32, torch.bfloat16)
 
 
 def tanh_argument(x: Tensor) -> Tensor:
@@ -147,5 +139,5 @@ def _tanh_backward(grad: Tensor, x: Tensor) -> Tensor:
     e = torch.exp(torch.where(negative, u, -u))
     share = torch.reciprocal(1 + e)
     s = torch.where(negative, e, 1.0) * share
-    # x·0 adds nothing but the kernel's NaN at ∞.
+    # x·0 adds nothing but the NaN that the derivative's own formula has at ∞, where x·0 is a part of it.
     return grad * (s + near * steepness * (e * share * share) + x * 0.0)

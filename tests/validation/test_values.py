@@ -11,6 +11,7 @@ import decomp
 from decomp.errors import ArgumentError
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.validation import values as validation
+from decomp.validation.closeness import Truth, judge
 from decomp_rules import RULES, targets
 
 CHIP = decomp.Target("chip", ["where", "gt", "mul", "neg", "full", "detach", "add", "exp", "sub", "div", "clone"])
@@ -140,3 +141,9 @@ def test_a_program_that_cannot_be_trained_is_compared_in_value():
     program = torch.export.export(Counting(), (x(),))
     proof = decomp.lower(program, to=targets.tinygrad, verify="values").proof
     assert "2 results and changed inputs" in proof.checks[-1] and ", 0 gradients" in proof.checks[-1]
+
+
+@pytest.mark.parametrize(("found", "wrong"), [("inf", False), ("nan", False), ("-inf", True)])
+def test_at_infinity_the_answer_of_the_kernel_and_of_float64_are_both_right(found, wrong):
+    truth = Truth([torch.tensor([float("nan")])], [torch.tensor([float("inf")], dtype=torch.float64)], [])
+    assert (judge([torch.tensor([float(found)])], truth, 4.0, pointwise=True).fault is not None) == wrong

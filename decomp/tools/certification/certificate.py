@@ -131,6 +131,9 @@ class Certificate:
     hash: str = ""
     """Of the code of the rule and of what it reaches in its package."""
     torch: str = ""
+    machine: str = field(default="", kw_only=True)
+    """What it was measured with, `x86_64 AVX2, 1 thread`: PyTorch's kernels round differently on others. Empty in
+    certificates that did not note it."""
     seed: int = 0
     domain: str = ""
     """What it was measured on."""

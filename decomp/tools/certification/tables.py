@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decomp.tools.certification.certificate import Certificate, Way
-from decomp.tools.certification.text import COLUMNS, examples, rows, said, verdict
+from decomp.tools.certification.text import COLUMNS, circumstances, examples, rows, said, verdict
 
 SHOWN = 40
 """How many faulty rules a summary names."""
@@ -22,7 +22,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((certificate.rule, "bold"), ": ", (verdict(certificate), colour))]
     if certificate.error:
         return Group(*parts, Text(f"  {certificate.error}", style="red"))
-    parts.append(Text(f"  on {certificate.domain}; torch {certificate.torch}, seed {certificate.seed}", style="dim"))
+    parts.append(Text(f"  on {circumstances(certificate)}", style="dim"))
     alike: dict[str, list[str]] = {}
     for dtype, how in certificate.reference.items():
         alike.setdefault(how, []).append(dtype)

@@ -22,6 +22,12 @@ def verdict(certificate: Certificate) -> str:
     return "nothing wrong" if not count else "1 fault" if count == 1 else f"{count} faults"
 
 
+def circumstances(certificate: Certificate) -> str:
+    """What a certificate was measured on, and with what."""
+    machine = f", {certificate.machine}" if certificate.machine else ""
+    return f"{certificate.domain}; torch {certificate.torch}{machine}, seed {certificate.seed}"
+
+
 def rows(way: Way) -> list[Row]:
     """The figures of one way: what, dtype, errors of the rule, of PyTorch, the worst input, how many are wrong."""
     return [
@@ -53,7 +59,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
     if certificate.error:
         yield f"  {certificate.error}"
         return
-    yield f"  measured on {certificate.domain}; torch {certificate.torch}, seed {certificate.seed}"
+    yield f"  measured on {circumstances(certificate)}"
     for dtype, how in certificate.reference.items():
         yield f"  {dtype} against {how}"
     for way in certificate.ways:

@@ -118,6 +118,7 @@ def _show_certificates(measured: list[decomp.Certificate], worse: dict[str, tupl
     elif len(measured) <= 4:
         for one in measured:
             show(tables.certificate_table(one), "")
-        show(*(Text(f"worse than committed: {line}", style="red") for lines in worse.values() for line in lines))
+        found = (f"{rule} is worse than committed: {line}" for rule, lines in worse.items() for line in lines)
+        show(*(Text(line, style="red") for line in found))
     else:
         show(tables.summary(measured, worse))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass, field, replace
 import logging
+import platform
 
 import torch
 
@@ -70,11 +71,18 @@ def measured(
         rule=identity(rule),
         hash=content_hash([rule]),
         torch=torch.__version__.partition("+")[0],
+        machine=_machine(),
         seed=seed,
         domain="; ".join([f"{len(work.samples)} sample calls", *work.domain]),
         reference=work.references,
         ways=tuple(course.way() for course in courses),
     )
+
+
+def _machine() -> str:
+    """The instruction set that PyTorch's kernels were chosen for, and how many threads they run on."""
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _draws(sample: Sample) -> bool:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 import json
+import platform
 
 import pytest
 import torch
@@ -359,6 +360,12 @@ def test_a_certificate_can_be_read(one):
     assert text.startswith("tests.tools.certification.certified_rules:rad2deg for aten.rad2deg: nothing wrong\n")
     assert "float32, max" not in text and "rule, max / mean ULP" in text
     assert "\n  tinygrad\n" in text and "dynamic shapes: traces" in text
+
+
+def test_a_certificate_names_the_machine_it_was_measured_with(one):
+    machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} thread"
+    assert one.machine.rstrip("s") == machine and one.machine in str(one).splitlines()[1]
+    assert Certificate.from_json({"rule": one.rule}).machine == ""
 
 
 def test_worse_is_what_other_processors_do_not_explain(one):
