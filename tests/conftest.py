@@ -1,20 +1,25 @@
-"""Options of the test run, and the table at its end."""
+"""Options of the test run, which cases of the sweeps it has, and the table at its end."""
 
-import random
+import os
 
-import pytest
+# Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest  # noqa: E402
+
+pytest.register_assert_rewrite("tests.forms", "tests.rewriting")
+from tests import sampling  # noqa: E402
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run every case of PyTorch's own tests, not a sample")
-    parser.addoption("--sample-seed", type=int, default=0, help="seed of the sample of cases (default: 0)")
+    parser.addoption("--whole", action="store_true", help="run every case of every sweep, not a sample")
+    parser.addoption("--sample-seed", type=int, default=0, help="seed of the samples (default: 0)")
 
 
 def pytest_report_header(config):
-    if config.getoption("--all"):
-        return "rules: every case of PyTorch's operator and module tests"
-    seed = config.getoption("--sample-seed")
-    return f"rules: one case of each of PyTorch's operator and module tests, on one target, seed {seed}; whole: --all"
+    if config.getoption("--whole"):
+        return "sweeps: every case"
+    return f"sweeps: each value of each parameter once, seed {config.getoption('--sample-seed')}; every case: --whole"
 
 
 def pytest_generate_tests(metafunc):
@@ -23,38 +28,30 @@ def pytest_generate_tests(metafunc):
     from tests.opinfo.sweep import TARGETS, cases
 
     jobs = [(str(case), target, 3) for case in cases() for target in TARGETS]
-    if not metafunc.config.getoption("--all"):
-        jobs = _sampled(jobs, metafunc.config.getoption("--sample-seed"))
+    if not metafunc.config.getoption("--whole"):
+        seed = metafunc.config.getoption("--sample-seed")
+        jobs = sampling.one_of_each(jobs, lambda job: job[0].rsplit("-", 2)[0], seed)
     metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, _ in jobs])
 
 
-def _sampled(jobs, seed):
-    """One job of each entry, in a dtype, a capture and a target drawn from the seed."""
-    chance, by_entry = random.Random(seed), {}
-    for job in jobs:
-        by_entry.setdefault(job[0].rsplit("-", 2)[0], []).append(job)
-    return [chance.choice(group) for group in by_entry.values()]
-
-
-ROWS = pytest.StashKey()
-
-
-def pytest_configure(config):
-    config.stash[ROWS] = []
-
-
-@pytest.fixture
-def opinfo_rows(request):
-    """Where verdicts are noted for the table."""
-    return request.config.stash[ROWS]
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    rows = config.stash[ROWS]
-    if not rows:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items, config):
+    if config.getoption("--whole") or sampling.is_named(config):
         return
-    from tests.opinfo.table import summaries
+    kept = sampling.sampled(items, config.getoption("--sample-seed"))
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
+
+def pytest_terminal_summary(terminalreporter):
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    verdicts = [value for report in reports for name, value in getattr(report, "user_properties", ())
+                if name == "verdict"]
+    if not verdicts:
+        return
+    from tests.opinfo.table import Row, summaries
+
+    rows = [Row(**verdict) for verdict in verdicts]
     terminalreporter.section("rules on PyTorch's own operator and module tests")
     for target, (kind, total, counts) in ((name, line) for name, found in summaries(rows).items() for line in found):
         parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)

@@ -47,6 +47,7 @@ def assert_only(target: decomp.Target, module: nn.Module) -> None:
         assert free or target.why_illegal(call) is None, f"{call.op}.{call.overload}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", (*TARGETS, "luminal"))
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_the_same_on_its_target(name: str, target: str) -> None:
@@ -120,6 +121,7 @@ def test_the_module_of_an_exported_program_is_lowered(name: str) -> None:
         assert torch.allclose(got, buffer, rtol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["resnet", "unet"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_graph_in_the_torch_dialect_is_lowered_with_example_inputs(name: str, target: str) -> None:
@@ -162,6 +164,7 @@ def test_the_source_is_left_as_it_was(name: str) -> None:
     assert {key: (id(value), value._version) for key, value in program.state_dict.items()} == state
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["encoder", "resnet", "gpt2"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_torch_compile_runs_and_trains_on_the_target(name: str, target: str) -> None:
@@ -195,6 +198,7 @@ class FourierLayer(nn.Module):
         return torch.fft.irfft(kept, n=x.shape[-1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_spectral_convolution_trains(target: str, compiled: bool) -> None:

@@ -79,6 +79,7 @@ def x() -> torch.Tensor:
     return torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("cls", [Cond, While, Map, Scan, NoGrad, Autocast])
 def test_bodies_are_lowered_and_compute_the_same(cls: type[nn.Module], target: str, x: torch.Tensor) -> None:

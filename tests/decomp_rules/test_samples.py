@@ -37,6 +37,7 @@ def test_an_unknown_sample_names_those_that_there_are():
     assert str(caught.value) == "no sample model 'gtp'; there are gpt, mlp, resnet, lstm, unet, encoder, vit"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("name", samples.MODELS)
 def test_a_sample_model_lowers_with_equal_outputs_and_gradients(name, target):

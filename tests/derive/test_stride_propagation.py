@@ -100,6 +100,7 @@ def test_a_slice_of_a_spectrum_along_an_inner_dimension_is_written(target):
     Held(lowered).run(x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad, targets.luminal], ids=lambda t: t.name)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_metadata_is_true_and_views_work(function, target):

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.errors import located
 from tests.forms import ATEN, TORCH, anywhere, check, decomposed, ops, outcome, same, with_metadata, x
+from tests.rewriting import becomes
 
 torch.set_num_threads(1)
 
@@ -47,8 +48,7 @@ def test_loops_over_dimensions_and_branches_on_metadata(form):
             x = x.sum(dim) if x.shape[dim] != 1 else x.squeeze(dim)
         return x.float() if x.dtype in (torch.int64, torch.bool) else x
 
-    result = check(F.relu, {F.relu: lambda x: x + total(x)}, form, expected=lambda x: x + x.sum(1).sum(0))
-    assert ops(result) == ["sum", "sum", "add"]
+    becomes(lambda x: F.relu(x), lambda x: x + x.sum(1).sum(0), {F.relu: lambda x: x + total(x)}, form)
 
 
 @with_metadata
@@ -107,21 +107,18 @@ def test_several_results_computed_apart(form):
 
 @anywhere
 def test_returning_an_input_bypasses_the_op(form):
-    result = check(lambda x: F.relu(x) + 1, {F.relu: lambda x: x}, form, expected=lambda x: x + 1)
-    assert ops(result) == ["add"]
+    becomes(lambda x: F.relu(x) + 1, lambda x: x + 1, {F.relu: lambda x: x}, form)
 
 
 @anywhere
 def test_a_bypassed_op_as_the_output_itself(form):
-    result = check(lambda x: F.relu(x), {F.relu: lambda x: x}, form, expected=lambda x: x)
-    assert ops(result) == []
+    becomes(lambda x: F.relu(x), lambda x: x, {F.relu: lambda x: x}, form)
 
 
 @anywhere
 def test_a_chain_of_bypasses(form):
-    result = check(lambda x: F.relu(torch.tanh(F.relu(x))), {F.relu: lambda x: x, torch.tanh: lambda x: x}, form,
-                   expected=lambda x: x)
-    assert ops(result) == []
+    rules = {F.relu: lambda x: x, torch.tanh: lambda x: x}
+    becomes(lambda x: F.relu(torch.tanh(F.relu(x))), lambda x: x, rules, form)
 
 
 @anywhere
@@ -159,11 +156,7 @@ def test_factories_of_known_size_need_no_metadata():
 @anywhere
 def test_tensors_captured_from_outside_become_shared_constants(form):
     weight = torch.tensor([1.0, 2.0, 3.0])
-    result = check(lambda x: F.relu(F.relu(x) + 1), {F.relu: lambda x: x - weight}, form,
-                   expected=lambda x: (x - weight + 1) - weight)
-    assert ops(result) == ["sub", "add", "sub"]
-    if form != ATEN:
-        assert len({node.target for node in result.graph.nodes if node.op == "get_attr"}) == 1
+    becomes(lambda x: F.relu(F.relu(x) + 1), lambda x: (x - weight + 1) - weight, {F.relu: lambda x: x - weight}, form)
 
 
 @anywhere
@@ -191,8 +184,7 @@ def test_a_python_helper_and_recursion_inside_a_rule(form):
     def power(x, n):
         return x if n == 1 else x * power(x, n - 1)
 
-    result = check(F.relu, {F.relu: lambda x: power(x, 4)}, form, expected=lambda x: x * (x * (x * x)))
-    assert ops(result) == ["mul", "mul", "mul"]
+    becomes(lambda x: F.relu(x), lambda x: x * (x * (x * x)), {F.relu: lambda x: power(x, 4)}, form)
 
 
 @anywhere
@@ -200,14 +192,12 @@ def test_after_a_decline_the_next_alternative_is_asked(form):
     def never(x):
         return decomp.decline("only on Sundays")
 
-    result = check(F.relu, {F.relu: [never, lambda x: x.clamp(min=0)]}, form)
-    assert ops(result) == ["clamp"]
+    becomes(lambda x: F.relu(x), lambda x: x.clamp(min=0), {F.relu: [never, lambda x: x.clamp(min=0)]}, form)
 
 
 @anywhere
 def test_if_every_alternative_declines_the_call_stays(form):
-    result = check(F.relu, {F.relu: lambda x: decomp.decline("only on Sundays")}, form)
-    assert ops(result) == ["relu"]
+    becomes(lambda x: F.relu(x), lambda x: F.relu(x), {F.relu: lambda x: decomp.decline("only on Sundays")}, form)
 
 
 @anywhere
@@ -225,9 +215,9 @@ def test_alternatives_are_asked_in_order_of_registration(form):
     rules = decomp.Rules()
     rules.register(F.relu)(first)
     rules.register("relu")(second)
-    assert ops(check(F.relu, rules, form)) == ["clamp"]
+    becomes(lambda x: F.relu(x), lambda x: x.clamp(min=0), rules, form)
     assert asked == ["first"]
-    assert ops(check(F.relu, rules - decomp.Rules({F.relu: first}), form)) == ["mul", "maximum"]
+    becomes(lambda x: F.relu(x), lambda x: torch.maximum(x, x * 0), rules - decomp.Rules({F.relu: first}), form)
 
 
 # Wrapping, bypassing, substituting.
@@ -235,26 +225,24 @@ def test_alternatives_are_asked_in_order_of_registration(form):
 
 @anywhere
 def test_wrap_inserting_after(form):
-    result = check(lambda x: F.relu(x) + 1, {F.relu: lambda x: F.relu(x).clone()}, form)
-    assert ops(result) == ["relu", "clone", "add"]
+    becomes(lambda x: F.relu(x) + 1, lambda x: F.relu(x).clone() + 1, {F.relu: lambda x: F.relu(x).clone()}, form)
 
 
 @anywhere
 def test_wrap_inserting_before(form):
-    result = check(lambda x: F.relu(x) + 1, {F.relu: lambda x: F.relu(x * 1)}, form)
-    assert ops(result) == ["mul", "relu", "add"]
+    becomes(lambda x: F.relu(x) + 1, lambda x: F.relu(x * 1) + 1, {F.relu: lambda x: F.relu(x * 1)}, form)
 
 
 @anywhere
 def test_wrap_twice_in_one_program(form):
-    result = check(lambda x: F.relu(F.relu(x) - 1), {F.relu: lambda x: F.relu(x).clone()}, form)
-    assert ops(result) == ["relu", "clone", "sub", "relu", "clone"]
+    rules = {F.relu: lambda x: F.relu(x).clone()}
+    becomes(lambda x: F.relu(F.relu(x) - 1), lambda x: F.relu(F.relu(x).clone() - 1).clone(), rules, form)
 
 
 @anywhere
 def test_wrap_in_another_spelling(form):
-    result = check(lambda x: x.relu() + 1, {F.relu: lambda x: torch.ops.aten.relu.default(x).clone()}, form)
-    assert ops(result) == ["relu", "clone", "add"]
+    rules = {F.relu: lambda x: torch.ops.aten.relu.default(x).clone()}
+    becomes(lambda x: x.relu() + 1, lambda x: x.relu().clone() + 1, rules, form)
 
 
 @anywhere
@@ -295,14 +283,12 @@ def test_wrap_logging_through_a_custom_op(form):
 
 @anywhere
 def test_substitute_one_op_for_another(form):
-    result = check(lambda x: F.relu(x) + 1, {F.relu: F.gelu}, form, expected=lambda x: F.gelu(x) + 1)
-    assert ops(result) == ["gelu", "add"]
+    becomes(lambda x: F.relu(x) + 1, lambda x: F.gelu(x) + 1, {F.relu: F.gelu}, form)
 
 
 @anywhere
 def test_substitute_add_by_mul_as_the_fx_documentation_does(form):
-    result = check(lambda x: (x + 3.0) + x, {torch.add: torch.mul}, form, expected=lambda x: (x * 3.0) * x)
-    assert ops(result) == ["mul", "mul"]
+    becomes(lambda x: (x + 3.0) + x, lambda x: (x * 3.0) * x, {torch.add: torch.mul}, form)
 
 
 @anywhere

@@ -94,6 +94,7 @@ class Magnitudes(torch.nn.Module):
         return spectrum.abs() + torch.fft.hfft2(spectrum, s=(x.shape[-2], 2 * spectrum.shape[-1] - 1))[..., :3]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])
 @pytest.mark.parametrize("program", [Spectrum(), Pieces(), Magnitudes()], ids=lambda program: type(program).__name__)
 def test_programs_reach_every_target_with_their_gradients(program: torch.nn.Module, target: str) -> None:

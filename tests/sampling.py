@@ -1,0 +1,60 @@
+"""Which cases of a sweep run. A test marked `sampled` has a product of parameters of which each value is drawn at least
+once, by one seed: five models on three targets are five cases. `pytest --whole` runs all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+import random
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+
+def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
+    """One case of each kind, drawn from the seed."""
+    chance, groups = random.Random(seed), {}
+    for case in cases:
+        groups.setdefault(kind(case), []).append(case)
+    return [chance.choice(group) for group in groups.values()]
+
+
+def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
+    """Places of few cases in which each value of each parameter occurs, drawn from the seed."""
+    places = random.Random(seed).sample(range(len(cases)), len(cases))
+    missing = {pair for case in cases for pair in case.items()}
+    chosen = []
+    while missing:
+        best = max(places, key=lambda place: len(missing & cases[place].items()))
+        missing -= cases[best].items()
+        chosen.append(best)
+    return sorted(chosen)
+
+
+def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Those items that run: of a test marked `sampled` a few, of the others all."""
+    tests: dict[Any, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault((item.parent, item.originalname), []).append(item)
+    left = set(items)
+    for own in tests.values():
+        (at_most,) = own[0].get_closest_marker("sampled").args or (len(own),)
+        places = covering([_parameters(item) for item in own], seed)
+        if at_most < len(places):
+            places = random.Random(seed).sample(places, at_most)
+        left -= {item for place, item in enumerate(own) if place not in places}
+    return [item for item in items if item in left]
+
+
+def _parameters(item: Any) -> dict[str, Hashable]:
+    """Which row each table of parameters gave to an item: the objects of it are the same in every case."""
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    tables = [name.replace(" ", "").split(",") if isinstance(name, str) else list(name) for name in names]
+    return {",".join(table): tuple(id(item.callspec.params[name]) for name in table) for table in tables}
+
+
+def is_named(config: pytest.Config) -> bool:
+    """Whether tests are asked for by name: these run with all of their cases."""
+    return any("::" in str(argument) for argument in config.args)

@@ -1,0 +1,59 @@
+"""Samples of sweeps: few cases, each value of each parameter, the same by the same seed."""
+
+import pytest
+
+from tests.sampling import covering, one_of_each
+
+pytest_plugins = ["pytester"]
+CASES = [{"model": model, "target": target} for model in range(5) for target in range(3)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_value_of_each_parameter_is_drawn(seed):
+    chosen = [CASES[place] for place in covering(CASES, seed)]
+    assert len(chosen) == 5
+    assert {case["model"] for case in chosen} == set(range(5)) and {case["target"] for case in chosen} == {0, 1, 2}
+
+
+def test_a_seed_draws_the_same_again_and_another_seed_others():
+    assert covering(CASES, 3) == covering(CASES, 3)
+    assert len({tuple(covering(CASES, seed)) for seed in range(10)}) > 1
+
+
+def test_a_product_with_holes_is_covered_too():
+    cases = [case for case in CASES if case["model"] <= case["target"]]
+    assert {case["target"] for case in (cases[place] for place in covering(cases, 0))} == {0, 1, 2}
+
+
+def test_one_case_of_each_kind_is_drawn():
+    names = ["add-int", "add-float", "mul-int", "mul-float"]
+    add, mul = one_of_each(names, lambda name: name[:3], 0)
+    assert add.startswith("add-") and mul.startswith("mul-")
+
+
+SWEEP = """
+import pytest
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("model", "abcde")
+@pytest.mark.parametrize("target", "xyz")
+def test_product(model, target): ...
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", range(9))
+def test_table(number): ...
+
+@pytest.mark.parametrize("number", range(4))
+def test_error(number): ...
+"""
+
+
+@pytest.mark.parametrize("options, cases", [
+    ([], 5 + 2 + 4), (["--whole"], 15 + 9 + 4), (["test_sweep.py::test_product"], 15),
+])
+def test_what_is_marked_is_sampled_unless_it_is_asked_for(pytester, request, options, cases):
+    conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
+    pytester.makeconftest(conftest)
+    pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
+    pytester.makepyfile(test_sweep=SWEEP)
+    pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=cases)
