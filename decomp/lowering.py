@@ -21,7 +21,7 @@ from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
 from decomp.proof.correspondence import Correspondence, Proof
-from decomp.proof.handed_over import HandedOver
+from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.options import CHECKS
@@ -57,7 +57,7 @@ class Lowering:
     """Seconds by stage."""
     runs: int = 0
     """How many times a rule was run; everything else was stamped."""
-    handed_over: HandedOver | None = field(default=None, repr=False)
+    returned_program: ReturnedProgram | None = field(default=None, repr=False)
     """`result` as it was put together, for verification."""
     request: Request | None = field(default=None, repr=False)
     """What was lowered, and how it was captured."""
@@ -299,7 +299,7 @@ def _through(work: Pipeline, program: Program, request: Request, partial: bool, 
             proof = work.verified(full=verify == "full")
     pieces = tuple(piece for piece, _ in work.done)
     lowering = Lowering(
-        result, target, the_plan, pieces, proof, clock.times, work.runs, work.handed_over, request, program,
+        result, target, the_plan, pieces, proof, clock.times, work.runs, work.returned_program, request, program,
         work.verdicts,
     )
     if verify == "values":

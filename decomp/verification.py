@@ -14,10 +14,10 @@ from torch import fx, nn
 from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
-from decomp.proof.checks import proved
+from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
-from decomp.proof.handed_over import require_source, signatures_agree
-from decomp.proof.invariants import ALONE, WHOLE_GRAPH, Work, output_of
+from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, output_of
+from decomp.proof.returned_program import require_source, signatures_agree
 from decomp.rules.options import CHECKS
 from decomp.validation.values import measured
 
@@ -49,7 +49,7 @@ def verify(
     Raises the `VerificationError` of the first thing that does not hold.
     """
     began = time.perf_counter()
-    if hasattr(lowered, "handed_over"):
+    if hasattr(lowered, "returned_program"):
         proof = _of_lowering(source, lowered, full)
     else:
         proof = _of_programs(source, lowered, full)
@@ -60,8 +60,8 @@ def verify(
 
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
     found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
-    program = replace(lowering.handed_over, result=lowering.result)
-    return proved(lowering.correspondences, program, full).also([found])
+    program = replace(lowering.returned_program, result=lowering.result)
+    return check_program(lowering.correspondences, program, full).also([found])
 
 
 def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
@@ -76,7 +76,7 @@ def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
 
 def _well_formed(program: Any, full: bool) -> list[str]:
     """The checks of every graph of a program, sub-programs included, on its own."""
-    invariants = ALONE + (WHOLE_GRAPH if full else ())
+    invariants = OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())
     checks: list[str] = []
     for _, graph in graphs_of(program):
         work = Work(Correspondence(graph, graph, {}, {}))

@@ -33,9 +33,9 @@ from decomp.ir.effects import MARKS, of_callable
 from decomp.ir.ops import of_function, of_method, of_module_class, op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
-from decomp.proof.checks import proved
+from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
-from decomp.proof.handed_over import HandedOver
+from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.requirements import lacking
 from decomp.rules.rules import Declined, Rules
 from decomp.rules.target import Everything, Target
@@ -98,7 +98,7 @@ class Pipeline:
         self.program: Program | None = None
         self.planner: Planner | None = None
         self.runs = 0
-        self.handed_over: HandedOver | None = None
+        self.returned_program: ReturnedProgram | None = None
         """The lowered program, once it is put together."""
 
     @property
@@ -298,8 +298,8 @@ class Pipeline:
         assert program is not None and self.planner is not None
         for unit in reversed(self.units):
             derived = {node: d for node, d in unit.decisions.items() if isinstance(d, Derived)}
-            proved = frozenset(node for node, d in unit.decisions.items() if d is PROVED)
-            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit), proved)
+            check_program = frozenset(node for node, d in unit.decisions.items() if d is PROVED)
+            retraced = retrace(unit.graph, derived, program.mode, _attribute_names(unit), check_program)
             respell(retraced.graph, self.planner.memory.aliases)
             for node in retraced.graph.nodes:
                 if unit.explicit and autocast.is_region(node):
@@ -315,8 +315,9 @@ class Pipeline:
 
     def verified(self, full: bool) -> Proof:
         """Proves the program that is handed over: each graph from its record, and the last step to it."""
-        assert self.handed_over is not None
-        return proved([correspondence(piece, self.target) for piece, _ in self.done], self.handed_over, full)
+        assert self.returned_program is not None
+        correspondences = [correspondence(piece, self.target) for piece, _ in self.done]
+        return check_program(correspondences, self.returned_program, full)
 
     def rebuilt(self, program: Program) -> Any:
         lowered: dict[int, fx.GraphModule] = {}
@@ -327,9 +328,9 @@ class Pipeline:
             else:
                 result, exported = frontends.rebuild(program, parts)
                 self._check_inputs(result, program, unit)
-                self.handed_over = HandedOver(
+                self.returned_program = ReturnedProgram(
                     result, piece.retraced.graph, exported, program.exported, program.root, parts.submodules,
-                    parts.constants, tuple(place for place, _ in parts.writes), HandedOver.hooks_of(result),
+                    parts.constants, tuple(place for place, _ in parts.writes), ReturnedProgram.hooks_of(result),
                 )  # fmt: skip
                 return result
         raise AssertionError("the program itself is the first unit")

@@ -1,11 +1,11 @@
-"""The invariants of two plain programs, of which no provenance says how their nodes relate: what a caller sees is the
-same, effects are as many, and results depend on the same inputs."""
+"""The invariants of two programs without provenance: the same signature and outputs, equally many effects, and results
+that depend on the same inputs."""
 
 from __future__ import annotations
 
 from decomp.ir.effects import Effect
 from decomp.proof.correspondence import EffectsChanged, InventedDependency, LostDependency
-from decomp.proof.dependence import differing, draws
+from decomp.proof.dependence import changed_dependency, results_of_draws
 from decomp.proof.invariants import Invariant, Work, output_of, same_codegen, same_outputs, same_placeholders
 
 
@@ -19,11 +19,11 @@ def _as_many_effects(work: Work) -> str:
             e.fewest for e in before
         ):
             _require_as_many("random draw", sum(e.most for e in before), sum(e.most for e in after))
-    return "as many effects"
+    return "equally many effects"
 
 
 def _same_dependencies(work: Work) -> str:
-    """Of two programs without provenance; where one of them mutates, edges do not say who depends on whom."""
+    """Results depend on the same inputs. Not checked where a program mutates: edges do not show such dependencies."""
     written = [
         Effect.MUTATION in table.of(node).kinds
         for table, graph in ((work.source_effects, work.source_place), (work.effects, work.place))
@@ -32,13 +32,13 @@ def _same_dependencies(work: Work) -> str:
     if any(written):
         return "dependencies not compared, as the graphs mutate"
     expected, drawn = (
-        draws(graph, lambda node: bool(table.of(node).most))
+        results_of_draws(graph, lambda node: bool(table.of(node).most))
         for graph, table in ((work.source, work.source_effects), (work.lowered, work.effects))
     )
     if len(expected) == len(drawn) and expected != drawn:
-        problem = "the random draws serve other results, or in another order"
+        problem = "other results depend on the random draws, or they are in another order"
         raise EffectsChanged(problem, expected=expected, found=drawn)
-    found = differing(work.source, work.lowered)
+    found = changed_dependency(work.source, work.lowered)
     if found is not None:
         place, what, inputs = found
         kind = InventedDependency if what == "invented" else LostDependency

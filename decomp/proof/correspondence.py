@@ -1,5 +1,5 @@
-"""Nouns of verification: how the nodes of a lowered graph relate to its source, what was proved, and the errors that
-name a broken invariant."""
+"""The data of verification: how the nodes of a lowered graph relate to its source, what was proved, and an error class
+for each invariant that may be broken."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class VerificationError(DecompError):
 
 
 class OutOfOrder(VerificationError):
-    """A node stands before one of its inputs, or the graph has a cycle."""
+    """A node comes before one of its inputs, or the graph has a cycle."""
 
 
 class Dangling(VerificationError):
-    """A node refers to what is not in the graph, or who uses whom is recorded wrongly."""
+    """A node reads one that is not in the graph, or `users` and inputs disagree."""
 
 
 class PlaceholdersChanged(VerificationError):
@@ -62,7 +62,7 @@ class NameClash(VerificationError):
 
 
 class ValueLost(VerificationError):
-    """A value of the source that is used has nothing that stands for it."""
+    """A value of the source is used, and has no lowered value."""
 
 
 class IllegalCall(VerificationError):
@@ -72,7 +72,7 @@ class IllegalCall(VerificationError):
 
 
 class WithoutOrigin(VerificationError):
-    """A node stands for nothing in the source."""
+    """A lowered node comes from no node of the source."""
 
 
 class InventedDependency(VerificationError):
@@ -100,19 +100,19 @@ class EffectsChanged(VerificationError):
 
 
 class DeadCodeAdded(VerificationError):
-    """A new node computes what nobody uses."""
+    """A new node computes a value that is not used."""
 
     remedy = _MEND_THE_RULE
 
 
 class MalformedExpansion(VerificationError):
-    """What a rule recorded is no graph that could be stamped."""
+    """The graph that a rule recorded has a cycle, dead code, or nodes of another graph."""
 
     remedy = _MEND_THE_RULE
 
 
 class NotAsRecorded(VerificationError):
-    """A node is neither the copy of a source node nor what its expansion recorded, or one of these is missing."""
+    """A node is neither the copy of a source node nor part of its expansion, or one of these is missing."""
 
     remedy = "lower again, or verify before a pass changes the program; two programs are compared by level='values'"
 
@@ -128,9 +128,9 @@ class StateChanged(VerificationError):
 
 
 class HooksChanged(VerificationError):
-    """A hook that the lowered program was handed over with is gone."""
+    """A hook of the lowered program was removed."""
 
-    remedy = "lower again: the program that was handed over has hooks that check its inputs or keep those of the source"
+    remedy = "lower again: the hooks of the lowered program are those of the source, or check its inputs"
 
 
 class AnotherSource(VerificationError):
@@ -178,29 +178,29 @@ class Correspondence:
     origin: Mapping[fx.Node, fx.Node]
     """For each node of `lowered`, the node of `source` that it came from."""
     values: Mapping[fx.Node, Any]
-    """For each node of `source`, what stands for it: a node of `lowered`, a constant, or a nested tuple of them."""
+    """For each node of `source`, its value: a node of `lowered`, a constant, or a nested tuple of them."""
     expansions: tuple[fx.Graph, ...] = ()
     """Each distinct expansion that was stamped."""
     illegal: Callable[[fx.Node], str | None] = field(default=lambda node: None)
-    """Why a lowered node may not stand in the target, or None."""
+    """Why a lowered node is not legal in the target, or None."""
     added: frozenset[str] = frozenset()
-    """Names of placeholders that the lowering added on purpose, as for lifted constants."""
+    """Names of placeholders that the lowering added, such as those of lifted constants."""
     writes: tuple[fx.Node, ...] = ()
-    """New values of mutated inputs and buffers, where the lowered graph writes them back already: as the leading
-    outputs of an exported program, or by trailing calls of `copy_`."""
+    """New values of mutated inputs and buffers, where the lowered graph already writes them back: as leading outputs of
+    an exported program, or by `copy_` calls at its end."""
     stamps: Mapping[fx.Node, Stamp] | None = None
-    """For each node of `source` that was replaced, its expansion; None where there is no record of it."""
+    """For each node of `source` that was replaced, its expansion; None without a record."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Constants that rules brought, by the names under which they may stand in `lowered`."""
+    """Constants that rules created, by the names that they may have in `lowered`."""
     signed: tuple[fx.Node, ...] | None = None
-    """New values that are leading outputs, in order; None where it is not known which of `writes` are."""
+    """Those of `writes` that are leading outputs, in order; None where that is not known."""
     copied: tuple[tuple[fx.Node, fx.Node], ...] | None = None
-    """Inputs or attributes that trailing calls of `copy_` write, with the new value of each, in order."""
+    """Inputs or attributes that `copy_` calls at the end write, with the new value of each, in order."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was checked, and what it cost."""
+    """What was checked, and how long it took."""
 
     checks: tuple[str, ...]
     """One phrase for each invariant that holds."""
@@ -209,7 +209,7 @@ class Proof:
     seconds: float
 
     def also(self, checks: Iterable[str]) -> Proof:
-        """The same proof with more that was checked."""
+        """The same proof with further checks."""
         return replace(self, checks=(*self.checks, *checks))
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
-"""Which inputs each result of a program depends on: what two programs must agree in though no provenance relates their
-nodes. A dependency that is new is wrong; one that is lost is wrong where it is sure."""
+"""Which inputs each result of a program depends on, to compare two programs without provenance. A new dependency is an
+error; a lost one only where the source surely depends on the input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from decomp.torch_internals import pytree
 
 
 def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
-    """For each tensor that the graph returns, in order, the inputs and attributes that it depends on, by name: all that
-    it could depend on or, with `sure`, only those that it must."""
+    """For each tensor that the graph returns, in order, the names of the inputs and attributes that it may depend on
+    or, with `sure`, surely depends on."""
     names = {n: str(n.target) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     bits = {name: 1 << i for i, name in enumerate(dict.fromkeys(names.values()))}
     passes: Callable[[fx.Node], bool] = _must_depend if sure else _may_depend
@@ -23,15 +23,15 @@ def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
     for node in graph.nodes:
         mask = bits[names[node]] if node in names else 0
         if node.op.startswith("call") and passes(node):
-            for given in node.all_input_nodes:
-                mask |= masks[given]
+            for operand in node.all_input_nodes:
+                mask |= masks[operand]
         masks[node] = mask
     returned = (leaf for leaf in pytree.tree_leaves(graph.output_node().args[0]) if isinstance(leaf, fx.Node))
     return [frozenset(name for name, bit in bits.items() if masks[leaf] & bit) for leaf in returned]
 
 
 def _may_depend(node: fx.Node) -> bool:
-    """Whether a result may depend on the values of the operands, and not on their shapes alone."""
+    """Whether a result may depend on the values of the operands, not only on their shapes."""
     return not str(getattr(node.target, "__name__", node.target)).startswith(("sym_size", "sym_stride", "sym_numel"))
 
 
@@ -49,14 +49,14 @@ def _numbers(args: Any) -> Iterator[float]:
     return (arg for arg in args if isinstance(arg, (int, float)))
 
 
-def differing(source: fx.Graph, lowered: fx.Graph) -> tuple[int, str, frozenset[str]] | None:
-    """The first result that depends on other inputs in `lowered`: its place, "invented" or "lost", and the inputs. Of
-    what `source` does not have nothing is asked."""
-    known = {str(n.target) for n in source.nodes if n.op in ("placeholder", "get_attr")}
+def changed_dependency(source: fx.Graph, lowered: fx.Graph) -> tuple[int, str, frozenset[str]] | None:
+    """The first result that depends on other inputs in `lowered`: its index, "invented" or "lost", and these inputs.
+    Inputs that `source` does not have are ignored."""
+    inputs = {str(n.target) for n in source.nodes if n.op in ("placeholder", "get_attr")}
     after = inputs_of_results(lowered, sure=False)
     may, must = inputs_of_results(source, sure=False), inputs_of_results(source, sure=True)
     for i, found in enumerate(after[: len(may)]):
-        invented = (found & known) - may[i]
+        invented = (found & inputs) - may[i]
         if invented:
             return i, "invented", invented
         if must[i] - found:
@@ -64,8 +64,8 @@ def differing(source: fx.Graph, lowered: fx.Graph) -> tuple[int, str, frozenset[
     return None
 
 
-def draws(graph: fx.Graph, is_random: Callable[[fx.Node], bool]) -> list[list[int]]:
-    """For each random call, in order, the places of the results that it serves."""
+def results_of_draws(graph: fx.Graph, is_random: Callable[[fx.Node], bool]) -> list[list[int]]:
+    """For each random call, in order, the indices of the results that depend on it."""
     results = [leaf for leaf in pytree.tree_leaves(graph.output_node().args[0]) if isinstance(leaf, fx.Node)]
     masks: dict[fx.Node, int] = {}
     for i, leaf in enumerate(results):
@@ -73,8 +73,8 @@ def draws(graph: fx.Graph, is_random: Callable[[fx.Node], bool]) -> list[list[in
     served = []
     for node in reversed(graph.nodes):
         mask = masks.get(node, 0)
-        for given in node.all_input_nodes if mask and node.op != "output" else ():
-            masks[given] = masks.get(given, 0) | mask
+        for operand in node.all_input_nodes if mask and node.op != "output" else ():
+            masks[operand] = masks.get(operand, 0) | mask
         if is_random(node):
             served.append([i for i in range(len(results)) if mask >> i & 1])
     return served[::-1]

@@ -1,5 +1,6 @@
-"""The invariants of a lowering. Each is one function that returns what it found to hold, as a phrase, or raises an
-error of its own. networkx sees each distinct expansion and the quotient graph; the nodes are walked directly."""
+"""The invariants of a lowering, one function each: it returns a phrase that says what holds, or raises its own error.
+networkx checks each distinct expansion and the quotient graph (lowered nodes contracted to their source node); all else
+is a walk over the nodes."""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ from decomp.proof.correspondence import (
     WritesChanged,
 )
 from decomp.proof.reachability import as_networkx, networkx, reached_among
-from decomp.proof.replay import as_recorded
+from decomp.proof.replay import matches_record
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
 _ABSENT = object()
 
 
 class Work:
-    """A correspondence, with what several invariants need."""
+    """A correspondence, and tables derived from it that several invariants use."""
 
     def __init__(self, correspondence: Correspondence, results: tuple[Any, Any] | None = None) -> None:
         self.source, self.lowered = correspondence.source, correspondence.lowered
@@ -56,7 +57,7 @@ class Work:
 
     @property
     def results(self) -> tuple[Any, Any]:
-        """What both graphs return, without what they write back."""
+        """What both graphs return, without the values that they write back."""
         return self._results or (output_of(self.source).args[0], _without_writes(self))
 
     @functools.cached_property
@@ -80,18 +81,18 @@ def _in_order(work: Work) -> str:
     for node, i in place.items():
         for user in node.users:
             if place.get(user, i + 1) <= i:
-                raise OutOfOrder(f"{user.name!r} stands before its input {node.name!r}", user, work.origin.get(user))
-    return "every node stands after its inputs, so there is no cycle"
+                raise OutOfOrder(f"{user.name!r} comes before its input {node.name!r}", user, work.origin.get(user))
+    return "every node comes after its inputs, so there is no cycle"
 
 
-def _nothing_dangling(work: Work) -> str:
+def _no_dangling_reference(work: Work) -> str:
     place, uses = work.place, 0
     for node in place:
         inputs = node.all_input_nodes
         uses += len(inputs) - len(node.users)
-        for given in inputs:
-            if given not in place or node not in given.users:
-                raise _dangling(work, node, given)
+        for operand in inputs:
+            if operand not in place or node not in operand.users:
+                raise _dangling(work, node, operand)
     if uses:
         raise _stray_user(work)
     return "no reference dangles, users and inputs agree"
@@ -107,12 +108,12 @@ def _names_distinct(work: Work) -> str:
     return "names are distinct"
 
 
-def _dangling(work: Work, node: fx.Node, given: fx.Node) -> Dangling:
+def _dangling(work: Work, node: fx.Node, operand: fx.Node) -> Dangling:
     source = work.origin.get(node)
-    if given in work.place:
-        return Dangling(f"{node.name!r} reads {given.name!r}, which does not list it as a user", node, source)
-    where = "was erased" if given.graph is work.lowered else "belongs to another graph"
-    return Dangling(f"{node.name!r} reads {given.name!r}, which {where}", node, source)
+    if operand in work.place:
+        return Dangling(f"{node.name!r} reads {operand.name!r}, which does not list it as a user", node, source)
+    where = "was erased" if operand.graph is work.lowered else "belongs to another graph"
+    return Dangling(f"{node.name!r} reads {operand.name!r}, which {where}", node, source)
 
 
 def _stray_user(work: Work) -> Dangling:
@@ -154,13 +155,13 @@ def _without_writes(work: Work) -> Any:
 
 
 def _writes_kept(work: Work) -> str:
-    """Every new value of an input or buffer goes where it is meant to, once and in order."""
+    """Each new value of an input or buffer is written back to it, once and in order."""
     signed, copied = work.correspondence.signed or (), work.correspondence.copied or ()
     if work.correspondence.signed is not None:
         leading = output_of(work.lowered).args[0][: len(signed)] if signed else ()
         _require_written(work, tuple(leading), signed)
     if work.correspondence.copied is not None:
-        found = tuple(_written(node) for node in work.place if _copies_back(work, node))
+        found = tuple(_target_and_value(node) for node in work.place if _copies_back(work, node))
         if found != copied:
             raise WritesChanged(
                 "the trailing writes to inputs and buffers changed", expected=shown(copied), found=shown(found)
@@ -182,8 +183,8 @@ def _copies_back(work: Work, node: fx.Node) -> bool:
     return node.op in CALLS and node not in work.origin and name.startswith("copy_")
 
 
-def _written(node: fx.Node) -> tuple[Any, Any]:
-    """Where a `copy_` writes, behind the `detach` for writes that autograd does not see, and what."""
+def _target_and_value(node: fx.Node) -> tuple[Any, Any]:
+    """What a `copy_` writes to (below the `detach` of writes that autograd does not see), and the value."""
     place, value = node.args[0], node.args[1]
     while isinstance(place, fx.Node) and "detach" in str(getattr(place.target, "__name__", place.target)):
         place = place.args[0]
@@ -221,19 +222,19 @@ def _all_legal(work: Work) -> str:
 
 
 def _no_invented_dependency(work: Work) -> str:
-    doubtful: list[tuple[fx.Node, fx.Node]] = []
+    indirect: list[tuple[fx.Node, fx.Node]] = []
     quotient = networkx().DiGraph()
-    quotient.add_edges_from(_crossing_edges(work, doubtful))
+    quotient.add_edges_from(_crossing_edges(work, indirect))
     if not networkx().is_directed_acyclic_graph(quotient):
         circle = " -> ".join(node.name for node, _ in networkx().find_cycle(quotient))
-        raise InventedDependency(f"nodes of the source depend on each other in a circle: {circle}")
-    _require_paths(work, [edge for edge in doubtful if not _explained(work, *edge)])
-    return f"contracted to its {len(work.source_place)} source nodes, it depends on nothing new"
+        raise InventedDependency(f"source nodes depend on each other in a cycle: {circle}")
+    _require_paths(work, [edge for edge in indirect if not _may_read(work, *edge)])
+    return f"contracted to its {len(work.source_place)} source nodes, it has no new dependency"
 
 
-def _crossing_edges(work: Work, doubtful: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The edges between nodes of different origin, as edges of the quotient. Those that are no edges of the source are
-    put into `doubtful`."""
+def _crossing_edges(work: Work, indirect: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """The edges of the quotient graph: those between nodes of different origin. Edges that the source does not have are
+    appended to `indirect`: it must have a path for them."""
     origin = work.origin
     for node in work.place:
         source = origin.get(node)
@@ -247,7 +248,7 @@ def _crossing_edges(work: Work, doubtful: list[tuple[fx.Node, fx.Node]]) -> Iter
             if target is source or target is None:
                 continue
             if target not in source.users:
-                doubtful.append((node, user))
+                indirect.append((node, user))
             yield source, target
 
 
@@ -261,7 +262,7 @@ def _require_no_origin_needed(work: Work, node: fx.Node) -> None:
 
 
 def _reads_sizes(node: fx.Node) -> bool:
-    """Whether a node computes with shapes alone: it depends on no data, whatever tensors it reads the shapes of."""
+    """Whether a node computes from sizes alone, so that it does not depend on the data of any tensor."""
     seen, waiting = {node}, [node]
     for current in waiting:
         if _reads_a_size(current):
@@ -269,7 +270,7 @@ def _reads_sizes(node: fx.Node) -> bool:
         inputs = current.all_input_nodes
         if not inputs or getattr(current.target, "__module__", None) not in ("_operator", "math", "torch"):
             return False
-        waiting += [given for given in inputs if given not in seen]
+        waiting += [operand for operand in inputs if operand not in seen]
         seen.update(inputs)
     return True
 
@@ -288,20 +289,19 @@ def _writes_back(work: Work, node: fx.Node) -> bool:
     return bool(node.users) and "detach" in str(name) and all(_writes_back(work, user) for user in node.users)
 
 
-def _explained(work: Work, node: fx.Node, user: fx.Node) -> bool:
-    """Whether `user` may read `node` although its source does not read the source of `node`: `node` is a constant or a
-    size, or stands for another input too, as after a rule that returns its input. What the output reads is compared
-    value by value elsewhere."""
+def _may_read(work: Work, node: fx.Node, user: fx.Node) -> bool:
+    """Whether `user` may read `node` although its source node does not read that of `node`: `node` is a constant or a
+    size, or it is also the value of another operand, because a rule returned its input."""
     if user.op == "output" and node in work.correspondence.writes:
         return True
     if node.op == "get_attr" and work.origin[node].op != "get_attr":
         return True
-    standing = (work.values.get(given) for given in work.origin[user].all_input_nodes)
-    return any(node is found for value in standing for found in nodes_in(value)) or _reads_sizes(node)
+    values = (work.values.get(operand) for operand in work.origin[user].all_input_nodes)
+    return any(node is found for value in values for found in nodes_in(value)) or _reads_sizes(node)
 
 
 def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
-    """Raises unless the source has a path for every edge. One bit a start, one walk over the source a batch."""
+    """Raises unless the source has a path for every edge; each batch is one walk over the source."""
     origin, place = work.origin, work.source_place
     edges.sort(key=lambda edge: place[origin[edge[0]]])
     for i in range(0, len(edges), batch):
@@ -314,16 +314,16 @@ def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int 
                 raise InventedDependency(problem, user, end)
 
 
-def _nothing_lost(work: Work) -> str:
+def _no_value_lost(work: Work) -> str:
     values, place = work.values, work.place
     for source in work.source_place:
         value = values.get(source, _ABSENT)
         if value is _ABSENT and source.users:
-            raise ValueLost(f"nothing stands for {source.name!r}, which is used", source=source)
+            raise ValueLost(f"{source.name!r} is used, and has no lowered value", source=source)
         # An exported program lifts constants to placeholders afterwards: their `get_attr` nodes are gone by then.
         if isinstance(value, fx.Node) and value not in place and value.op != "get_attr":
-            raise ValueLost(f"{value.name!r} stands for {source.name!r}, but is not in the graph", value, source)
-    return f"something stands for each of {len(values)} values"
+            raise ValueLost(f"{value.name!r}, the value of {source.name!r}, is not in the graph", value, source)
+    return f"each of {len(values)} values has a lowered one"
 
 
 def _same_metadata(work: Work) -> str:
@@ -335,17 +335,17 @@ def _same_metadata(work: Work) -> str:
         compared += 1
         found = value.meta.get("val") if isinstance(value, fx.Node) else metadata_of(value)
         if isinstance(expected, (tuple, list)) and isinstance(found, list):
-            expected = _as_read(source, expected)
+            expected = _results_read(source, expected)
         if found is not expected and not same_metadata(expected, found):
             node = value if isinstance(value, fx.Node) else None
-            problem = f"what stands for {source.name!r} has other metadata"
+            problem = f"the lowered value of {source.name!r} has other metadata"
             raise MetadataChanged(problem, node, source, expected=described(expected), found=described(found))
     return f"shape, dtype and device of {compared} values unchanged"
 
 
-def _as_read(source: fx.Node, results: Any) -> list[Any]:
-    """Of several results those that are read; what PyTorch says of the others need not be true: a backward op gives
-    nothing where its mask says so."""
+def _results_read(source: fx.Node, results: Any) -> list[Any]:
+    """The results that are read, None for others: their metadata need not be true. A backward op, for one, returns None
+    where its output mask is False, whatever its fake kernel says."""
     places = [user.args[1] for user in source.users if user.target is operator.getitem]
     if len(places) < len(source.users) or not all(isinstance(place, int) for place in places):
         return list(results)
@@ -376,7 +376,7 @@ def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]
                 continue
             raise EffectsChanged(f"{node.name!r} ({effects}) comes from no node of the source", node)
         if work.source_place[source] < latest:
-            raise EffectsChanged(f"{node.name!r} ({effects}) comes too late", node, source)
+            raise EffectsChanged(f"{node.name!r} ({effects}) follows an effect of a later source node", node, source)
         latest = work.source_place[source]
         done.setdefault(source, []).append((node, effects))
     return done
@@ -392,7 +392,7 @@ def _same_regions(work: Work) -> str:
         current += Effect.REGION in work.effects.of(node).kinds
         source = work.origin.get(node)
         if source is not None and node.op in CALLS and regions[source] != current:
-            raise EffectsChanged(f"{node.name!r} moved out of its region of no_grad or autocast", node, source)
+            raise EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
     return f"every call is in its region of {sum(marks) + 1}"
 
 
@@ -406,7 +406,7 @@ def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[f
         raise EffectsChanged(f"the effects of {source.name!r} changed", node, source, expected=expected, found=shown)
 
 
-def _nothing_dead_added(work: Work) -> str:
+def _no_dead_code_added(work: Work) -> str:
     for node in work.place:
         if not node.users and node.op not in ("placeholder", "output"):
             _require_not_added(work, node)
@@ -459,9 +459,9 @@ def _lints(work: Work) -> str:
 
 
 Invariant = Callable[[Work], str]
-"""Returns a phrase for what it found to hold, empty where it does not apply; raises a `VerificationError`."""
+"""Returns a phrase that says what holds, empty if it does not apply; raises a `VerificationError`."""
 INVARIANTS: tuple[Invariant, ...] = (
-    _nothing_dangling,
+    _no_dangling_reference,
     _in_order,
     _names_distinct,
     same_placeholders,
@@ -469,14 +469,16 @@ INVARIANTS: tuple[Invariant, ...] = (
     _writes_kept,
     same_codegen,
     _expansions_sound,
-    _nothing_lost,
-    as_recorded,
+    _no_value_lost,
+    matches_record,
     _no_invented_dependency,
     _same_metadata,
     _same_effects,
     _same_regions,
-    _nothing_dead_added,
+    _no_dead_code_added,
     _all_legal,
 )
-ALONE: tuple[Invariant, ...] = (_nothing_dangling, _in_order, _names_distinct)
+OF_ONE_GRAPH: tuple[Invariant, ...] = (_no_dangling_reference, _in_order, _names_distinct)
+"""What is checked of a graph on its own."""
 WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)
+"""What `full=True` adds."""

@@ -1,4 +1,4 @@
-"""Who depends on whom in a graph: for networkx, and for many questions at once."""
+"""Reachability: a graph as networkx has it, and many pairs of nodes in one walk."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from torch import fx
 
 @functools.cache
 def networkx() -> Any:
-    """The package, imported when a proof first needs it: that costs as much as the rest of this one together."""
+    """The package, imported by the first proof: importing it takes as long as importing all of decomp."""
     import networkx
 
     return networkx
 
 
 def as_networkx(graph: fx.Graph) -> Any:
-    """The graph as networkx sees it: an edge from each input to its user."""
+    """The graph in networkx: an edge from each input to its user."""
     out = networkx().DiGraph()
     for node in graph.nodes:
         out.add_node(node)
-        out.add_edges_from((given, node) for given in node.all_input_nodes)
+        out.add_edges_from((operand, node) for operand in node.all_input_nodes)
     return out
 
 
 def reached_among(
     starts: set[fx.Node], ends: set[fx.Node], place: Mapping[fx.Node, int]
 ) -> dict[fx.Node, set[fx.Node]]:
-    """For each of `ends`, those of `starts` that it depends on. `place` is the order of their graph: one walk, from the
-    first start to the last end, with one bit a start."""
+    """For each of `ends`, those of `starts` that it depends on. `place` numbers the nodes of the graph. One walk from
+    the first start to the last end: each node has a bit mask of the starts that reach it."""
     order = sorted(starts, key=place.__getitem__)
     bits = {node: 1 << i for i, node in enumerate(order)}
     last = max(place[node] for node in ends)
     masks: dict[fx.Node, int] = {}
     for node in _from(order[0]):
         mask = bits.get(node, 0)
-        for given in node.all_input_nodes:
-            mask |= masks.get(given, 0)
+        for operand in node.all_input_nodes:
+            mask |= masks.get(operand, 0)
         if mask:
             masks[node] = mask
         if place[node] >= last:

@@ -1,6 +1,6 @@
-"""A lowered graph held against its record, node by node: what stays is a copy of a source node with its operands
-replaced, what was replaced is its expansion with its operands bound. Nothing else may stand there, and nothing of it
-may be missing; so that a lost, swapped or rewired operand is as wrong as an invented one."""
+"""A lowered graph compared with the record of its lowering, node by node: a source node that was kept has one copy, a
+source node that was replaced has the nodes of its expansion, each with the operands that the source has. No other node
+is allowed and none may be missing, so that lost, swapped and rewired operands are found as well as invented ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from decomp.proof.invariants import Work
 
 
-def as_recorded(work: Work) -> str:
-    """Every node of the lowered graph is one that the record of the lowering says is there. Says nothing without
-    one."""
+def matches_record(work: Work) -> str:
+    """Every node of the lowered graph is the one that the record of the lowering predicts. Empty without a record."""
     stamps = work.correspondence.stamps
     if stamps is None:
         return ""
@@ -32,52 +31,53 @@ def as_recorded(work: Work) -> str:
         if source.op != "output":
             walk.visit(source)
     walk.require_nothing_left()
-    return f"each of {walk.compared} nodes is a copy or of an expansion, with its operands bound as in the source"
+    return f"each of {walk.compared} nodes is a copy or part of an expansion, with the operands of its source node"
 
 
 class _Replay:
-    """One walk over the source, taking the nodes that each source node made off a list."""
+    """One walk over the source that takes the lowered nodes of each source node off a list."""
 
     def __init__(self, work: Work, stamps: Mapping[fx.Node, Stamp]) -> None:
         self.work, self.stamps = work, stamps
         self.compared = 0
         self.constants = _nodes_of_constants(work)
-        self.values = self._current() if self.constants else work.values
-        self.made: dict[fx.Node, list[fx.Node]] = {}
+        self.values = self._with_lifted_constants() if self.constants else work.values
+        self.lowered: dict[fx.Node, list[fx.Node]] = {}
         shared = set(self.constants.values())
         for node in work.place:
             source = work.origin.get(node)
             if source is not None and node.op != "output" and node not in shared:
-                self.made.setdefault(source, []).append(node)
+                self.lowered.setdefault(source, []).append(node)
 
-    def _current(self) -> dict[fx.Node, Any]:
-        """What stands for each value, where an exported program has inputs in the place of attributes."""
+    def _with_lifted_constants(self) -> dict[fx.Node, Any]:
+        """`work.values`, with inputs in the place of the attributes that an exported program lifts to its inputs."""
         tensors = self.work.correspondence.constants
 
-        def current(node: fx.Node) -> fx.Node:
+        def with_lifted(node: fx.Node) -> fx.Node:
             if node.op != "get_attr" or node in self.work.place:
                 return node
             return self.constants.get(id(tensors.get(str(node.target))), node)
 
-        return {source: fx.node.map_arg(value, current) for source, value in self.work.values.items()}
+        return {source: fx.node.map_arg(value, with_lifted) for source, value in self.work.values.items()}
 
     def visit(self, source: fx.Node) -> None:
-        made = self.made.pop(source, ())
+        lowered = self.lowered.pop(source, ())
         stamp = self.stamps.get(source)
         if stamp is not None:
-            self._require_stamped(source, stamp, iter(made))
+            self._require_stamped(source, stamp, iter(lowered))
         else:
-            self._require_copied(source, made)
+            self._require_copied(source, lowered)
 
-    def _require_copied(self, source: fx.Node, made: Any) -> None:
+    def _require_copied(self, source: fx.Node, lowered: Any) -> None:
         found = self.values.get(source)
-        if not made and self._is_taken_apart(source, found):
+        if not lowered and self._is_element_of_replaced_call(source, found):
             return
-        if not made and not source.users and found is None:
+        if not lowered and not source.users and found is None:
             return  # a call that the lowering proved to be without effect
-        if len(made) != 1 or made[0] is not found or found is None:
-            raise NotAsRecorded(f"{source.name!r} stays, so one copy of it stands for it", _first(made), source)
-        node: fx.Node = made[0]
+        if len(lowered) != 1 or lowered[0] is not found or found is None:
+            problem = f"{source.name!r} was kept, so it has one copy, which is its value"
+            raise NotAsRecorded(problem, lowered[0] if lowered else None, source)
+        node: fx.Node = lowered[0]
         self.compared += 1
         if node.op != source.op or not self._same_call(node, source):
             wanted = fx.node.map_arg((source.args, source.kwargs), lambda given: self.values.get(given, given))
@@ -86,20 +86,20 @@ class _Replay:
                 found=(node.args, node.kwargs),
             )  # fmt: skip
 
-    def _is_taken_apart(self, source: fx.Node, found: Any) -> bool:
-        """Whether a node took one of several results of a call that was replaced, and so needs none of its own."""
+    def _is_element_of_replaced_call(self, source: fx.Node, found: Any) -> bool:
+        """Whether a node is a getitem of a call that was replaced by a tuple, so that it needs no node of its own."""
         results = self.values.get(source.args[0]) if source.args and isinstance(source.args[0], fx.Node) else None
         return type(results) is tuple and is_projection(source) and same(projected(source, results), found)
 
     def _same_call(self, node: fx.Node, source: fx.Node) -> bool:
         if isinstance(source.target, torch._ops.HigherOrderOperator):
-            # The flags of a region may be switched off where its body says itself what they did.
-            wanted = [self.values.get(given) for given in source.all_input_nodes]
+            # The flags of a region differ where its body was given nodes that do the same.
+            wanted = [self.values.get(operand) for operand in source.all_input_nodes]
             return node.target is source.target and same(list(node.all_input_nodes), wanted)
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
-    def _require_stamped(self, source: fx.Node, stamp: Stamp, made: Iterator[fx.Node]) -> None:
-        values = [self.values[given] for given in source.all_input_nodes]
+    def _require_stamped(self, source: fx.Node, stamp: Stamp, lowered: Iterator[fx.Node]) -> None:
+        values = [self.values[operand] for operand in source.all_input_nodes]
         for entry in stamp.entries:
             if entry.op == "get_attr":
                 values.append(self._constant(stamp.constants[entry.target], entry.target, source))
@@ -108,34 +108,35 @@ class _Replay:
             if entry.target is operator.getitem and type(args[0]) is tuple:
                 values.append(args[0][args[1]])
                 continue
-            node = next(made, None)
+            node = next(lowered, None)
             if node is None:
-                problem = f"of what replaces {source.name!r} the call of {entry.target} is missing"
+                problem = f"the call of {entry.target} is missing from the expansion of {source.name!r}"
                 raise NotAsRecorded(problem, None, source)
             self.compared += 1
             if node.op != entry.op or not same_call(node, entry.target, args, kwargs):
-                raise _other(node, source, (entry.target, args, kwargs), (node.target, node.args, node.kwargs))
+                raise _mismatch(node, source, (entry.target, args, kwargs), (node.target, node.args, node.kwargs))
             values.append(node)
-        extra = next(made, None)
+        extra = next(lowered, None)
         if extra is not None:
-            raise NotAsRecorded(f"{extra.name!r} is not in the expansion that replaces {source.name!r}", extra, source)
+            raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {source.name!r}", extra, source)
         if not same(stamp.outputs(values), self.values.get(source)):
-            raise NotAsRecorded(f"what stands for {source.name!r} is not the result of its expansion", None, source)
+            raise NotAsRecorded(f"the value of {source.name!r} is not the result of its expansion", None, source)
 
     def _constant(self, tensor: torch.Tensor, name: str, source: fx.Node) -> fx.Node:
         found = self.constants.get(id(tensor))
         if found is None:
-            raise ValueLost(f"the constant {name!r} of what replaces {source.name!r} is gone", source=source)
+            raise ValueLost(f"the constant {name!r} of the expansion of {source.name!r} is missing", source=source)
         return found
 
     def require_nothing_left(self) -> None:
-        for source, made in self.made.items():
-            raise NotAsRecorded(f"{made[0].name!r} comes from {source.name!r}, which is not in the source", made[0])
+        for source, lowered in self.lowered.items():
+            problem = f"{lowered[0].name!r} comes from {source.name!r}, which is not in the source"
+            raise NotAsRecorded(problem, lowered[0])
 
 
 def _nodes_of_constants(work: Work) -> dict[int, fx.Node]:
-    """The node of each constant that rules brought, by the identity of its tensor: an attribute, or the input that it
-    became in an exported program."""
+    """The node of each constant that rules created, by the id of its tensor: an attribute, or the input that an
+    exported program lifted it to."""
     constants = work.correspondence.constants
     return {
         id(constants[name]): node
@@ -144,19 +145,15 @@ def _nodes_of_constants(work: Work) -> dict[int, fx.Node]:
     }
 
 
-def _other(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotAsRecorded:
-    problem = f"{node.name!r} is not what the expansion that replaces {source.name!r} recorded"
+def _mismatch(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotAsRecorded:
+    problem = f"{node.name!r} is not the node that the expansion of {source.name!r} has here"
     return NotAsRecorded(problem, node, source, expected=expected, found=found)
-
-
-def _first(made: Any) -> fx.Node | None:
-    return made[0] if made else None
 
 
 def same_call(
     node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None
 ) -> bool:
-    """Whether a node makes this call, perhaps under the op's own name where the call has another."""
+    """Whether a node makes this call; overloads with the same meaning (`respelled`) count as the same."""
     if node.target is not target and node.target != target:
         if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):
             return False
@@ -165,11 +162,12 @@ def same_call(
 
 
 def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
-    """Whether two arguments are the same: nodes by identity (those of `expected` replaced by what stands for them in
-    `values`), numbers with their type, so that 1, 1.0 and True differ; NaN is itself."""
+    """Whether two arguments are the same: nodes by identity (after those of `expected` are looked up in `values`),
+    numbers with their type, so that 1, 1.0 and True differ; NaN equals NaN."""
     if isinstance(expected, fx.Node):
         wanted = expected if values is None else values.get(expected, expected)
-        return found is wanted or (not isinstance(wanted, fx.Node) and same(found, wanted)) or _merged(found, wanted)
+        equal = found is wanted or (not isinstance(wanted, fx.Node) and same(found, wanted))
+        return equal or _is_merged_getitem(found, wanted)
     if isinstance(expected, (tuple, list)):
         alike = isinstance(found, tuple if isinstance(expected, tuple) else list) and len(found) == len(expected)
         return alike and all([same(f, e, values) for f, e in zip(found, expected)])
@@ -182,6 +180,6 @@ def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None)
     return same_constant(found, expected)
 
 
-def _merged(found: Any, wanted: Any) -> bool:
-    """torch.export leaves one of several nodes that take the same item; the others are erased."""
+def _is_merged_getitem(found: Any, wanted: Any) -> bool:
+    """torch.export keeps one of several getitem nodes that take the same item, and erases the others."""
     return isinstance(found, fx.Node) and found.target is operator.getitem and getattr(wanted, "_erased", False)

@@ -50,7 +50,7 @@ class Verdict:
 def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> list[str]:
     """Runs a lowering, or any two programs, and compares. Returns phrases of what was found. Raises `ValuesDiffer` or
     `GradientsDiffer`, and `ArgumentError` where two plain programs come without `args`."""
-    if not hasattr(lowered, "handed_over"):
+    if not hasattr(lowered, "returned_program"):
         given = _example_inputs(source, args, kwargs)
         if given is None:
             raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")

@@ -31,7 +31,7 @@ class Model(nn.Module):
 def test_plain_programs_are_compared_without_provenance() -> None:
     traced = fx.symbolic_trace(Model())
     proof = verify(traced, fx.symbolic_trace(Model()))
-    assert proof.nodes == 5 and proof.checks[-2:] == ("as many effects", "every result depends on the same inputs")
+    assert proof.nodes == 5 and proof.checks[-2:] == ("equally many effects", "every result depends on the same inputs")
     exported = torch.export.export(Model(), (torch.ones(2), torch.ones(2)))
     verify(exported, exported.run_decompositions({}), full=True)
     verify(traced.graph, traced.graph)
@@ -66,7 +66,7 @@ def test_another_source_than_the_one_that_was_lowered_is_seen() -> None:
     x = torch.randn(3, 4)
     found = decomp.lower(nn.GELU(), to=targets.tinygrad, args=(x,))
     assert verify(nn.GELU(), found).checks[-1] == "the source has the graph of the program that was lowered"
-    with pytest.raises(AnotherSource, match="the source has 'relu' where 'gelu' is meant"):
+    with pytest.raises(AnotherSource, match="the source has 'relu' where 'gelu' is expected"):
         verify(nn.ReLU(), found)
     unrelated = torch.export.export(nn.Bilinear(2, 3, 4), (torch.randn(1, 2), torch.randn(1, 3)))
     with pytest.raises(AnotherSource):

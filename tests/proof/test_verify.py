@@ -41,14 +41,14 @@ def test_a_sound_lowering_is_proved() -> None:
     assert (proof.nodes, proof.expansions) == (6, 0)
     assert proof.checks == (
         "no reference dangles, users and inputs agree",
-        "every node stands after its inputs, so there is no cycle",
+        "every node comes after its inputs, so there is no cycle",
         "names are distinct",
         "the same 2 placeholders",
         "the same outputs in the same structure",
         "the same codegen",
         "0 expansions are acyclic and without dead code",
-        "something stands for each of 5 values",
-        "contracted to its 5 source nodes, it depends on nothing new",
+        "each of 5 values has a lowered one",
+        "contracted to its 5 source nodes, it has no new dependency",
         "shape, dtype and device of 0 values unchanged",
         "the same 0 effects in the same order",
         "no regions to keep",
@@ -66,7 +66,7 @@ def test_a_node_may_not_stand_before_its_input() -> None:
     bad = lowering()
     node_of(bad.lowered, "gelu").append(node_of(bad.lowered, "gelu_square"))
     assert broken(bad, OutOfOrder) == (
-        "'gelu' stands before its input 'gelu_square'\n"
+        "'gelu' comes before its input 'gelu_square'\n"
         "  lowered node 'gelu' (call_function aten.mul.Tensor)\n"
         "  source node 'gelu' (call_function aten.gelu.default)"
     )
@@ -75,7 +75,7 @@ def test_a_node_may_not_stand_before_its_input() -> None:
 def test_a_cycle_is_out_of_order() -> None:
     bad = lowering()
     node_of(bad.lowered, "gelu_square").update_arg(1, node_of(bad.lowered, "gelu"))
-    assert broken(bad, OutOfOrder).startswith("'gelu_square' stands before its input 'gelu'\n")
+    assert broken(bad, OutOfOrder).startswith("'gelu_square' comes before its input 'gelu'\n")
 
 
 def test_an_erased_node_dangles() -> None:
@@ -221,14 +221,14 @@ def test_something_stands_for_every_value_that_is_used() -> None:
     bad = lowering()
     del bad.values[node_of(bad.source, "gelu")]  # type: ignore[attr-defined]
     assert broken(bad, ValueLost) == (
-        "nothing stands for 'gelu', which is used\n  source node 'gelu' (call_function aten.gelu.default)"
+        "'gelu' is used, and has no lowered value\n  source node 'gelu' (call_function aten.gelu.default)"
     )
 
 
 def test_what_stands_for_a_value_is_in_the_graph() -> None:
     bad = lowering()
     bad.values[node_of(bad.source, "gelu")] = node_of(bad.source, "gelu")  # type: ignore[index]
-    assert broken(bad, ValueLost).startswith("'gelu' stands for 'gelu', but is not in the graph\n")
+    assert broken(bad, ValueLost).startswith("'gelu', the value of 'gelu', is not in the graph\n")
 
 
 def test_an_expansion_may_not_read_what_its_source_does_not() -> None:
@@ -249,7 +249,7 @@ def test_contracted_nodes_may_not_form_a_circle() -> None:
     second = pair.stamp(b, aten.cos.default, first, name="b")
     pair.stamp(a, aten.sin.default, second, name="a")
     bad = pair.returning(a, b)
-    assert broken(bad, InventedDependency) == "nodes of the source depend on each other in a circle: a -> b"
+    assert broken(bad, InventedDependency) == "source nodes depend on each other in a cycle: a -> b"
 
 
 def test_an_expansion_may_read_along_a_path_and_drop_what_lies_between() -> None:
@@ -303,7 +303,7 @@ def test_the_shape_of_any_tensor_may_be_read() -> None:
 def test_shape_dtype_and_device_are_kept(after: Any, found: str) -> None:
     bad = with_metadata(lowering(), "gelu", fake(2, 3), after)
     assert broken(bad, MetadataChanged) == (
-        "what stands for 'gelu' has other metadata\n"
+        "the lowered value of 'gelu' has other metadata\n"
         "  lowered node 'gelu' (call_function aten.mul.Tensor)\n"
         "  source node 'gelu' (call_function aten.gelu.default)\n"
         "  expected: float32[2, 3] on meta\n"

@@ -80,7 +80,9 @@ def test_effects_keep_their_order(first: Any, text: str) -> None:
     good = pair.returning(node_of(pair.source, "x"))
     check(good)
     node_of(good.lowered, "effect_1").append(node_of(good.lowered, "effect_0"))
-    assert broken(good, EffectsChanged).startswith(f"'effect_0' ({text}) comes too late\n  lowered node 'effect_0' (")
+    assert broken(good, EffectsChanged).startswith(
+        f"'effect_0' ({text}) follows an effect of a later source node\n  lowered node 'effect_0' ("
+    )
 
 
 def test_no_effect_is_lost_nor_added() -> None:
@@ -104,7 +106,7 @@ def test_calls_stay_in_their_region_of_no_grad() -> None:
     assert "every call is in its region of 3" in check(bad).checks
     node_of(bad.lowered, "on").append(node_of(bad.lowered, "y"))
     assert broken(bad, EffectsChanged) == (
-        "'y' moved out of its region of no_grad or autocast\n"
+        "'y' moved out of its no_grad or autocast region\n"
         "  lowered node 'y' (call_function aten.sin.default)\n"
         "  source node 'y' (call_function aten.sin.default)"
     )

@@ -1,5 +1,5 @@
-"""The last step of a lowering held against the graph that was proved: what is handed over has that graph, the
-signature, state and hooks that go with it, and the source is the program that was lowered."""
+"""The program that is returned to the user, compared with the graph that was proved: it has that graph, and the
+signature, state and hooks of the source; and the source is still the program that was lowered."""
 
 from __future__ import annotations
 
@@ -31,72 +31,72 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_
 
 
 @dataclass(frozen=True)
-class HandedOver:
-    """A lowered program as it left the pipeline."""
+class ReturnedProgram:
+    """A lowered program as it is returned to the user."""
 
     result: Any
-    """What the user has."""
+    """The module or `ExportedProgram` itself."""
     graph: fx.Graph
     """The graph that was proved."""
     exported: ExportedProgram | None = None
-    """For a module that was captured by export, and for an exported program: the lowered program as export has it."""
+    """The lowered `ExportedProgram` that `result` is, or was unlifted from."""
     source: ExportedProgram | None = None
     """The exported program that was lowered."""
     root: nn.Module | None = None
-    """The owner of the attributes that the source names."""
+    """The module that owns the attributes of the source graph."""
     submodules: Mapping[str, nn.Module] = field(default_factory=dict)
     """Bodies of higher-order ops, by the attribute that names them."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Constants that rules brought."""
+    """Constants that rules created."""
     signed: tuple[fx.Node, ...] = ()
-    """Inputs that the signature says are written back, in order."""
+    """Inputs that are written back as the signature says, in order."""
     hooks: tuple[tuple[Any, ...], ...] = ()
 
     @staticmethod
     def hooks_of(result: Any) -> tuple[tuple[Any, ...], ...]:
-        """The hooks of a module, by kind; none of what is no module."""
+        """The hooks of a module, by kind; empty for anything else."""
         return tuple(tuple(getattr(result, kind, {}).values()) for kind in _HOOKS)
 
 
-def require_as_handed_over(program: HandedOver) -> list[str]:
-    """Holds the program that the user has against the graph that was proved. Returns a phrase for each thing that
-    holds; raises the `VerificationError` of the first that does not."""
+def check_returned_program(program: ReturnedProgram) -> list[str]:
+    """Compares the returned program with the graph that was proved. Returns a phrase for each thing that holds; raises
+    the `VerificationError` of the first that does not."""
     if isinstance(program.result, ExportedProgram):
-        phrases = [_graph_is(program, program.result.graph), _signature_kept(program, program.result)]
+        phrases = [_same_graph(program, program.result.graph), _signature_kept(program, program.result)]
     elif program.exported is not None:
-        phrases = [_signature_kept(program, program.exported), _unlifted_alike(program)]
+        phrases = [_signature_kept(program, program.exported), _same_unlifted_graph(program)]
     else:
-        phrases = [_graph_is(program, program.result.graph)]
+        phrases = [_same_graph(program, program.result.graph)]
     return [*phrases, _state_kept(program), _hooks_kept(program)]
 
 
-def _graph_is(program: HandedOver, graph: fx.Graph) -> str:
+def _same_graph(program: ReturnedProgram, graph: fx.Graph) -> str:
     """The graph is the one that was proved, or a copy of it."""
     if graph is not program.graph:
-        require_alike(program.graph, graph, NotAsRecorded, "the lowered graph")
-    return "what is handed over has the graph that was proved"
+        require_same_graph(program.graph, graph, NotAsRecorded, "the lowered graph")
+    return "the returned program has the graph that was proved"
 
 
-def require_alike(expected: fx.Graph, found: fx.Graph, error: type[VerificationError], what: str) -> None:
+def require_same_graph(expected: fx.Graph, found: fx.Graph, error: type[VerificationError], what: str) -> None:
     """Raises `error` unless two graphs have the same nodes in the same order, names apart."""
     values: dict[fx.Node, Any] = {}
-    ours, theirs = iter(expected.nodes), iter(found.nodes)
+    ours, nodes = iter(expected.nodes), iter(found.nodes)
     for wanted in ours:
-        node = next(theirs, None)
+        node = next(nodes, None)
         if node is None:
             raise error(f"{what} ends before {wanted.name!r}", None, wanted)
         values[wanted] = node
-        if not _alike(node, wanted, values):
+        if not _same_node(node, wanted, values):
             raise error(
-                f"{what} has {node.name!r} where {wanted.name!r} is meant", node, wanted,
+                f"{what} has {node.name!r} where {wanted.name!r} is expected", node, wanted,
                 expected=_call(wanted), found=_call(node),
             )  # fmt: skip
-    extra = next(theirs, None)
+    extra = next(nodes, None)
     if extra is not None:
-        raise error(f"{what} goes on with {extra.name!r}", extra)
+        raise error(f"{what} has {extra.name!r} after its last node", extra)
 
 
-def _alike(node: fx.Node, wanted: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+def _same_node(node: fx.Node, wanted: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
     target = node.target is wanted.target or (isinstance(node.target, str) and node.target == wanted.target)
     return (
         node.op == wanted.op
@@ -113,8 +113,8 @@ def _call(node: fx.Node) -> str:
 # exported programs
 
 
-def _signature_kept(program: HandedOver, lowered: ExportedProgram) -> str:
-    """Inputs and outputs are said to be what they are, and every write-back is of the value that is meant."""
+def _signature_kept(program: ReturnedProgram, lowered: ExportedProgram) -> str:
+    """The signature names the inputs and outputs of the graph, and writes back what the source does."""
     assert program.source is not None
     before, after = program.source.graph_signature, lowered.graph_signature
     added = {name for spec in after.input_specs if (name := spec.target) in program.constants}
@@ -123,7 +123,7 @@ def _signature_kept(program: HandedOver, lowered: ExportedProgram) -> str:
         raise PlaceholdersChanged("the input specs of the signature changed", expected=before.input_specs, found=kept)
     names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
     if names != [spec.arg.name for spec in after.input_specs]:
-        raise PlaceholdersChanged("the signature names other inputs than the graph has", found=names)
+        raise PlaceholdersChanged("the signature does not name the inputs of the graph", found=names)
     _require_same_kinds(program, before, after)
     _require_outputs_named(lowered)
     return f"a signature of the same {len(kept)} inputs, with every output under its name"
@@ -133,28 +133,28 @@ def _input(spec: Any) -> tuple[Any, ...]:
     return spec.kind, type(spec.arg), getattr(spec.arg, "name", None), spec.target, spec.persistent
 
 
-def _require_same_kinds(program: HandedOver, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
-    """What the signature says of outputs is what it said, behind the write-backs that the lowering owes."""
+def _require_same_kinds(program: ReturnedProgram, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
+    """The output specs are those of the source, after those of the writes that lowering made explicit."""
     inputs = {spec.arg.name: spec for spec in after.input_specs}
-    owed = [write_spec(inputs[place.name], place) for place in program.signed]
-    expected = [(spec.kind, spec.target) for spec in (*owed, *before.output_specs)]
+    expected_writes = [write_spec(inputs[place.name], place) for place in program.signed]
+    expected = [(spec.kind, spec.target) for spec in (*expected_writes, *before.output_specs)]
     found = [(spec.kind, spec.target) for spec in after.output_specs]
     if found != expected:
         raise WritesChanged("the signature writes back other inputs than the source", expected=expected, found=found)
 
 
 def signatures_agree(source: Any, lowered: Any) -> list[str]:
-    """Of two exported programs: both take the same state, write back the same, and name their outputs truly. Returns
-    a phrase, or none where one has no signature."""
+    """Two exported programs have the same state, write back the same, and their signatures name their outputs. Returns
+    a phrase, or none where one of them has no signature."""
     if not (isinstance(source, ExportedProgram) and isinstance(lowered, ExportedProgram)):
         return []
     _require_outputs_named(lowered)
     before, after = (_state_of_signature(program) for program in (source, lowered))
     if before - after:
         raise PlaceholdersChanged("the signature lacks state of the source", found=sorted(map(str, before - after)))
-    written, owed = (_mutations(program) for program in (lowered, source))
-    if written - _may_write(source) or owed - written:
-        raise WritesChanged("other state is written back", expected=sorted(owed), found=sorted(written))
+    written, expected_writes = (_mutations(program) for program in (lowered, source))
+    if written - _may_write(source) or expected_writes - written:
+        raise WritesChanged("other state is written back", expected=sorted(expected_writes), found=sorted(written))
     return ["the same state, and every output under its name in the signature"]
 
 
@@ -168,8 +168,7 @@ def _mutations(program: ExportedProgram) -> set[str]:
 
 
 def _may_write(program: ExportedProgram) -> set[str]:
-    """Names of the inputs that a program could write: those that its signature says, and, where it has in-place calls,
-    any."""
+    """Names of the inputs that a program may write: those of its signature or, with in-place calls, all."""
     mutable = any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in program.graph.nodes)
     if not mutable:
         return _mutations(program)
@@ -192,23 +191,23 @@ def _require_outputs_named(lowered: ExportedProgram) -> None:
 # modules made of exported programs
 
 
-def _unlifted_alike(program: HandedOver) -> str:
-    """The graph of the module is that of the exported program, with its state as attributes: the same calls in the same
-    order, the same results, and a `copy_` for every write-back."""
+def _same_unlifted_graph(program: ReturnedProgram) -> str:
+    """The graph of the module is that of the exported program with its state as attributes: the same calls in the same
+    order, the same results, and a `copy_` for every value that is written back."""
     exported, graph = program.exported, program.result.graph
     assert exported is not None
     values = _inputs_of_module(exported, graph)
     lifted = set(values.values())
-    theirs = (node for node in graph.nodes if node not in lifted and node.op not in ("placeholder", "output"))
+    nodes = (node for node in graph.nodes if node not in lifted and node.op not in ("placeholder", "output"))
     for wanted in exported.graph.nodes:
         if wanted.op in ("placeholder", "output"):
             continue
-        node = values[wanted] = next(theirs, None)
-        if node is None or not _alike(node, wanted, values):
+        node = values[wanted] = next(nodes, None)
+        if node is None or not _same_node(node, wanted, values):
             found = None if node is None else _call(node)
-            problem = f"the module lacks {wanted.name!r}, or has another call in its place"
+            problem = f"the module does not have {wanted.name!r}, or has another call in its place"
             raise NotAsRecorded(problem, node, wanted, expected=_call(wanted), found=found)
-    _require_results(exported, graph, values, _require_written(exported, theirs, values))
+    _require_results(exported, graph, values, _require_written(exported, nodes, values))
     return "the module has the graph that was proved"
 
 
@@ -234,7 +233,7 @@ def _inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Nod
 def _require_written(
     exported: ExportedProgram, rest: Iterator[fx.Node], values: Mapping[fx.Node, Any]
 ) -> dict[fx.Node, fx.Node]:
-    """What follows the calls are the write-backs, in order. Returns for each new value the `copy_` that writes it."""
+    """After the calls come the `copy_` nodes that write back, in order. Returns them by the value that they write."""
     by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     by_target = {spec.target: by_name[spec.arg.name] for spec in exported.graph_signature.input_specs if spec.target}
     copies: dict[fx.Node, fx.Node] = {}
@@ -249,7 +248,7 @@ def _require_written(
         copies.setdefault(value, node)
     extra = next(rest, None)
     if extra is not None:
-        raise NotAsRecorded(f"the module goes on with {extra.name!r}", extra)
+        raise NotAsRecorded(f"the module has {extra.name!r} after its last node", extra)
     return copies
 
 
@@ -264,13 +263,13 @@ def _require_results(
         raise OutputsChanged("the module has another number of results", expected=len(wanted), found=len(found))
     for node, value in zip(found, wanted):
         if not same(node, value, values) and node is not copies.get(value):
-            raise OutputsChanged("the results of the module are others", node, expected=shown(value), found=shown(node))
+            raise OutputsChanged("the module returns another value", node, expected=shown(value), found=shown(node))
 
 
 # state and hooks
 
 
-def _state_kept(program: HandedOver) -> str:
+def _state_kept(program: ReturnedProgram) -> str:
     """Parameters, buffers and constants are the source's own, or equal."""
     compared = 0
     for name, expected, found in _state(program):
@@ -280,7 +279,7 @@ def _state_kept(program: HandedOver) -> str:
     return f"the {compared} parameters, buffers and constants of the source and of its rules"
 
 
-def _state(program: HandedOver) -> Iterator[tuple[str, Any, Any]]:
+def _state(program: ReturnedProgram) -> Iterator[tuple[str, Any, Any]]:
     """Each attribute by name, as it should be and as it is."""
     if isinstance(program.result, ExportedProgram):
         yield from _state_of_exported(program, program.result)
@@ -298,7 +297,7 @@ def _state(program: HandedOver) -> Iterator[tuple[str, Any, Any]]:
             yield name, expected, _attribute(program.result, name)
 
 
-def _state_of_exported(program: HandedOver, result: ExportedProgram) -> Iterator[tuple[str, Any, Any]]:
+def _state_of_exported(program: ReturnedProgram, result: ExportedProgram) -> Iterator[tuple[str, Any, Any]]:
     assert program.source is not None
     expected: dict[str, Any] = {**program.source.constants, **program.source.state_dict, **program.constants}
     found: dict[str, Any] = {**result.constants, **result.state_dict}
@@ -319,8 +318,8 @@ def _same_tensor(expected: Any, found: Any) -> bool:
         return False
     if expected.device.type == "meta" or type(expected) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         return True  # fake tensors and other subclasses have no bytes to compare
-    alike = expected.untyped_storage().data_ptr() == found.untyped_storage().data_ptr()
-    if alike and expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset():
+    same_memory = expected.untyped_storage().data_ptr() == found.untyped_storage().data_ptr()
+    if same_memory and expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset():
         return True
     return bool(torch.equal(expected, found) or torch.allclose(expected, found, rtol=0, atol=0, equal_nan=True))
 
@@ -329,8 +328,8 @@ def _shown(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _hooks_kept(program: HandedOver) -> str:
-    found = HandedOver.hooks_of(program.result)
+def _hooks_kept(program: ReturnedProgram) -> str:
+    found = ReturnedProgram.hooks_of(program.result)
     for kind, expected, ours in zip(_HOOKS, program.hooks, found):
         lost = [hook for hook in expected if not any(_same_hook(hook, one) for one in ours)]
         if lost:
@@ -339,7 +338,7 @@ def _hooks_kept(program: HandedOver) -> str:
 
 
 def _same_hook(expected: Any, found: Any) -> bool:
-    """A copy of a program has copies of hooks that are objects."""
+    """Whether two hooks are the same; copying a program copies hooks that are objects, and keeps functions."""
     return found is expected or (type(found) is type(expected) and not hasattr(found, "__code__"))
 
 
@@ -347,9 +346,9 @@ def _same_hook(expected: Any, found: Any) -> bool:
 
 
 def require_source(model: Any, given: fx.Graph, source: Any, captured: Callable[[Any], fx.Graph]) -> str:
-    """Holds `source` against the program that was lowered: `model`, whose graph was `given`. `captured(source)` is the
-    graph of `source`, captured as that of `model` was."""
+    """Checks that `source` is the program that was lowered: `model`, whose graph was `given`. `captured(source)`
+    captures the graph of `source` as that of `model` was."""
     if source is model:
         return "the source is the program that was lowered"
-    require_alike(given, captured(source), AnotherSource, "the source")
+    require_same_graph(given, captured(source), AnotherSource, "the source")
     return "the source has the graph of the program that was lowered"
