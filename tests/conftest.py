@@ -27,8 +27,9 @@ def pytest_generate_tests(metafunc):
         return
     from tests.opinfo.sweep import TARGETS, cases
 
-    jobs = [(str(case), target, 3) for case in cases() for target in TARGETS]
-    if not metafunc.config.getoption("--whole"):
+    whole = metafunc.config.getoption("--whole")
+    jobs = [(str(case), target, 3 if whole else 2) for case in cases() for target in TARGETS]
+    if not whole:
         seed = metafunc.config.getoption("--sample-seed")
         jobs = sampling.one_of_each(jobs, lambda job: job[0].rsplit("-", 2)[0], seed)
     metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, _ in jobs])

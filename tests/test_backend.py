@@ -56,6 +56,7 @@ def value_and_gradient(function: Callable[..., Any], x: torch.Tensor) -> tuple[t
     return out.detach(), x.grad
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("function", [of_sizes, of_pictures, of_rows])
 def test_sizes_may_vary_from_the_second_call_on(function: Callable[..., Any], target: decomp.Target) -> None:
@@ -245,6 +246,7 @@ def turned_written(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1).narrow(0, 2, 4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("function", [row_of_written, itself_written, turned_written])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_output_that_views_a_written_input_stays_a_view(function: Callable[..., Any], dynamic: bool) -> None:

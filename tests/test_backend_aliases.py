@@ -6,8 +6,6 @@ import torch
 import decomp
 from decomp_rules import targets
 
-torch.set_num_threads(1)
-
 
 def view_of_a_written_input(x):
     row = x[0]
@@ -26,6 +24,7 @@ def compiled(function, target):
     return torch.compile(function, backend=decomp.backend(to=getattr(targets, target)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("function", [view_of_a_written_input, writes_through_a_view])
 def test_outputs_are_still_views_of_an_input_that_was_written(function, target):

@@ -100,18 +100,21 @@ def _same(
     )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("sample", _drawn(DRAWN, SEED))
 def test_a_rule_gives_the_value_and_gradient_of_eager(sample: decomp.Sample) -> None:
     call = Call(sample)
     _same(call, call.tensors, targets.core_aten)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sample", _drawn(DRAWN // 3, SEED + 1))
 def test_a_rule_gives_them_for_dynamic_sizes(sample: decomp.Sample) -> None:
     call = Call(sample)
     _same(call, call.tensors, targets.core_aten, dynamic=True)
 
 
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("sample", _drawn(COMPILED, SEED + 2))
 def test_a_rule_gives_them_as_inductor_compiles_it(sample: decomp.Sample) -> None:
@@ -125,6 +128,7 @@ def test_softmax_by_bits_is_finite_as_inductor_compiles_it() -> None:
     _same(nn.Softmax(-1), (x,), targets.tinygrad, compiler="inductor", near=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_gives_the_value_and_gradients_of_eager(name: str) -> None:
     module, inputs = model(name)

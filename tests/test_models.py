@@ -135,6 +135,7 @@ def test_a_graph_in_the_torch_dialect_is_lowered_with_example_inputs(name: str, 
     assert_near(low.result(*args), reference(*args), ulps=64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "encoder"])
 def test_dynamic_dimensions_stay_dynamic(name: str) -> None:
     model, args = build(name)

@@ -17,6 +17,7 @@ def compiled_and_eager(function: Any, args: tuple[Any, ...], target: Any) -> tup
     return torch.compile(lowered, dynamic=False)(*args), lowered(*args)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [2, 5])
 def test_softmax_of_a_few_numbers_on_tinygrad_is_finite(length: int) -> None:
     x = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
@@ -24,6 +25,7 @@ def test_softmax_of_a_few_numbers_on_tinygrad_is_finite(length: int) -> None:
     torch.testing.assert_close(found, eager)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize("function", [torch.exp, torch.cosh], ids=lambda function: function.__name__)
 def test_the_gradient_of_an_exponential_that_overflows_is_infinite_and_no_nan(function: Any, dtype: Any) -> None:

@@ -42,6 +42,7 @@ def test_polar_of_a_negative_modulus_has_the_gradient_of_the_op(target):
         torch.testing.assert_close(found, own)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("positive", [None, 2.0, -0.5, 0.0])
 @pytest.mark.parametrize("target", TARGETS)
 def test_sigmoid_cross_entropy_of_infinite_logits_is_the_ops(target, positive):

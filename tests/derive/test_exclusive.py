@@ -12,8 +12,6 @@ from torch.utils import _python_dispatch as dispatch
 import decomp
 from decomp_rules import RULES, targets
 
-torch.set_num_threads(1)
-
 
 class Net(torch.nn.Module):
     def __init__(self):

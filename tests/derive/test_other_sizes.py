@@ -10,8 +10,6 @@ from decomp_rules import targets
 from tests.derive.test_exclusive import env_of, sizes_of
 from tests.forms import decomposed
 
-torch.set_num_threads(1)
-
 TABLE = torch.zeros(3, 4)
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 BATCH = torch.export.Dim("b", min=2, max=64)

@@ -13,8 +13,6 @@ import decomp
 from decomp.functionalize.walk import append_writes, functionalize, mutates
 from decomp_rules import targets
 
-torch.set_num_threads(1)
-
 
 def functional(gm):
     """`gm` without mutation, but for the writes at its end."""

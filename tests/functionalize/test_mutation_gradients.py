@@ -126,6 +126,7 @@ def test_values_that_are_not_finite_are_kept():
     same(module(*args), lowered(*args))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 def test_an_embedding_of_bounded_norm_is_trained(kind, target):

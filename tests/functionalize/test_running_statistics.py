@@ -18,6 +18,7 @@ def same(found, expected, tolerance=1e-6):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad], ids=lambda t: t.name)
 @pytest.mark.parametrize("settings", [{}, {"affine": True}, {"momentum": 0.5}], ids=str)
 def test_instance_norm_updates_its_running_statistics(settings, target):

@@ -11,8 +11,6 @@ import decomp
 import decomp_rules
 from tests.forms import module_of
 
-torch.set_num_threads(1)
-
 few = settings(derandomize=True, deadline=None, max_examples=25, database=None, suppress_health_check=list(HealthCheck))
 
 PURE = [

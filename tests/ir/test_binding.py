@@ -201,6 +201,7 @@ def test_what_cannot_be_bound_is_an_error_of_the_project_and_of_python():
     assert issubclass(BindingError, decomp.DecompError) and issubclass(BindingError, TypeError)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div, torch.floor_divide])
 @pytest.mark.parametrize("target", ["tinygrad", "luminal"])
 def test_an_op_of_two_numbers_gives_the_tensor_that_it_always_gave(function, target):

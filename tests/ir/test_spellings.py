@@ -11,8 +11,6 @@ from torch.nn import functional as F
 import decomp
 from tests.forms import ATEN, FORMS, TORCH, decomposed, ops, outcome, program, same
 
-torch.set_num_threads(1)
-
 anywhere = pytest.mark.parametrize("form", FORMS)
 
 

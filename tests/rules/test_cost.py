@@ -86,6 +86,7 @@ def test_a_circle_does_not_hide_the_cheapest_way_from_the_next_call():
     assert found == ["sin", "mul", "add"] * 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_models_cost_no_more_nodes_than_by_the_rules_own_order(name):
     from decomp_rules import samples, targets

@@ -11,8 +11,6 @@ from decomp.ir.ops import of_function
 from decomp.ir.python_signatures import python_signature
 from tests.forms import anywhere, check, decomposed, ops, outcome, same, x
 
-torch.set_num_threads(1)
-
 # Arguments.
 
 

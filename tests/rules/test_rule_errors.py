@@ -12,8 +12,6 @@ import decomp
 from decomp.errors import located
 from tests.forms import ATEN, EXAMPLES, FORMS, KNOWING, TORCH, decomposed, outcome, program
 
-torch.set_num_threads(1)
-
 REMEMBERED = torch.zeros(2, 3)
 
 

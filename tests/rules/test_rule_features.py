@@ -9,8 +9,6 @@ from decomp.errors import located
 from tests.forms import ATEN, TORCH, anywhere, check, decomposed, ops, outcome, same, with_metadata, x
 from tests.rewriting import becomes
 
-torch.set_num_threads(1)
-
 # Metadata.
 
 

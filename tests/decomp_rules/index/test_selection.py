@@ -72,6 +72,7 @@ def test_complex_numbers_are_chosen_with_their_infinities():
     alike(lambda x: torch.where(MASK, x, x.t()), x, gradient=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("op", [torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge])
 def test_comparisons_know_nan(op, dtype):

@@ -28,6 +28,7 @@ def heads(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
             sample(2, 6, 4, 8, dtype=dtype, seed=2)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("options", [
     {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": MASK}, {"attn_mask": MASK.float().log()},
@@ -96,6 +97,7 @@ def test_the_reference_kernel() -> None:
     agrees(RULES, op, q, k[:, :2], v[:, :2], enable_gqa=True)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": MASK}, {"scale": 0.3}])
 def test_flash_attention_and_its_backward(dtype: torch.dtype, options: dict[str, object]) -> None:

@@ -212,6 +212,7 @@ def test_masked_softmax() -> None:
     agrees(RULES, aten._masked_softmax.default, x, sample(2, 3, 4, 4) > 0.5, -1, 2, gradient=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("function", [
     lambda x, w, b: F.layer_norm(x, [6], w, b), lambda x, w, b: F.rms_norm(x, [6], w),

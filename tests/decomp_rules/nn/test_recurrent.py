@@ -33,6 +33,7 @@ def check(name: str, x: torch.Tensor, dropout: float = 0.0, **kwargs: Any) -> No
            tolerance=5e-2 if x.dtype == torch.bfloat16 else None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
@@ -87,6 +88,7 @@ def test_networks_reach_the_targets(name: str) -> None:
     lowered_agrees(run, torch.randn(3, 2, 4), *state)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_packed_sequences(name: str, bidirectional: bool) -> None:
