@@ -37,12 +37,12 @@ def backend(
     compiler: str | Compiler = "eager",
     verify: bool | str = True,
 ) -> Callable[..., Callable[..., Any]]:
-    """A backend for `torch.compile` that lowers to a target and hands the graphs on.
+    """A backend for `torch.compile`: lowers each graph to a target, and gives it to a compiler.
 
-    `compiler`: "eager" runs them as they are, "inductor" compiles them (with the `mode=` and `options=` that are given
-    to `torch.compile`), or a function from a GraphModule of overloads and its example inputs to a callable. The other
-    arguments are those of `lower`. Raises `ArgumentError` at once for arguments that cannot be meant;
-    what is compiled raises what `lower` raises.
+    `compiler`: "eager" runs the lowered graph as it is; "inductor" compiles it (with the `mode=` and `options=` of
+    `torch.compile`); or a function that takes a GraphModule of ATen overloads and its example inputs and returns a
+    callable. The other arguments are those of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model
+    raises what `lower` raises, when it is first called.
     """
     CHECKS["to"]("to", to)
     if not isinstance(compiler, str) and not callable(compiler) or isinstance(compiler, str) and compiler not in _NAMED:
@@ -90,10 +90,9 @@ class _Compilation:
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("it writes an input that shares its memory with another input or an output")
             return autograd(module)  # which knows how to hand on memory that inputs and outputs share
-        # What does not reach the target yet may do so once autograd has spelled it in ATen: that step has the last
-        # word.
+        # Partial, because AOTAutograd decomposes composite ops: what is blocked before it may be lowered after it.
         before_autograd = self._lowered(spelled, True)
-        # Its casts are calls: autocast would cast what the calls were lowered to.
+        # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
         with DisableAutocast():
             result = autograd(before_autograd)

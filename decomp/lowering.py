@@ -161,18 +161,22 @@ def lower(
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Lowering:
-    """Lower a program to a target: what the target knows stays, everything else is replaced by what rules make of it.
+    """Lower a program to a target: calls that the target knows are kept, all others are expanded by rules.
 
-    `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`; `result` is of the same kind (a GraphModule for a
-    module). `args`, `kwargs`: example inputs; a module is then captured by `torch.export` (with `dynamic_shapes`),
-    else by `tracer_class`. `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops to leave as they are.
-    `cost(call)`: what a call costs on the target; each op then takes the cheapest of its ways (`lambda call: 1` for the
-    fewest nodes), instead of the first that reaches the target, which is the rules' own order of preference.
-    `partial`: return what can be lowered and list the rest in the report. `verify`: True or "structure" proves the
-    program that is returned from its provenance (`decomp.verify` says what); "full" hands every node to networkx, too;
-    "values" runs each distinct expansion, and the program on `args`, and compares values and gradients; False, neither.
+    - `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`. `result` is of the same kind (a GraphModule for a
+      module); the model itself is not changed.
+    - `args`, `kwargs`: example inputs. With them a module is captured by `torch.export` (with `dynamic_shapes`),
+      without them by `tracer_class`, and rules that ask for shapes or dtypes cannot run.
+    - `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops that stay as they are.
+    - `cost(call)`: what a call costs on the target. Each op then takes its cheapest alternative (`lambda call: 1`: the
+      fewest nodes), instead of the first that reaches the target.
+    - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
+    - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
+      graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
+      values and gradients; False checks nothing.
 
-    Raises `NotLowered` with every op that blocks, `CaptureError`, `RuleError`, `MutationError`, `VerificationError`.
+    Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
+    `VerificationError`.
     """
     chosen, target = _chosen(to, rules, keep)
     return _lowered(
@@ -200,9 +204,9 @@ def decompose(
     verify: bool | str = True,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. A rule that
-    emits its own op keeps that call as it is. Raises `RuleCycle` if rules lead into a circle, and what `lower`
-    raises."""
+    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. Where a rule
+    calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
+    of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
     return _lowered(
         model,
         as_rules(rules),
@@ -229,7 +233,8 @@ def plan(
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Plan:
-    """What `lower` would do, without doing it: legal calls, derived ones with their rules, and what blocks, and why."""
+    """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
+    arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = _chosen(to, rules, keep)
     work = Pipeline(chosen, target, cost)
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():

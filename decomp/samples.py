@@ -1,4 +1,4 @@
-"""Sample calls: an op with concrete arguments. What is measured, explained and timed is measured on these."""
+"""Sample calls: an op with concrete arguments. Certificates, explanations and benchmarks run ops on these."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from decomp.torch_internals import pytree
 
 @dataclass(frozen=True, slots=True)
 class Leeway:
-    """What an op leaves open: which of equal values it points at, the signs of singular vectors. Answers that are as
-    good as each other have one form, and forms are what is compared."""
+    """What an op leaves open: which of several equal values an index points at, the signs of singular vectors. Results
+    are brought to a normal form before they are compared, so that equally good ones compare equal."""
 
     results: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-    """From a call, with the tensors that it was made with, and its results, to their form. Differentiable where the
-    results are. What no answer may be, an index out of range, makes it another form, and no exception."""
+    """The normal form of the results of a call, given the call with its tensors. Differentiable where the results are.
+    An invalid result (an index out of range) has a form of its own and raises nothing."""
     gradients: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
-    """The form of the gradients of such a form by the float tensors of the call: what equal values share."""
+    """The normal form of the gradients with respect to the float tensors of the call, where equal values share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +38,34 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     exact: str = "float64"
-    """What its results are held against: "float64", the op itself on float64; "own", the op itself as called, where the
-    dtype is part of what it computes (`nextafter`); "shape", where values are left open (`empty`)."""
+    """What results are compared with: "float64", the op on float64 arguments; "own", the op as called, where the dtype
+    is part of what it computes (`nextafter`); "shape", only shape and dtype, where values are undefined (`empty`)."""
     elementwise: bool = False
-    """Whether it computes element by element, though PyTorch has not tagged it so: it is tried on points."""
+    """Whether it computes element by element though PyTorch does not tag it as pointwise. It is then measured on points
+    of the whole domain."""
     leeway: Leeway | None = None
     """What the op leaves open, if anything."""
     documented: Callable[..., Any] | None = None
-    """What the op is documented to compute, as a function of the same arguments, where PyTorch has no kernel for it on
-    this processor: it stands for the op then."""
+    """A function that computes what the op is documented to compute, where PyTorch has no kernel for it on this device:
+    results are compared with those of this function instead."""
     differentiable: Callable[..., Any] | None = None
-    """A function of the same arguments with the gradients that the op should have, where PyTorch's own are others."""
+    """A function of the same arguments with the right gradients, where PyTorch's own gradients of the op are wrong."""
     parameters: tuple[int, ...] = ()
-    """Which of its tensors are weights, whose NaN and infinities are nobody's concern, by position."""
+    """Positions of the tensors that are weights, which are not tried with NaN and infinities."""
     fixed: tuple[int, ...] = ()
-    """Which of its tensors must be as they are: scales, edges in ascending order."""
+    """Positions of the tensors whose values must not be replaced: scales, edges in ascending order."""
     saved: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
-    """Computes anew those of its positional arguments that are results of others: what a forward op saved."""
+    """Recomputes the positional arguments that depend on others: what the forward op saved for a backward op."""
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
-    """Brings points from the whole range of the dtype to where the op can be asked, one tensor for each: a polynomial
-    whose degree is 10³⁰ takes PyTorch's own kernel years."""
+    """Maps points of the whole range of the dtype to arguments that the op can be run on, one tensor for each: a
+    polynomial of degree 10³⁰ takes PyTorch's own kernel years."""
 
     @classmethod
     def of(
         cls, spelling: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Sample:
-        """A call of an op in any spelling: the first overload that these arguments fit. Raises `ValueError`."""
+        """A call of an op by any spelling: the first overload that takes these arguments. Raises `ArgumentError`, a
+        `ValueError`, if none does."""
         packet = op_of(spelling).packet
         if packet is None:
             raise ArgumentError(f"{spelling} is no registered operator; pass decomp.Sample(function, args)")
@@ -74,12 +76,12 @@ class Sample:
         return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
-        """What the op gives, or what it is documented to give where it has no kernel here."""
+        """The result of the op, or of `documented` where that is given."""
         return (self.documented or self.overload)(*self.args, **self.kwargs)
 
     @property
     def tags(self) -> frozenset[Any]:
-        """What PyTorch says of the op: `torch.Tag.pointwise` and others."""
+        """The tags of the op, such as `torch.Tag.pointwise`; of all its overloads if it is given as a function."""
         if isinstance(self.overload, torch._ops.OpOverload):
             return frozenset(self.overload.tags)
         packet = of_function(self.overload).op.packet
@@ -88,12 +90,12 @@ class Sample:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it computes element by element, and the same each time."""
+        """Whether it computes element by element, and draws no random numbers."""
         tags = self.tags
         return (self.elementwise or torch.Tag.pointwise in tags) and torch.Tag.nondeterministic_seeded not in tags
 
     def completed(self) -> Sample:
-        """The same call with what is saved computed anew from the other arguments."""
+        """The same call with what a forward op saved recomputed from the other arguments."""
         return self if self.saved is None else replace(self, args=self.saved(self.args))
 
     def replaced(self, new: Callable[[Any], Any]) -> Sample:
@@ -118,7 +120,7 @@ class Sample:
 
 def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
     """The sample calls of a rule's op: those given (`Sample`s, or tuples of arguments), else those of the library.
-    Raises `ValueError` where there are none."""
+    Raises `ArgumentError`, a `ValueError`, if there are none."""
     if given is not None:
         found = tuple(_sample(rule, one) for one in given)
     else:

@@ -32,21 +32,19 @@ def verify(
     kwargs: Mapping[str, Any] | None = None,
     full: bool = False,
 ) -> Proof:
-    """Checks that `lowered` is a faithful lowering of `source`, and returns what was checked, phrase by phrase.
+    """Check that `lowered` is a faithful lowering of `source`, and return what was checked, phrase by phrase.
 
-    Of a `Lowering` it is `lowered.result` that is checked, as it is now, with the provenance that the lowering
-    recorded: every node of it is a copy of a source node or one of a recorded expansion, with its operands bound;
-    signature, state, hooks and write-backs are those that belong to it; and `source` is the program that was lowered (a
-    module without a graph is captured anew). Of two plain programs (`GraphModule`, `Graph`, `ExportedProgram`),
-    whatever needs no provenance: order, references, placeholders, outputs, codegen, effects, signature, and which
-    inputs each result depends on.
+    If `lowered` is a `Lowering`, its `result` is checked as it is now: every node is a copy of a source node or of a
+    node of a recorded expansion, with the same operands; signature, state, hooks and write-backs are the recorded ones;
+    `source` is the program that was lowered (a module without a graph is captured again). If it is another program
+    (`GraphModule`, `Graph`, `ExportedProgram`), what can be checked without provenance: order, references,
+    placeholders, outputs, codegen, effects, signature, and which inputs each result depends on.
 
-    `level="values"` adds measured values and gradients: of each distinct expansion, on operands made for its signature,
-    against the op's own kernel and float64; and of the whole program on `args`, `kwargs` (for a `Lowering` by default
-    the example inputs of `source`, if there are any). `full` hands the whole lowered graph to networkx and to
-    `Graph.lint`, too.
+    `level="values"` also compares values and gradients: of each distinct expansion, on operands made for its signature,
+    with the op's own kernel and float64; and of the whole program on `args`, `kwargs` (of a `Lowering`, by default its
+    example inputs). `full` also hands the whole lowered graph to networkx and `Graph.lint`.
 
-    Raises the `VerificationError` of the first thing that does not hold.
+    Raises the `VerificationError` of the first check that fails.
     """
     began = time.perf_counter()
     if hasattr(lowered, "returned_program"):

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """What a rule returns when it cannot serve a call."""
+    """What a rule returns if it cannot compute a call; `decline` makes one."""
 
     reason: str
     meant: bool = True
@@ -35,8 +35,8 @@ class Declined:
 
 
 def decline(reason: str) -> Declined:
-    """`return decline("only float inputs")` inside a rule: the next alternative is asked, and the reason is kept.
-    Raises `ReasonMissing` if there is none."""
+    """For `return decline("only float inputs")` in a rule: the call goes to the next alternative, and the reason into
+    the error if none reaches the target. Raises `ReasonMissing` for an empty reason."""
     if not isinstance(reason, str) or not reason.strip():
         raise ReasonMissing(reason)
     return Declined(reason)
@@ -50,19 +50,19 @@ class Rule:
     function: Callable[..., Any]
     name: str
     order: tuple[str, ...] | None = None
-    """Schema names of the positional parameters of the spelling it was registered with, where that is a Python function
-    with an order of its own."""
+    """Schema names of the positional parameters, in the order of the Python function it was registered with, if any."""
     texts: bool = False
-    """Whether it takes `reduction` as text, as the Python functions of torch do."""
+    """Whether it takes `reduction` as a string ("mean"), as `torch.nn.functional` does, not as the schema's number."""
     needs: Needs = ()
-    """Ops that a target must know for this way to be worth trying."""
+    """Ops that a target must know for this rule to be tried."""
     overload: torch._ops.OpOverload | None = None
-    """The key of the table that it comes from, if it does: it serves this overload alone, and is traced."""
+    """The overload that it is the decomposition of, if it comes from a decomposition table: it is for that alone, and
+    is run on fake tensors under a tracing mode instead of on proxies."""
     spelled: tuple[tuple[str, str | None, Any], ...] = ()
     """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
     takes_rest: bool = field(init=False)
-    """Whether it takes what it does not name as `**kwargs`."""
+    """Whether it has `**kwargs`."""
 
     def __post_init__(self) -> None:
         found = _parameters(self.function)
@@ -71,12 +71,12 @@ class Rule:
         object.__setattr__(self, "takes_rest", found != named)
 
     def name_of(self, parameter: str, known: set[str]) -> str | None:
-        """The schema's name for a parameter of the rule: as the op has it, or as the function it is registered with."""
+        """The schema's name for a parameter, which may have the name that the registered function gives it."""
         own = next((schema for name, schema, _ in self.spelled if name == parameter), None)
         return own or known_as(parameter, known)
 
     def beyond_schema(self, parameter: inspect.Parameter) -> bool:
-        """Whether only the function that it was registered with has this parameter (`inplace`), with a default."""
+        """Whether it is a parameter of the function that it was registered with, and of no schema (`inplace`)."""
         return any(name == parameter.name and schema is None for name, schema, _ in self.spelled)
 
     @property
@@ -102,7 +102,7 @@ class Rule:
         return self
 
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
-        """The positional and keyword arguments to run this rule with, or why it cannot take the call."""
+        """The positional and keyword arguments to call the function with, or `Declined` if it does not take them."""
         if self.overload is not None:
             fits = _means(self.overload, bound)
             return _as_written(bound) if fits else Declined(f"is for {self.overload}", meant=False)
@@ -126,14 +126,13 @@ class Rules:
     def __init__(
         self, rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (), *, composites: bool = False
     ) -> None:
-        """`rules`: a dict from op (any spelling) to function or list of functions, or `Rule`s and `Limitation`s. With
-        `composites`, an op that no rule serves is lowered by PyTorch's own composite kernel, if it has one, recorded op
-        by op."""
+        """`rules`: a dict from op (any spelling) to a function or a list of functions, or `Rule`s and `Limitation`s.
+        With `composites`, an op without a rule is expanded by tracing PyTorch's own composite kernel, if it has one."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
         self._limitations: dict[Op, tuple[Limitation, ...]] = {}
         self.composites = composites
         self.memory: dict[Any, Any] = {}
-        """What planning with these rules has found out, by target; forgotten when a rule is added."""
+        """A cache of what planning with these rules found, by target; cleared when a rule is added."""
         if isinstance(rules, Mapping):
             for spelling, functions in rules.items():
                 for function in functions if isinstance(functions, (list, tuple)) else (functions,):
@@ -144,8 +143,8 @@ class Rules:
 
     @classmethod
     def from_torch(cls, table: Mapping[Any, Callable[..., Any]]) -> Rules:
-        """A decomposition table as PyTorch and its vendors write them, `{torch.ops.aten.addcdiv.default: function}`, as
-        rules: each entry is traced once a signature, and serves its own overload. Raises `UnknownOp`.
+        """Rules from a decomposition table, `{torch.ops.aten.addcdiv.default: function}`. Each entry is a rule for its
+        own overload, and is traced once for each signature. Raises `UnknownOp`.
 
         ```python
         theirs = Rules.from_torch(torch._decomp.core_aten_decompositions())
@@ -157,9 +156,10 @@ class Rules:
         return cls(rules_of(table))
 
     def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
-        """Register the decorated function for an op, by any spelling, or for several. With `needs`, it is asked only
-        for targets that know all these ops, and one at least of a tuple among them, as `[("softmax", "_softmax")]`: a
-        way that is good there, and poor where they would be derived in turn. Raises `UnknownOp`."""
+        """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
+        rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
+        ("softmax", "_softmax")]`: for rules that are good there, and poor where these ops would be expanded in turn.
+        Raises `UnknownOp`, `RuleError` if no call of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
@@ -183,8 +183,9 @@ class Rules:
     def limit(
         self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
     ) -> None:
-        """Declare that calls of an op cannot be decomposed: all, or those that `when(call)` is true of. With `needs`,
-        only for targets that lack one of these ops, or all those of a tuple among them. Raises `UnknownOp`.
+        """Declare that no rule can decompose an op, or those calls of it for which `when(call)` is true. `reason` is
+        what the error says. With `needs`, this holds for targets that lack one of these ops, or all ops of a tuple.
+        Raises `UnknownOp`.
 
         ```python
         rules.limit(torch.nonzero, reason="the shape of the result depends on data")
@@ -196,11 +197,11 @@ class Rules:
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
-        """All that is declared to be out of reach."""
+        """All declared limitations."""
         return tuple(limitation for declared in self._limitations.values() for limitation in declared)
 
     def limitation(self, call: Call, target: Target) -> str | None:
-        """Why `call` cannot be taken to `target` by any rule, where that is declared."""
+        """The declared reason why no rule can take `call` to `target`, or None."""
         return first(self._limitations.get(call.op, ()), call, target)
 
     @property
@@ -221,7 +222,7 @@ class Rules:
         self.memory.clear()
 
     def of(self, op: Op) -> tuple[Rule, ...]:
-        """The alternatives for `op`, perhaps none."""
+        """The rules for `op`, in the order in which they are tried; perhaps none."""
         return self._rules.get(op, ())
 
     def __getitem__(self, spelling: Any) -> tuple[Rule, ...]:
@@ -257,7 +258,7 @@ class Rules:
         return frozenset(self._rules)
 
     def __or__(self, other: Rules | Mapping[Any, Any]) -> Rules:
-        """Both; where both know an op, the rules of the left side are asked first."""
+        """The rules of both; where both have rules for an op, those of the left side are tried first."""
         right = other if isinstance(other, Rules) else Rules(other)
         return Rules([*self.entries, *right.entries], composites=self.composites or right.composites)
 

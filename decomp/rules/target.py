@@ -1,5 +1,5 @@
-"""Targets: the ops that a backend knows, each legal, legal under a condition, or not. A target is a value; sets of ops
-compose with `|`, `&` and `-`, and a TOML file says the same."""
+"""Targets: the ops that a backend knows, each legal, legal under a condition, or not. Targets are values that compose
+with `|`, `&` and `-`; they can be written in Python or as a TOML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[Op, str | None]
 
 @dataclass(frozen=True)
 class Condition:
-    """Something a call must satisfy to be legal, and how to say so."""
+    """What must hold of a call for it to be legal, and the words for it in errors."""
 
     holds: Predicate
     reason: str
@@ -43,7 +43,8 @@ class Target:
     """
 
     def __init__(self, name: str, ops: Iterable[Any] = (), *, description: str = "") -> None:
-        """`ops`: any spellings; an overload (`"sum.dim_IntList"`) means that overload alone. Raises `UnknownOp`."""
+        """`ops`: ops by any spelling (`"add"`, `torch.exp`, `F.conv2d`); an overload (`"sum.dim_IntList"`) means that
+        overload alone. Raises `UnknownOp`."""
         self.name, self.description = name, description
         self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
 
@@ -61,7 +62,8 @@ class Target:
         return read(Path(path))
 
     def legal_if(self, spelling: Any, predicate: Predicate, reason: str) -> Target:
-        """This target, with an op that is legal only where `predicate(call)` holds. Conditions of one op add up."""
+        """A copy of this target in which an op is legal only if `predicate(call)` is true, in addition to the
+        conditions that it has. `reason` is for errors: "groups must be 1". Raises `UnknownOp`."""
         (op, overload), condition = _key(spelling), Condition(predicate, reason)
         meant = [key for key in self._entries if key[0] == op and overload in (None, key[1])]
         entries = dict(self._entries)
@@ -71,7 +73,8 @@ class Target:
         return self._of(self.name, entries, self.description)
 
     def why_illegal(self, call: Call) -> str | None:
-        """None if the call is legal; otherwise the condition that it breaks, or "" if the op is not known at all."""
+        """None if the call is legal; otherwise the reason of the condition that does not hold, or "" if the target does
+        not have the op."""
         alternatives = self._entries.get((call.op, call.overload))
         if alternatives is None:
             alternatives = self._entries.get((call.op, None))
@@ -86,7 +89,7 @@ class Target:
         return broken
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
-        """Whether every call of this overload (of any, if None) is legal, whatever its arguments."""
+        """Whether every call of this overload (of every overload, if None) is legal, whatever its arguments."""
         if overload is None:
             own = [alternatives for (known, _), alternatives in self._entries.items() if known == op]
             return (op, None) in self._entries and all(() in alternatives for alternatives in own)
@@ -94,7 +97,7 @@ class Target:
         return found is not None and () in found
 
     def knows(self, spelling: Any) -> bool:
-        """Whether the op is legal at all, perhaps under a condition."""
+        """Whether the target has the op, perhaps under a condition."""
         key = _key(spelling)
         if key[1] is None:
             return any(op == key[0] and alternatives for (op, _), alternatives in self._entries.items())
@@ -103,7 +106,7 @@ class Target:
     __contains__ = knows
 
     def conditions(self) -> list[tuple[str, str]]:
-        """Each op by name, with the condition under which it is legal; "" where it always is."""
+        """Each op by name, with the condition under which it is legal; "" if it always is."""
         said = {_shown(key): _said(alternatives) for key, alternatives in self._entries.items() if alternatives}
         return sorted(said.items())
 
@@ -130,21 +133,21 @@ class Target:
         return self
 
     def __or__(self, other: Any) -> Target:
-        """Legal in either."""
+        """The ops of both: a call is legal if it is in one of them."""
         right = _as_target(other)
         keys = dict.fromkeys((*self._entries, *right._entries))
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
         return self._of(_joined(self, "|", other), entries, self.description)
 
     def __and__(self, other: Any) -> Target:
-        """Legal in both."""
+        """The ops that both have: a call is legal if it is in each of them."""
         right = _as_target(other)
         keys = {*self._entries, *right._entries}
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
         return self._of(_joined(self, "&", other), {k: v for k, v in both.items() if v or k[1]}, self.description)
 
     def __sub__(self, other: Any) -> Target:
-        """Legal here and not named there."""
+        """The ops of this target without those of the other."""
         right = _as_target(other)
         gone = {op for op, overload in right._entries if overload is None}
         entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
@@ -156,7 +159,7 @@ class Target:
 
 
 class Everything(Target):
-    """The target of `decompose`: any op is legal as soon as no rule wants it."""
+    """The target of `decompose`: every op is legal, so that a call without a rule is kept."""
 
     def why_illegal(self, call: Call) -> str | None:
         return None
@@ -166,8 +169,8 @@ class Everything(Target):
 
 
 def _broken(condition: Condition, call: Call) -> str | None:
-    """None if the condition holds; otherwise its reason. What cannot be decided for every size does not hold, empty
-    sizes and those of one element apart."""
+    """None if the condition holds; otherwise its reason. A condition on symbolic sizes must hold for every value of
+    them, or else for every value but 0 and 1, as `torch.export` takes sizes to be."""
     env = _shape_env(call)
     try:
         try:
