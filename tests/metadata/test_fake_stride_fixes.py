@@ -184,7 +184,6 @@ class Halved(nn.Module):
         return torch.div(x.transpose(1, 2), torch.tensor(2.0), rounding_mode="floor").reshape(-1)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "exported"])
 @pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad, targets.luminal, targets.onnx],
                          ids=lambda t: t.name)  # fmt: skip
