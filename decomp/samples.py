@@ -106,7 +106,7 @@ class Sample:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The tensors among the arguments, in order."""
-        return [leaf for leaf in pytree.tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, torch.Tensor)]
+        return pytree.tensors_in((self.args, dict(self.kwargs)))
 
     def with_tensors(self, tensors: Iterable[torch.Tensor]) -> Sample:
         """The same call with other tensors, in order."""

@@ -16,6 +16,7 @@ from decomp.capture import autocast
 from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -124,7 +125,7 @@ def _own_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     """A mode of one's own on the program's sizes: what runs here leaves the fakes of Dynamo and AOTAutograd alone."""
     context = TracingContext.try_get()
     theirs = context.fake_mode if context is not None else detect_fake_mode(inputs)
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=theirs.shape_env if theirs is not None else None)
+    return new_mode(theirs.shape_env if theirs is not None else None)
 
 
 def _fake_input(mode: FakeTensorMode, value: Any) -> Any:

@@ -15,12 +15,12 @@ from torch.export import ExportedProgram
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
-from decomp.capture.inlining import Body, parts_of, substituted
+from decomp.capture.inlining import Body, parts_of
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.ir.aliases import attribute
-from decomp.ir.call import metadata
+from decomp.ir.call import metadata, substituted
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -24,9 +24,12 @@ from decomp.capture.rebuild_exported import rebuild_exported
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.symbolic_capture import traced
 from decomp.errors import CaptureError, first_line
+from decomp.graphs.graph_builder import is_aten
+from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
+from decomp.metadata.fakes import mode_of
 from decomp.metadata.nonfinite_constants import spell_numbers
-from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from decomp.torch_internals.fakes import FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen, lazy_graph_module
 from decomp.torch_internals.pytree import tree_flatten
 
@@ -210,19 +213,8 @@ def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None
 
 
 def dialect_of(graph: fx.Graph) -> str:
-    """ "aten" if the graph calls overloads, else "torch"."""
-    calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-    return "aten" if any(isinstance(node.target, torch._ops.OpOverload) for node in calls) else "torch"
-
-
-def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
-    """The fake mode of a graph's metadata."""
-    for node in graph.nodes:
-        value = metadata(node)
-        for item in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(item, FakeTensor):
-                return item.fake_mode
-    return None
+    """ "aten" if the graph calls overloads alone, else "torch"."""
+    return "aten" if is_aten(graph) else "torch"
 
 
 def _with_metadata(
@@ -381,7 +373,4 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
             return tensor
         with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
             return nn.Buffer(tensor, persistent=False)
-    value: Any = root
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+    return attribute(root, name)

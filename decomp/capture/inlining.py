@@ -15,6 +15,7 @@ from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import is_customised
 from decomp.capture.traced_regions import no_regions
 from decomp.graphs import node_builder as appending
+from decomp.ir.call import substituted
 from decomp.torch_internals import pytree
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
@@ -175,20 +176,6 @@ class _Forward(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_customised(m) or m.__module__.startswith("torch.nn") and not list(m.children())
-
-
-def substituted(value: Any, of: Callable[[fx.Node], Any]) -> Any:
-    """Arguments of a call in plain containers, with something else in the place of nodes."""
-    if isinstance(value, fx.Node):
-        return of(value)
-    if isinstance(value, (list, tuple)):
-        items = [substituted(item, of) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: substituted(item, of) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(substituted(item, of) for item in (value.start, value.stop, value.step)))
-    return value
 
 
 def parts_of(node: fx.Node, value: Any, path: tuple[Any, ...] = ()) -> Any:

@@ -15,6 +15,7 @@ from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
+from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.pytree import tree_map
 
@@ -30,7 +31,7 @@ def propagated(
     is, and the fake mode: `mode`, if the values are of one. Raises `CaptureError`, `NotLowered`."""
     new, origin = _copied(graph)
     module = fx.GraphModule(root, new)
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = mode or new_mode()
     values = [tree_map(lambda v: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v, v) for v in values]
     try:
         _Propagation(module, mode, infer).run(*values)

@@ -15,12 +15,12 @@ from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
 from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
 from decomp.ir.binding import Bound
-from decomp.ir.call import NUMBER, kind_of, metadata
+from decomp.ir.call import NUMBER, kind_of, metadata, substituted
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.strides import dense_order, inverse, same_strides
-from decomp.metadata.symbolic_sizes import is_data, same_size, surely
+from decomp.metadata.symbolic_sizes import same_shape
 from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
 from decomp.rules.rules import Declined, Rule
@@ -139,7 +139,7 @@ def _record(
     tape = Tape(fx.Graph(), mode)
     tracer = RuleTracer(tape, rule, dialect)
     values = {slot: _input(tracer, slot, i) for i, slot in enumerate(slots)}
-    args, kwargs = _substituted(args, values), _substituted(kwargs, values)
+    args, kwargs = substituted((args, kwargs), values.__getitem__)
     try:
         with refusing_guards(mode) as asked:
             if isinstance(rule, Rule) and rule.overload is not None:
@@ -209,19 +209,6 @@ def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
     return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
 
 
-def _substituted(value: Any, values: dict[fx.Node, Any]) -> Any:
-    if isinstance(value, fx.Node):
-        return values[value]
-    if isinstance(value, (list, tuple)):
-        items = [_substituted(item, values) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _substituted(item, values) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_substituted(item, values) for item in (value.start, value.stop, value.step)))
-    return value
-
-
 def _read(node: fx.Node) -> set[Any] | None:
     """Which of several results are read; None if the whole is handed on."""
     indices = [user.args[1] for user in node.users if user.target is operator.getitem]
@@ -250,7 +237,7 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | No
     if not isinstance(value, torch.Tensor):
         return result
     for what, got, wanted, same in (
-        ("shape", value.shape, expected.shape, _same_shape(value, expected)),
+        ("shape", value.shape, expected.shape, same_shape(expected.shape, value.shape)),
         ("dtype", value.dtype, expected.dtype, value.dtype == expected.dtype),
         ("device", value.device, expected.device, value.device == expected.device),
     ):
@@ -268,10 +255,6 @@ def _plausible(tracer: RuleTracer, result: Any) -> Any:
     if returns == ["Tensor"]:
         tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
     return result
-
-
-def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dim() == b.dim() and all(is_data(y) or surely(x == y) or same_size(x, y) for x, y in zip(a.shape, b.shape))
 
 
 def _said(value: Any) -> str:

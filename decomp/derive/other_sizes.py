@@ -24,7 +24,7 @@ from decomp.torch_internals.fakes import (
     UnsupportedOperatorException,
 )
 from decomp.torch_internals.modes import enable_python_dispatcher
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
 Sizes = Mapping[Any, Any]
 """A size for each symbol."""
@@ -166,7 +166,7 @@ def _is_accepted(node: fx.Node, slots: list[fx.Node], inputs: list[Any], sizes: 
     if not known or any(value.device.type != "cpu" for value in tensors):
         return True
     given = [at(value, sizes) for value in inputs]
-    if sum(leaf.numel() for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)) > _LARGE:
+    if sum(tensor.numel() for tensor in tensors_in(given)) > _LARGE:
         return True
     try:
         with torch.no_grad():
@@ -186,7 +186,7 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def _shapes(value: Any) -> list[list[int]]:
-    return [list(leaf.shape) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [list(tensor.shape) for tensor in tensors_in(value)]
 
 
 _UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)

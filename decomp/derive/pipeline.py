@@ -27,6 +27,7 @@ from decomp.errors import Blocker, CaptureError, NotLowered, spelled
 from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.ir.accounting import is_structure
+from decomp.ir.aliases import attribute
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, is_free, is_host, is_projection, metadata
 from decomp.ir.effects import MARKS, of_callable
@@ -385,9 +386,7 @@ def _body(unit: _Unit, name: str) -> fx.GraphModule | None:
         return unit.explicit[name]
     if unit.functional is not None and name in unit.functional.submodules:
         return unit.functional.submodules[name]
-    value: Any = unit.root
-    for part in name.split("."):
-        value = getattr(value, part, None)
+    value = attribute(unit.root, name)
     return value if isinstance(value, fx.GraphModule) else None
 
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from decomp.errors import MetadataMissing, RuleError, spelled
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
+from decomp.ir.call import substituted
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.op_facts import BATCH_NORMS, FACTORIES
 from decomp.ir.ops import of_function
@@ -364,16 +365,7 @@ def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def fakes_of(value: Any) -> Any:
     """`value` with proxies replaced by what they stand for."""
-    if isinstance(value, fx.Proxy):
-        return value.node.meta["val"]
-    if isinstance(value, (list, tuple)):
-        items = [fakes_of(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: fakes_of(item) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(fakes_of(value.start), fakes_of(value.stop), fakes_of(value.step))
-    return value
+    return substituted(value, lambda proxy: proxy.node.meta["val"], fx.Proxy)
 
 
 def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:

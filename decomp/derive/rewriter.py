@@ -14,7 +14,7 @@ from torch import fx
 from decomp.graphs.node_builder import Appender
 from decomp.graphs.template import Stamp, compile_stamp, make_value
 from decomp.ir.call import is_projection, metadata, projected
-from decomp.metadata.fakes import Fakes
+from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Stamp
     """The expansion with the calls that it makes replaced by their own expansions, compiled."""
     graph, constants = expansion.graph, dict(expansion.constants)
     if decisions:
-        walk = _Walk(graph, _mode_of(graph), set(constants))
+        walk = _Walk(graph, mode_of(graph), set(constants))
         for node in graph.nodes:
             if node in decisions:
                 walk.stamp(node, decisions[node].stamp)
@@ -150,13 +150,3 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Stamp
 
     drop_dead(graph)
     return compile_stamp(graph, constants)
-
-
-def _mode_of(graph: fx.Graph) -> FakeTensorMode | None:
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and hasattr(value, "fake_mode"):
-            return value.fake_mode
-        if isinstance(value, (tuple, list)) and value and hasattr(value[0], "fake_mode"):
-            return value[0].fake_mode
-    return None

@@ -16,7 +16,7 @@ from decomp.ir.aliases import spelling_of
 from decomp.ir.call import is_host, metadata
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
 _LOST = "looks at memory with gaps, which lies otherwise in the lowered program"
 
@@ -25,7 +25,7 @@ def results_elsewhere(graph: fx.Graph, expected: Any) -> Any:
     """The metadata of what `graph` gives, where any of it lies otherwise than the `expected`; else None."""
     output = next(iter(reversed(graph.nodes))).args[0]
     found = tree_map(lambda leaf: metadata(leaf) if isinstance(leaf, fx.Node) else leaf, output)
-    return found if _differ(_tensors(found), _tensors(expected)) else None
+    return found if _differ(tensors_in(found), tensors_in(expected)) else None
 
 
 class Relaying:
@@ -94,7 +94,7 @@ class Relaying:
     def _left(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
         """Copies of results, where they are to be dense and lie otherwise than is expected of them."""
         nodes = [leaf for leaf in tree_leaves(output.args[0]) if isinstance(leaf, fx.Node)]
-        wanted = [metadata(n) for n in nodes] if self._expected is None else _tensors(self._expected)
+        wanted = [metadata(n) for n in nodes] if self._expected is None else tensors_in(self._expected)
         stands = {n: self.copies[n] for n in output.all_input_nodes}
         orders = {}
         for node, want in zip(nodes, wanted) if len(nodes) == len(wanted) else ():
@@ -124,7 +124,7 @@ class Relaying:
     def _can_be_run(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method") or is_host(node):
             return False
-        return not any(is_data(size) for value in _tensors(metadata(node)) for size in value.shape)
+        return not any(is_data(size) for value in tensors_in(metadata(node)) for size in value.shape)
 
 
 def _run(emit: Emitter, node: fx.Node, stands: Mapping[fx.Node, fx.Node]) -> Any:
@@ -140,7 +140,7 @@ def _renew(emit: Emitter, node: fx.Node, value: Any) -> None:
     """Give a node of the copy its true metadata, where it is another."""
     assert emit.key is not None
     before = metadata(node)
-    old, new = _tensors(before), _tensors(value)
+    old, new = tensors_in(before), tensors_in(value)
     if not _differ(new, old):
         return
     for was, now in zip(old, new):
@@ -178,7 +178,3 @@ def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     """Whether any of them lies otherwise. (What nobody reads of several results may be of any shape.)"""
     pairs = [pair for pair in zip(found, expected) if pair[0].dim() == pair[1].dim()]
     return len(found) == len(expected) and not all(same_layout(*pair) for pair in pairs)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -13,10 +13,11 @@ from torch import fx
 from decomp.functionalize.views import put_index, split_at_ellipsis
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
-from decomp.ir.aliases import hint, inplace_position, is_basic_index, method_name, refusal
+from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
+from decomp.metadata.symbolic_sizes import PRIME, size_hint
 
 aten = torch.ops.aten
 
@@ -226,7 +227,8 @@ def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) 
     `view` that follow still work."""
     if is_surely_contiguous(to):
         return emit.like(node, *_copy(emit, source, to))
-    order = sorted(range(to.dim()), key=lambda dim: (hint(to.stride(dim)), hint(to.shape[dim])), reverse=True)
+    sizes, strides = ([size_hint(size, PRIME) for size in given] for given in (to.shape, to.stride()))
+    order = sorted(range(to.dim()), key=lambda dim: (strides[dim], sizes[dim]), reverse=True)
     turned = emit.call("permute", (source, order), at=node)
     return _like(emit, node, "permute", (emit.node(*_copy(emit, turned, to), at=node), inverse(order)), {})
 

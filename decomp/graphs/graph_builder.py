@@ -15,10 +15,12 @@ from decomp.graphs.node_builder import copied
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata, nodes_in
+from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
+from decomp.metadata.fakes import captured_metadata
 from decomp.metadata.strides import is_in_order, same_layout
-from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
-from decomp.torch_internals.modes import enable_python_dispatcher, set_grad_enabled
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.fakes import FakeTensor
+from decomp.torch_internals.modes import enable_python_dispatcher
+from decomp.torch_internals.pytree import tree_map
 
 aten = torch.ops.aten
 
@@ -44,7 +46,7 @@ class Emitter:
         self.recorded: dict[fx.Node, Any] = {}
         """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
         self.is_aten = is_aten(source)
-        self.key, self.mode = _metadata_of(source)
+        self.key, self.mode = captured_metadata(source)
         self._taken = {node.name for node in source.nodes}
         self._next: dict[str, int] = {}
 
@@ -190,34 +192,23 @@ def own_memory(value: Any) -> Any:
 
 
 def is_aten(graph: fx.Graph) -> bool:
-    """Whether a graph spells its calls as overloads."""
-    overloads = False
-    for node in graph.nodes:
-        target = node.target
-        if node.op == "call_method" or node.op == "call_module" and target != "_guards_fn":
-            return False
-        if isinstance(target, torch._ops.OpOverload):
-            overloads = True
-        elif node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator):
-            if _is_torch(target):
-                return False
-    return overloads
+    """Whether a graph spells all its calls of ops as overloads, as `torch.export` does: one that has functions, methods
+    or modules too is in the torch dialect, which can hold overloads."""
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    return (
+        any(isinstance(target, torch._ops.OpOverload) for target in targets)
+        and not any(node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn"
+                    for node in graph.nodes)
+        and not any(map(_is_function_of_torch, targets))
+    )
 
 
-def _is_torch(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or "torch"
-    return module.split(".")[0] == "torch" and function is not set_grad_enabled and not getattr(
-        function, "__name__", "").startswith("sym_")
-
-
-def _metadata_of(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
-    """Under which key nodes hold their values, and the mode of the fake tensors among them."""
-    for node in graph.nodes:
-        for key in ("val", "example_value"):
-            for leaf in tree_leaves(node.meta.get(key)):
-                if isinstance(leaf, FakeTensor):
-                    return key, leaf.fake_mode
-    return None, None
+def _is_function_of_torch(target: Any) -> bool:
+    """Whether a target is a function that names an op, and no switch of a mode or arithmetic on sizes."""
+    name, module = getattr(target, "__name__", ""), getattr(target, "__module__", None) or "torch"
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return False
+    return module.split(".")[0] == "torch" and name not in MODE_SWITCHES and not name.startswith(("sym_", *ASSERTS))
 
 
 def _has_effect(node: fx.Node) -> bool:

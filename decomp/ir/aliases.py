@@ -16,7 +16,7 @@ from decomp.errors import MutationError, describe, source_line
 from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
 from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
 from decomp.ir.ops import Spelling, of_function, of_method
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import PRIME, size_hint
 from decomp.torch_internals.graphs import DropoutNd
 
 aten = torch.ops.aten
@@ -263,22 +263,11 @@ def _stand_in(value: Any, made: dict[fx.Node, Any]) -> Any:
 
 def _meta_like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        sizes, strides = [hint(s) for s in value.shape], [hint(s) for s in value.stride()]
+        sizes, strides = ([size_hint(s, PRIME) for s in given] for given in (value.shape, value.stride()))
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
         return type(value)(_meta_like(item) for item in value)
-    return hint(value)
-
-
-def hint(value: Any) -> Any:
-    """A number for a symbolic one: what the example inputs had, or a prime where nothing is known."""
-    if not isinstance(value, SYMBOLIC):
-        return value
-    if value.node.has_hint():
-        return value.node.hint
-    expr, env = value.node.expr, value.node.shape_env
-    known = getattr(env, "backed_var_to_val", {})
-    return value.node.pytype(expr.xreplace({symbol: known.get(symbol, 11) for symbol in expr.free_symbols}))
+    return size_hint(value, PRIME)
 
 
 def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.GraphModule]]:

@@ -121,6 +121,21 @@ def nodes_in(value: Any) -> Iterator[fx.Node]:
         yield from nodes_in((value.start, value.stop, value.step))
 
 
+def substituted(value: Any, of: Callable[[Any], Any], kind: type = fx.Node) -> Any:
+    """Nested arguments with something else in the place of each node, or of what is of another `kind`. Containers stay
+    plain, where those of `fx.node.map_arg` are immutable, and may hold anything."""
+    if isinstance(value, kind):
+        return of(value)
+    if isinstance(value, (list, tuple)):
+        items = [substituted(item, of, kind) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: substituted(item, of, kind) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(substituted(item, of, kind) for item in (value.start, value.stop, value.step)))
+    return value
+
+
 def kind_of(value: Any) -> str:
     """What a graph value is: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
     "unknown"."""

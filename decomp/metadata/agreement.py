@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
 from decomp.metadata.nonfinite_constants import same_constant
-from decomp.metadata.symbolic_sizes import is_data, same_size, surely
+from decomp.metadata.symbolic_sizes import same_shape, same_size
 
 
 def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None) -> bool:
@@ -56,30 +56,13 @@ def same_metadata(expected: Any, found: Any) -> bool:
     if isinstance(expected, torch.Tensor):
         if not isinstance(found, torch.Tensor) or expected.dtype is not found.dtype:
             return False
-        return expected.device == found.device and _same_shape(expected.shape, found.shape)
+        return expected.device == found.device and same_shape(expected.shape, found.shape)
     if isinstance(expected, (tuple, list)):
         many = isinstance(found, (tuple, list)) and len(expected) == len(found)
         return many and all(e is None or same_metadata(e, f) for e, f in zip(expected, found))
     if isinstance(expected, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
-        return _same_size(expected, found)
+        return same_size(expected, found)
     return not isinstance(found, torch.Tensor)
-
-
-def _same_shape(expected: Sequence[Any], found: Sequence[Any]) -> bool:
-    return len(expected) == len(found) and all(map(_same_size, expected, found))
-
-
-def _same_size(expected: Any, found: Any) -> bool:
-    # Asking a symbolic size whether it equals another would add a guard to the source: compare what is known already.
-    if type(expected) is int and type(found) is int:
-        return expected == found
-    if _expression(expected) == _expression(found):
-        return True
-    return is_data(expected) or surely(expected == found) or same_size(expected, found)
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def described(value: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 from decomp.metadata.strides import is_channels_last, same_strides
 from decomp.metadata.symbolic_sizes import is_data, size_hint
 from decomp.torch_internals.fakes import FakeTensor
-from decomp.torch_internals.pytree import tree_leaves
+from decomp.torch_internals.pytree import tensors_in
 
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""
@@ -48,7 +48,7 @@ def _compared(a: int, b: int, shape: Sequence[int], operands: Sequence[Sequence[
 
 def by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
     """As `TensorIterator` lays results of these operands out."""
-    tensors = [leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)]
+    tensors = tensors_in(list(arguments.values()))
     return _order(out, [_strides_in(out, tensor.shape, tensor.stride()) for tensor in tensors])
 
 

@@ -1,5 +1,5 @@
-"""Making fake tensors: the one place that knows what the constructor of `FakeTensor` does. The first of a mode and
-device is made by it, the others take its attributes, where that is known to come to the same."""
+"""Fake modes and fake tensors: the one place that makes them, and that knows what the constructor of `FakeTensor` does.
+The first of a mode and device is made by it, others take its attributes, where that is known to come to the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import torch
+from torch import fx
 
 from decomp.torch_internals.fakes import (
     FakeTensor,
@@ -15,8 +16,29 @@ from decomp.torch_internals.fakes import (
     dispatch_keys,
     fake_with_attributes,
 )
+from decomp.torch_internals.pytree import tree_leaves
 
 _NEW, _INIT = FakeTensor.__new__, FakeTensor.__init__
+
+
+def new_mode(shape_env: Any = None) -> FakeTensorMode:
+    """A fake mode under which a program may use its real constants; sizes are those of `shape_env`, if given."""
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
+
+
+def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """The fake mode of a graph's metadata, None if it has none."""
+    return captured_metadata(graph)[1]
+
+
+def captured_metadata(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
+    """Under which key of `meta` the nodes of a graph have their metadata, and its fake mode."""
+    for node in graph.nodes:
+        for key in ("val", "example_value"):
+            for leaf in tree_leaves(node.meta.get(key)):
+                if isinstance(leaf, FakeTensor):
+                    return key, leaf.fake_mode
+    return None, None
 
 
 class Fakes:
@@ -53,7 +75,7 @@ def _is_plain(mode: FakeTensorMode) -> bool:
 @functools.cache
 def _internals_are_known() -> bool:
     """Whether `fake_with_attributes` makes the very tensor that the constructor makes."""
-    mode, device = FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
+    mode, device = new_mode(), torch.device("cpu")
     try:
         metas = [torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta") for _ in range(3)]
         first, stock = (FakeTensor(mode, meta, device) for meta in metas[:2])

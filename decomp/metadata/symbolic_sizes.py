@@ -3,7 +3,7 @@ by a size that it is a multiple of has many forms, of which PyTorch's rewriting 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import itertools
 import random
@@ -26,6 +26,9 @@ OFFSETS = (0, 0, 1, 2, 3, 5, 7)
 
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+PRIME = 11
+"""A size for what data decide: it divides no other by chance."""
 
 
 class Undecided(Exception):
@@ -126,19 +129,44 @@ def is_data(size: Any) -> bool:
     return bool(free_unbacked_symbols(size))
 
 
-def size_hint(size: Any) -> int | None:
-    """The size that a symbolic one had when the program was captured."""
-    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
+def size_hint(value: Any, of_data: int | None = None) -> Any:
+    """The number that a symbolic one was when the program was captured; what is no symbol is what it is. Where data
+    decide it, it is None, or what it comes to when all that data decide is `of_data`."""
+    if not isinstance(value, SYMBOLIC):
+        return value
+    if of_data is None or value.node.has_hint():
+        return value.node.hint
+    expr, known = value.node.expr, getattr(value.node.shape_env, "backed_var_to_val", {})
+    return value.node.pytype(expr.xreplace({symbol: known.get(symbol, of_data) for symbol in expr.free_symbols}))
 
 
-def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes of one program, one of them symbolic, are the same for every assignment tried that its guards
-    allow: multiples of those that it was captured with, and sizes next to them."""
+def same_shape(expected: Sequence[Any], found: Sequence[Any]) -> bool:
+    """Whether two shapes of one program are the same, size by size."""
+    return len(expected) == len(found) and all(map(same_size, expected, found))
+
+
+def same_size(expected: Any, found: Any) -> bool:
+    """Whether two sizes of one program are the same whenever it runs, as far as can be found out; one that data decide
+    is expected to be anything. Nothing is guarded."""
+    if type(expected) is int and type(found) is int:
+        return expected == found
+    if _expression(expected) == _expression(found):
+        return True
+    return is_data(expected) or surely(expected == found) or _same_where_tried(expected, found)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _same_where_tried(a: Any, b: Any) -> bool:
+    """Whether two sizes, one of them symbolic, are the same for every assignment tried that the guards allow: multiples
+    of those that the program was captured with, and sizes next to them."""
     symbolic = next((size for size in (a, b) if isinstance(size, torch.SymInt)), None)
     if symbolic is None:
         return bool(a == b)
     env = symbolic.node.shape_env
-    exprs = [size.node.expr if isinstance(size, torch.SymInt) else size for size in (a, b)]
+    exprs = [_expression(size) for size in (a, b)]
     symbols = sorted(set().union(*(getattr(expr, "free_symbols", ()) for expr in exprs)), key=str)
     hints = getattr(env, "backed_var_to_val", {})
     if not symbols or any(symbol not in hints for symbol in symbols):

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from decomp.capture.rebuild_exported import write_spec
+from decomp.ir.aliases import attribute
 from decomp.metadata.agreement import shown
 from decomp.proof.correspondence import (
     AnotherSource,
@@ -292,9 +293,9 @@ def _state(program: ReturnedProgram) -> Iterator[tuple[str, Any, Any]]:
         if expected is None and program.source is not None:
             expected = {**program.source.constants, **program.source.state_dict}.get(name)
         elif expected is None:
-            expected = _attribute(program.root, name)
+            expected = attribute(program.root, name)
         if expected is not None:
-            yield name, expected, _attribute(program.result, name)
+            yield name, expected, attribute(program.result, name)
 
 
 def _state_of_exported(program: ReturnedProgram, result: ExportedProgram) -> Iterator[tuple[str, Any, Any]]:
@@ -303,12 +304,6 @@ def _state_of_exported(program: ReturnedProgram, result: ExportedProgram) -> Ite
     found: dict[str, Any] = {**result.constants, **result.state_dict}
     for name, value in expected.items():
         yield name, value, found.get(name)
-
-
-def _attribute(root: Any, path: str) -> Any:
-    for part in path.split("."):
-        root = getattr(root, part, None)
-    return root
 
 
 def _same_tensor(expected: Any, found: Any) -> bool:

@@ -1,6 +1,11 @@
 """Trees of containers. Nested containers are what models take and return; `fx.node.map_aggregate` knows no registered
 ones. A public module has been asked for since 2021: https://github.com/pytorch/pytorch/issues/65761."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import torch
 from torch.fx._pytree import tree_flatten_spec as tree_flatten_spec  # flattens as a `GraphModule` flattens its inputs
 from torch.utils._pytree import (
     TreeSpec as TreeSpec,
@@ -13,3 +18,8 @@ from torch.utils._pytree import (
     tree_structure as tree_structure,
     tree_unflatten as tree_unflatten,
 )
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, in order."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -13,6 +13,7 @@ from decomp.graphs.tracing import SYMBOLIC
 from decomp.ir.call import bound_call, metadata
 from decomp.ir.op_facts import CHECKS_RANGE
 from decomp.metadata.symbolic_sizes import size_hint
+from decomp.torch_internals import pytree
 
 LARGEST = 1 << 24
 """No operand of more elements is made: measuring is to cost less than the program does."""
@@ -26,7 +27,7 @@ def concrete_size(size: Any) -> Any:
     """A size as a number: the one that it had when the program was captured. Raises `NoOperands` where it is data."""
     if not isinstance(size, SYMBOLIC):
         return size
-    found = size_hint(size) if isinstance(size, torch.SymInt) else size.node.hint
+    found = size_hint(size)
     if found is None:
         raise NoOperands("its sizes are data")
     return found
@@ -134,12 +135,10 @@ def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
 
 def from_run(values: Sequence[Any]) -> list[Any]:
     """Operands seen in a run of the program, apart from it: nobody else writes them."""
-    return [_apart(value) for value in values]
+    return pytree.tree_map(_apart, list(values))  # type: ignore[no-any-return]
 
 
 def _apart(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_apart(item) for item in value]
     if not isinstance(value, torch.Tensor):
         return value
     if value.numel() > LARGEST:

@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from decomp.ir.aliases import attribute
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import widened
@@ -167,10 +168,8 @@ def run_graph(graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | 
 
 def _called(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
     if node.op == "get_attr":
-        value = root
-        for part in str(node.target).split("."):
-            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-        return value
+        name = str(node.target)
+        return root[name] if isinstance(root, Mapping) else attribute(root, name)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     if node.op == "call_module":

@@ -228,15 +228,13 @@ def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
         lambda t: t, lambda t: 0.1 + 0.8 * torch.sigmoid(t), lambda t: 1.1 + t.abs(),
     )  # fmt: skip
     for change in changes:
-        moved = [_changed(operand, change) for operand in operands]
+        moved: list[Any] = pytree.tree_map(functools.partial(_changed, change), list(operands))
         if all(bool(result.isfinite().all()) for result in own(moved)):
             return moved
     raise NoOperands("it is nowhere defined")
 
 
-def _changed(operand: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(operand, (list, tuple)):
-        return [_changed(item, change) for item in operand]
+def _changed(change: Callable[[torch.Tensor], torch.Tensor], operand: Any) -> Any:
     return change(operand) if isinstance(operand, torch.Tensor) and operand.is_floating_point() else operand
 
 
@@ -269,7 +267,7 @@ def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> li
     """The gradients of some of a call's results, weighted by chance, by its float operands; none if it has none."""
     with torch.enable_grad():
         tracked = pytree.tree_map(_tracked, list(operands))
-        leaves = [leaf for leaf in pytree.tree_leaves(tracked) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        leaves = [tensor for tensor in pytree.tensors_in(tracked) if tensor.requires_grad]
         results = call(tracked)
         draw = torch.Generator().manual_seed(0)
         pairs = [(results[i], _weights(results[i], draw)) for i in which if i < len(results)]
@@ -292,17 +290,13 @@ def _own(node: fx.Node, operands: Sequence[Any], wide: bool = False) -> list[tor
     if wide:
         args, kwargs = widened((args, kwargs))
     if node.op == "call_method":
-        return _flat(getattr(args[0], str(node.target))(*args[1:], **kwargs))
-    return _flat(node.target(*args, **kwargs))  # type: ignore[operator]
+        return pytree.tensors_in(getattr(args[0], str(node.target))(*args[1:], **kwargs))
+    return pytree.tensors_in(node.target(*args, **kwargs))  # type: ignore[operator]
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
     """What an expansion gives, flat."""
-    return _flat(run_graph(stamp.graph, stamp.constants, operands))
-
-
-def _flat(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return pytree.tensors_in(run_graph(stamp.graph, stamp.constants, operands))
 
 
 def _phrase(verdicts: list[Verdict]) -> str:

@@ -126,7 +126,7 @@ _FREE = re.compile(r"aten::(detach|alias|lift_fresh|empty|new_empty|_unsafe_view
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    found = pytree.tensors_in(tree)
     return list({id(one): one for one in found}.values())
 
 

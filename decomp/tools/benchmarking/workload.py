@@ -97,11 +97,11 @@ def task(program: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], 
         return lambda: _without_gradients(program, args)
     wanted = [p for p in module.parameters() if p.requires_grad]
     inputs = pytree.tree_map_only(torch.Tensor, _leaf, args)
-    wanted += [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+    wanted += [t for t in pytree.tensors_in(inputs) if t.requires_grad]
     cotangents: list[torch.Tensor] = []
 
     def run() -> Any:
-        outputs = [t for t in pytree.tree_leaves(program(*inputs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+        outputs = [t for t in pytree.tensors_in(program(*inputs)) if t.requires_grad]
         if not cotangents:
             cotangents.extend(torch.ones_like(t) for t in outputs)
         return torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)

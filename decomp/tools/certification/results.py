@@ -26,7 +26,7 @@ def flat(result: Any) -> list[torch.Tensor]:
     """The tensors among the results of a call. Raises `Refused` where there are none because the rule declined."""
     if isinstance(result, Declined):
         raise Refused(result.reason)
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return pytree.tensors_in(result)
 
 
 def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:

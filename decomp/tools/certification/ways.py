@@ -20,6 +20,7 @@ from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.schema import Bound
 from decomp.lowering import lower
+from decomp.metadata.fakes import new_mode
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample
@@ -141,7 +142,7 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
     from decomp.torch_internals.sizes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    mode = new_mode(ShapeEnv())
 
     baked = _baked_sizes(sample)
 

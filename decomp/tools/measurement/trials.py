@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from decomp.metadata.fakes import new_mode
 from decomp.samples import Sample
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement import points
 from decomp.torch_internals import pytree
-from decomp.torch_internals.fakes import FakeTensorMode
 
 Function = Callable[[Sequence[torch.Tensor]], Any]
 """A way to compute a sample's op on other tensors of the same shapes."""
@@ -75,7 +75,7 @@ class Trial:
     def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What PyTorch says that the results are like, before it computes them; none where it cannot. Its kernels need
         not agree (batch norm of torch 2.13 in 16 bits)."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = new_mode()
         try:
             with mode:
                 return flat(
