@@ -13,7 +13,7 @@ from torch import fx
 from decomp.derive.expansion import Expansion
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import shares_on_meta, spelling_of, viewed
+from decomp.ir.aliases import is_view_on_meta, spelling_of, view_bases
 from decomp.ir.call import metadata
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _leaving(graph: fx.Graph, decisions: dict[fx.Node, Decision]) -> Iterator[tu
     seen = dict.fromkeys(next(iter(reversed(graph.nodes))).all_input_nodes)
     waiting = list(seen)
     for node in waiting:
-        decision, related = decisions.get(node), viewed(node)
+        decision, related = decisions.get(node), view_bases(node)
         stamp = getattr(decision, "stamp", None)
         if stamp is not None and not related and _given(stamp.graph) and not _gives_argument(node):
             yield node, decision  # type: ignore[misc]
@@ -51,7 +51,7 @@ def _leaving(graph: fx.Graph, decisions: dict[fx.Node, Decision]) -> Iterator[tu
 def _gives_argument(node: fx.Node) -> bool:
     """Whether the op shares memory with an argument although its schema does not say so, as composite ones do."""
     tensors = (given for given in node.all_input_nodes if isinstance(metadata(given), torch.Tensor))
-    return any(shares_on_meta(node, given) for given in tensors)
+    return any(is_view_on_meta(node, given) for given in tensors)
 
 
 def _given(graph: fx.Graph) -> list[fx.Node]:
@@ -66,7 +66,7 @@ def _reaches_input(node: fx.Node) -> bool:
     for current in waiting:
         if current.op == "placeholder" and _may_share(node, current):
             return True
-        waiting += viewed(current)
+        waiting += view_bases(current)
     return False
 
 

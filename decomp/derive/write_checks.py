@@ -13,7 +13,7 @@ from torch import fx, nn
 from decomp.capture.input_checks import InputCheck
 from decomp.errors import InputsOverlap
 from decomp.functionalize.overlap import Place, overlap, place
-from decomp.ir.aliases import attribute, spelling_of, written
+from decomp.ir.aliases import attribute, mutated_args, spelling_of
 from decomp.torch_internals.graphs import PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_leaves
 
@@ -79,7 +79,7 @@ def check_writes(module: fx.GraphModule, source: fx.Graph) -> None:
 
 
 def _writes(graph: fx.Graph) -> Writes:
-    targets = {_source(target): None for node in graph.nodes for target in written(node)}
+    targets = {_source(target): None for node in graph.nodes for target in mutated_args(node)}
     read = [node for node in graph.nodes if node.users and node not in targets]
     inputs, state = ([_named(nodes, op) for nodes in (targets, read)] for op in ("placeholder", "get_attr"))
     return Writes(*inputs, *state)

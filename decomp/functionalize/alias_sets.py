@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.ir.aliases import attribute, bodies, updates_statistics, viewed, written
+from decomp.ir.aliases import attribute, bodies, mutated_args, updates_statistics, view_bases
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.torch_internals.fakes import FakeTensor
@@ -65,8 +65,8 @@ class AliasSets:
 
     def _add(self, node: fx.Node) -> list[fx.Node]:
         """Join `node` with the nodes that it may share memory with. Returns the nodes that it writes."""
-        mutated = list(written(node, self.root))
-        related = [*viewed(node, self.root), *(() if updates_statistics(node) else mutated)]
+        mutated = list(mutated_args(node, self.root))
+        related = [*view_bases(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in regions(node, self.root):
             inner, inputs, results = AliasSets(body.graph, body), _inputs(body), _results(body)
             for operand, source in zip(operands, inputs):

@@ -31,13 +31,13 @@ from decomp.functionalize.writes import (
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import (
     bodies,
+    is_view,
     method_name,
+    mutated_args,
     refusal,
-    shares_memory,
     short_name,
     spelling_of,
-    viewed,
-    written,
+    view_bases,
 )
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE, SAME_TENSOR
@@ -53,7 +53,7 @@ GRADIENT_SWITCHES = (set_grad_enabled,)
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
     """Whether anything in `graph`, or in the bodies of its higher-order ops, writes a tensor."""
     for node in graph.nodes:
-        if written(node, root) or any(mutates(body.graph, body) for _, body in bodies(node, root)):
+        if mutated_args(node, root) or any(mutates(body.graph, body) for _, body in bodies(node, root)):
             return True
     return False
 
@@ -138,9 +138,9 @@ class _Walk:
             self._copy(node)
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
             self._higher_order(node)
-        elif targets := written(node, self.root):
+        elif targets := mutated_args(node, self.root):
             self._mutation(node, targets)
-        elif self.alias_sets.may_be_written(node) and viewed(node, self.root):
+        elif self.alias_sets.may_be_written(node) and view_bases(node, self.root):
             self._view(node)
         else:
             self._copy(node)
@@ -183,12 +183,12 @@ class _Walk:
         others.append(node)
 
     def _view(self, node: fx.Node) -> None:
-        bases = viewed(node, self.root)
+        bases = view_bases(node, self.root)
         base = bases[0]
         if base in self.regions:
             self._result_of_region(node, self.regions[base])
             return
-        shares = shares_memory(node, base) if len(bases) == 1 else None
+        shares = is_view(node, base) if len(bases) == 1 else None
         if shares is False or base not in self.tensors:
             self._copy(node)
             return
@@ -447,7 +447,7 @@ class _Walk:
         """Whether a node is sure to be on memory of its own."""
         if node.op not in ("call_function", "call_method") or node in self.emit.emitted:
             return False
-        return node.target is not operator.getitem and not viewed(self.emit.origin[node], self.root)
+        return node.target is not operator.getitem and not view_bases(self.emit.origin[node], self.root)
 
 
 class _Region:

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from decomp.graphs.graph_builder import is_aten, own_memory
-from decomp.ir.aliases import attribute, spelling_of, viewed
+from decomp.ir.aliases import attribute, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.op_facts import SAVES_NOTHING
 
@@ -105,7 +105,7 @@ def _calls_saving_arguments(graph: fx.Graph, root: nn.Module | None) -> set[fx.N
             tracked.add(node)
     saving: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node in tracked and _may_save(node) or viewed(node, root) and any(user in saving for user in node.users):
+        if node in tracked and _may_save(node) or view_bases(node, root) and any(user in saving for user in node.users):
             saving.add(node)
     return saving
 

@@ -1,5 +1,5 @@
-"""What a call writes, and what its result shares memory with, as its schema, its name and its metadata tell. Mutation
-is followed along these relations; a relation that cannot be decided without shapes is reported as unknown."""
+"""Which arguments a call mutates, and of which its result is a view: by schema, by name, and where shapes and strides
+decide, by metadata; without metadata the answer is then None."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def refusal(node: fx.Node, why: str, remedy: str) -> MutationError:
     return MutationError("\n".join([*lines, f"  to do: {remedy}"]))
 
 
-def written(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
-    """The nodes whose tensors the call `node` writes, data or metadata, in order of the call's arguments; what the body
-    of a higher-order op writes is not among them."""
+def mutated_args(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
+    """The nodes whose tensors the call `node` mutates, data or metadata, in order of the call's arguments; not what the
+    body of a higher-order op mutates."""
     if node.op == "call_function":
-        return _written_by_function(node)
+        return _mutated_by_function(node)
     if node.op == "call_method":
-        return _written_by_method(node)
+        return _mutated_by_method(node)
     if node.op == "call_module" and root is not None:
         return _tensors(node.args[:1]) if getattr(root.get_submodule(str(node.target)), "inplace", False) else ()
     return ()
 
 
-def _written_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
+def _mutated_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         if _is_batch_norm(target):
             return statistics(node)
-        return _tensors([_argument(node, position, name) for position, name in _written_arguments(target)])
+        return _tensors([_argument(node, position, name) for position, name in _mutable_arguments(target)])
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if target is operator.setitem or _writes_first(target):
@@ -64,7 +64,7 @@ def _written_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
     return statistics(node) if _is_batch_norm(target) else ()
 
 
-def _written_by_method(node: fx.Node) -> tuple[fx.Node, ...]:
+def _mutated_by_method(node: fx.Node) -> tuple[fx.Node, ...]:
     name = str(node.target)
     if name == "__setitem__" or is_inplace_name(name):
         return _tensors(node.args[:1])
@@ -90,7 +90,7 @@ def _writes_first(function: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=None)
-def _written_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
     if overload._schema.name.partition("::")[2] in NOT_WRITES:
         return ()
     arguments = enumerate(overload._schema.arguments)
@@ -136,9 +136,9 @@ def _tensors(value: Any) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(n for n in nodes_in(value) if kind_of(n) != "host"))
 
 
-def viewed(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
-    """The nodes with whose tensors the result of `node` may share memory, by op alone: a superset of the truth.
-    Functions and modules of the user's own are taken to return new tensors."""
+def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
+    """The nodes of whose tensors the result of `node` may be a view, or the same tensor, by op alone; `is_view` says
+    more. Functions and modules of the user's own are taken to return new tensors."""
     if node.op == "call_module":
         aliasing = root is not None and isinstance(root.get_submodule(str(node.target)), _ALIASING_MODULES)
         return _tensors(node.args[:1]) if aliasing else ()
@@ -190,8 +190,9 @@ def spelling_of(node: fx.Node) -> Spelling:
     return of_method(str(node.target)) if node.op == "call_method" else of_function(node.target)
 
 
-def shares_memory(node: fx.Node, base: fx.Node) -> bool | None:
-    """Whether the result of `node`, which `viewed` says may alias `base`, does so; None if only shapes could tell."""
+def is_view(node: fx.Node, base: fx.Node) -> bool | None:
+    """Whether the result of `node` shares memory with `base`, one of its `view_bases`; None if shapes would decide, and
+    are not known."""
     if node.op == "call_module":
         return None
     if node.target is getattr:
@@ -203,7 +204,7 @@ def shares_memory(node: fx.Node, base: fx.Node) -> bool | None:
         return True
     if name.endswith("dropout"):
         return _dropout_is_identity(node)
-    return shares_on_meta(node, base)
+    return is_view_on_meta(node, base)
 
 
 def is_basic_index(index: Any) -> bool | None:
@@ -226,8 +227,9 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
     return True if train is False or p == 0 else False if train is True and isinstance(p, (int, float)) else None
 
 
-def shares_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
-    """Run the op on meta tensors of the sizes and strides that the program records."""
+def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
+    """Whether the result of `node` shares memory with `base`, found by running the op on meta tensors of the captured
+    sizes and strides; None without metadata, or where it does not run."""
     if not isinstance(metadata(base), torch.Tensor):
         return None
     device = metadata(base).device

@@ -41,7 +41,7 @@ VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
 """Attributes of a tensor that are views of it."""
 
 READS_STRIDES = _names("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset")
-"""Ops whose results depend on how an argument lies in memory."""
+"""Ops whose results depend on the strides or storage of an argument."""
 
 
 class ViewKind(enum.Enum):

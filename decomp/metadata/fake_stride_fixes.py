@@ -1,5 +1,6 @@
-"""Layouts that kernels give and fake tensors do not (torch 2.13): what is recorded of these ops is put right, so that a
-view behind them is one of what they will give. Only strides differ, and only for inputs that are not contiguous."""
+"""Strides that kernels on the CPU give and fake tensors do not (torch 2.13): the captured metadata of these ops is
+corrected, so that views of their results are views when the program runs. Only strides differ, and only for inputs that
+are not contiguous."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ from decomp.torch_internals.pytree import tensors_in
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""
 Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | None]
-"""From the arguments of a call by name and its first result; None where it is as fake tensors say."""
+"""From the arguments of a call by name and its first result, the order of its dimensions; None where fake tensors are
+right."""
 
 
 def broadcast_order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Order:
-    """How a result of `shape` lies that is computed element by element from operands of these strides, 0 where one is
-    broadcast: the first operand that tells two dimensions apart decides (`TensorIterator`)."""
+    """The order of the dimensions of a result of `shape` that is computed element by element from operands of these
+    strides, 0 where one is broadcast: the first operand whose strides differ in two dimensions decides
+    (`TensorIteratorBase::reorder_dimensions`)."""
     fastest_first = list(range(len(shape)))[::-1]
     for i in range(1, len(shape)):
         at = i
@@ -81,7 +84,7 @@ def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> list[in
 
 
 def by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
-    """As the memory format of the input."""
+    """In the memory format of the input."""
     given = next(leaf for leaf in arguments.values() if isinstance(leaf, torch.Tensor))
     last = given.dim() in (4, 5) and is_channels_last(given)
     return [0, *range(2, out.dim()), 1] if last else list(range(out.dim()))

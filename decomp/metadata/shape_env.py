@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.metadata.symbolic_sizes import SYMBOLIC, asked_in_earnest
+from decomp.metadata.symbolic_sizes import SYMBOLIC, guards_not_suppressed
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.pytree import tree_leaves
 
@@ -53,7 +53,7 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     outer = env.__dict__.get("_check_frozen")
     env._check_frozen = refuse
     try:
-        with env.error_on_new_guards(), asked_in_earnest(), quiet(env.log):
+        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
             yield asked
     except Exception as error:
         if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):

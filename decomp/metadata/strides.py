@@ -1,4 +1,4 @@
-"""Layouts: how tensors lie in memory."""
+"""Strides: whether two tensors agree in them, and the order of the dimensions in memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from decomp.metadata.symbolic_sizes import is_data, size_hint, surely
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have equal strides of all dimensions longer than one. What is not strided, is
-    empty, or has a size that data decide, lies like anything."""
+    """Whether two tensors of one shape have equal strides of all dimensions longer than one. Tensors
+    that are not strided or have a data-dependent size agree with all; empty ones with each other."""
     if a.layout is not torch.strided or b.layout is not torch.strided or any(map(is_data, b.shape)):
         return True
     if _is_empty(a) or _is_empty(b):
@@ -21,8 +21,8 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether kernels see no difference in how two tensors of one shape lie: equal strides, but for dimensions of one
-    element, and the same memory format, which depends on those too."""
+    """Whether two tensors of one shape look the same to kernels: equal strides, but for dimensions of one element, and
+    the same memory format, which depends on those too."""
     if not same_strides(a, b):
         return False
     if a.layout is not torch.strided or a.dim() not in (4, 5) or _exprs(a.stride()) == _exprs(b.stride()):
@@ -62,7 +62,7 @@ def is_surely_contiguous(value: torch.Tensor) -> bool:
 
 
 def is_in_order(value: torch.Tensor) -> bool:
-    """Whether the dimensions lie in memory in their own order without gaps, as far as that can be known."""
+    """Whether a tensor is contiguous as far as can be known, dimensions of one element aside."""
     if value.layout is not torch.strided or any(map(is_data, value.shape)):
         return True
     return dense_order(value) == list(range(value.dim()))

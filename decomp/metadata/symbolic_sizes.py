@@ -40,7 +40,7 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
     """Within, what asks a symbolic size of `env` something that not all its values answer alike raises `Undecided`, as
     what reads the data of a fake tensor does. Nothing is guarded."""
     try:
-        with env.error_on_new_guards() if env is not None else contextlib.nullcontext(), asked_in_earnest():
+        with env.error_on_new_guards() if env is not None else contextlib.nullcontext(), guards_not_suppressed():
             yield
     except Exception as error:
         if not _is_open(error):
@@ -70,9 +70,9 @@ def of_two_or_more(env: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asked_in_earnest() -> Iterator[None]:
-    """Within, what is asked is asked in earnest: planning suppresses guards, and PyTorch would answer from the example
-    what it was asked before. (The import costs a quarter of a second; without it nothing is suppressed.)"""
+def guards_not_suppressed() -> Iterator[None]:
+    """Within, questions about sizes are not answered by the example, as they are while guards are suppressed, which
+    planning does. (The import costs a quarter of a second; without it nothing is suppressed.)"""
     if "torch.fx.experimental.symbolic_shapes" not in sys.modules:
         yield
         return
