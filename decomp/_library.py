@@ -38,7 +38,7 @@ def has_wrong_gradients(op: str) -> bool:
 
 def certificate_of(rule: Any) -> Certificate | None:
     """The committed certificate of a rule of the library."""
-    name: str = importlib.import_module("decomp.tools.certification.ways").identity(rule)
+    name: str = importlib.import_module("decomp.tools.certification.implementations").identity(rule)
     certificates = importlib.import_module("decomp.tools.certification.certificates")
     return _certificates(certificates.family(name)).get(name) if name.startswith("decomp_rules.") else None
 

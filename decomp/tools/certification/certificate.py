@@ -21,7 +21,7 @@ OF_PRIMS = "not defined by torch.ops.prims"
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One input for which the result is another value altogether, and no matter of rounding."""
+    """One input whose result is wrong beyond rounding."""
 
     input: str
     found: str
@@ -45,7 +45,7 @@ class Figures:
     """None where the op's own result is what is compared with."""
     own_mean: float | None = None
     mismatches: int = 0
-    """How many results are wrong altogether: NaN, infinity, the sign of zero; of gradients, wrong by more than 1%."""
+    """How many results are wrong beyond rounding: NaN, infinity, the sign of zero; gradients off by more than 1%."""
     examples: tuple[Mismatch, ...] = ()
 
     def allowed(self, limit: float) -> float:
@@ -56,7 +56,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A rule measured in one way: as written, over PyTorch's own kernels, or lowered to a target."""
+    """One implementation of a rule, measured: as written, on PyTorch's own kernels, or lowered to a target."""
 
     name: str
     """"as written", or the name of a target."""
@@ -113,8 +113,8 @@ class Way:
 
 
 def _allowed(what: str, verdict: str, way: str) -> bool:
-    """Whether a rule may be so: the framework restores strides, a loop over a size needs the size, and what has no
-    gradients is for inference."""
+    """Whether a bad verdict is acceptable: the framework restores strides, a rule may need sizes as numbers to loop
+    over them, and prims have no gradients."""
     if what == "gradients":
         return verdict == OF_PRIMS
     if what == "strides":
@@ -165,7 +165,7 @@ class Certificate:
         return tuple(worse for way in self.ways for worse in _worse(way, other.way(way.name)))
 
     def __str__(self) -> str:
-        from decomp.tools.certification.text import text
+        from decomp.tools.certification.certificate_text import text
 
         return text(self)
 

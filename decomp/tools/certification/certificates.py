@@ -11,8 +11,8 @@ from pathlib import Path
 from decomp._library import library
 from decomp.rules.rules import Rule
 from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.certification.ways import identity
 from decomp.tools.writing import whole
 
 TARGETS = ("core_aten", "tinygrad", "luminal")

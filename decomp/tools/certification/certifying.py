@@ -23,10 +23,10 @@ from decomp.tools.certification.jobs import Job, job
 from decomp.tools.measurement.measuring import measured
 
 FEW = 3
-"""So many rules are measured in this process, where nothing else is asked for: starting another costs seconds."""
+"""Up to so many rules are measured in this process unless asked otherwise: starting another takes seconds."""
 
 Progress = Callable[[int, int, str], None]
-"""Told how many rules are done, of how many, and which was the last."""
+"""Called with how many rules are done, of how many, and the last one."""
 
 
 @boundary("certify", OF_CERTIFY)
@@ -57,16 +57,17 @@ def certify(
     jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed)) for rule in rules]
     if isinstance(rule_or_rules, Rule) and executor is None and timeout is None:
         return measured(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed)
-    with _shown(progress, len(jobs)) as tell:
-        here = [(rule, one) for rule, one in jobs if not _goes_apart(rule, one, len(jobs), executor, timeout)]
-        done = {one.rule: _measured_here(rule, one, targets, given) for rule, one in _told(here, tell, len(jobs))}
-        done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, tell, len(jobs))
+    with _shown(progress, len(jobs)) as report:
+        away = {one.rule for rule, one in jobs if _runs_elsewhere(rule, one, len(jobs), executor, timeout)}
+        here = _with_progress([(rule, one) for rule, one in jobs if one.rule not in away], report, len(jobs))
+        done = {one.rule: _measured_here(rule, one, targets, given) for rule, one in here}
+        done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, report, len(jobs))
     found = Certificates({one.rule: done[one.rule] for _, one in jobs})
     return found[jobs[0][1].rule] if isinstance(rule_or_rules, Rule) else found
 
 
 def _listed(rule_or_rules: Any) -> list[Rule]:
-    """The rules that are meant. Raises `ArgumentError`."""
+    """The rules to measure. Raises `ArgumentError`."""
     if isinstance(rule_or_rules, Rule):
         return [rule_or_rules]
     rules = list(rule_or_rules) if isinstance(rule_or_rules, Iterable) else [rule_or_rules]
@@ -84,8 +85,8 @@ def _samples(samples: Any, rule: Rule) -> Any:
     return samples_of(rule, samples) if samples is not None else None
 
 
-def _goes_apart(rule: Rule, one: Job, count: int, executor: Executor | None, timeout: float | None) -> bool:
-    """Whether a job goes to another process: one that cannot travel stays, and so do a few that nobody sent away."""
+def _runs_elsewhere(rule: Rule, one: Job, count: int, executor: Executor | None, timeout: float | None) -> bool:
+    """Whether a job goes to another process: if it can be pickled, and there are many or the user asked for it."""
     return (count > FEW or executor is not None or timeout is not None) and one.can_travel(rule)
 
 
@@ -96,32 +97,32 @@ def _measured_here(rule: Rule, one: Job, targets: list[Target], rules: Rules | N
         return unmeasured(one, f"{type(error).__name__}: {error}")
 
 
-def _told(jobs: list[tuple[Rule, Job]], tell: Progress, total: int) -> Iterator[tuple[Rule, Job]]:
+def _with_progress(jobs: list[tuple[Rule, Job]], report: Progress, total: int) -> Iterator[tuple[Rule, Job]]:
     for i, (rule, one) in enumerate(jobs):
         yield rule, one
-        tell(i + 1, total, one.rule)
+        report(i + 1, total, one.rule)
 
 
 def _over(
-    executor: Executor | None, jobs: list[Job], timeout: float | None, tell: Progress, total: int
+    executor: Executor | None, jobs: list[Job], timeout: float | None, report: Progress, total: int
 ) -> dict[str, Certificate]:
     """Measure each job in a process apart, over the executor; by default over threads, each with such a process."""
     if not jobs:
         return {}
     if executor is None:
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as threads:
-            return _over(threads, jobs, timeout, tell, total)
+            return _over(threads, jobs, timeout, report, total)
     waiting: dict[Future[Certificate], Job] = {executor.submit(measured_apart, one, timeout): one for one in jobs}
     done: dict[str, Certificate] = {}
     before = total - len(jobs)
     # Futures of other libraries (dask) need not be of the class that as_completed knows.
-    known = all(isinstance(future, Future) for future in waiting)
+    all_standard = all(isinstance(future, Future) for future in waiting)
     try:
-        for future in as_completed(waiting) if known else waiting:
+        for future in as_completed(waiting) if all_standard else waiting:
             one = waiting[future]
             done[one.rule] = _result(future, one)
-            tell(before + len(done), total, one.rule)
-    except BaseException:  # an interrupt, above all: nobody waits for the rest
+            report(before + len(done), total, one.rule)
+    except BaseException:  # an interrupt, above all: stop the rest
         stop(waiting)
         raise
     return done
@@ -136,14 +137,14 @@ def _result(future: Future[Certificate], one: Job) -> Certificate:
 
 @contextlib.contextmanager
 def _shown(progress: Progress | bool | None, total: int) -> Iterator[Progress]:
-    """How progress is told: by the user's function, a bar, lines of text, or not at all."""
+    """Shows progress by the user's function, a bar, lines of text, or not at all."""
     if callable(progress):
         yield progress
     elif progress is False or progress is None and (total <= FEW or not sys.stderr.isatty()):
         yield lambda done, total, rule: None
     else:
-        with _bar(total) as told:
-            yield told
+        with _bar(total) as report:
+            yield report
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.certification.ways import identity
 from decomp.tools.measurement.measuring import measured
 
 
@@ -38,7 +38,7 @@ class Job:
 
     def run(self) -> Certificate:
         """Measure it. Raises `LookupError` where the rule or a target is not found."""
-        rule, rules = found(self.rule)
+        rule, rules = rule_named(self.rule)
         targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
         return measured(rule, targets, self.samples, self.dtypes, self.seed, rules)
 
@@ -46,7 +46,7 @@ class Job:
         """Whether another process would find this very rule, and could read the rest."""
         try:
             pickle.dumps(self)
-            return found(self.rule)[0].function is rule.function and rule.function.__module__ != "__main__"
+            return rule_named(self.rule)[0].function is rule.function and rule.function.__module__ != "__main__"
         except (LookupError, ImportError, AttributeError, TypeError, pickle.PicklingError):
             return False
 
@@ -58,7 +58,7 @@ def job(rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: 
     return Job(identity(rule), sent, chosen, tuple(dtypes) if dtypes is not None else None, seed, content_hash([rule]))
 
 
-def found(name: str) -> tuple[Rule, Rules | None]:
+def rule_named(name: str) -> tuple[Rule, Rules | None]:
     """The rule of this identity, and the collection of its module that has it (None: the library). Raises
     `LookupError`."""
     place, _, op = name.rpartition(" for ")
@@ -85,8 +85,8 @@ def target_named(name: str) -> Target:
     """A target of the library. Raises `LookupError`."""
     from decomp_rules import targets
 
-    found: Target = targets.get(name)
-    return found
+    target: Target = targets.get(name)
+    return target
 
 
 def _is_known(target: Target) -> bool:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decomp.tools.certification.certificate import Certificate, Way
-from decomp.tools.certification.text import COLUMNS, circumstances, examples, rows, said, verdict
+from decomp.tools.certification.certificate_text import COLUMNS, circumstances, examples, notes, rows, verdict
 
 SHOWN = 40
 """How many faulty rules a summary names."""
@@ -46,7 +46,7 @@ def _way(way: Way) -> list[RenderableType]:
         for row in found:
             table.add_row(*(Text(cell, style="red" if i == 5 and cell != "none" else "") for i, cell in enumerate(row)))
         parts.append(table)
-    parts += [Text(f"  {what}: {how}") for what, how in said(way)]
+    parts += [Text(f"  {what}: {how}") for what, how in notes(way)]
     parts += [Text(f"  {name} in {dtype}: {one}", style="red") for name, dtype, one in examples(way)]
     return parts
 

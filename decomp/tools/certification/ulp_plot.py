@@ -11,9 +11,9 @@ import torch
 from decomp.errors import ArgumentError
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
+from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, asked_first
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
-from decomp.tools.certification.ways import AsWritten, Legal, Lowered, NotServed, asked_first
 from decomp.tools.measurement.comparison import ROUNDS
 from decomp.tools.measurement.measuring import measured_samples
 from decomp.tools.measurement.reference import Reference, mp_function

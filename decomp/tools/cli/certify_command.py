@@ -14,7 +14,7 @@ import typer
 import decomp
 from decomp._library import library
 from decomp.tools.certification import certificates, tables
-from decomp.tools.certification.ways import identity
+from decomp.tools.certification.implementations import identity
 from decomp.tools.cli.arguments import TARGET, Debug, Json, attribute_called, load_target, near
 from decomp.tools.cli.terminal import Unusable, failing, print_json, show
 

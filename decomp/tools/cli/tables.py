@@ -24,8 +24,8 @@ from decomp.rules.requirements import spelled_out
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
-from decomp.tools.certification.ways import identity
 from decomp.tools.cli.demo import Comparison, Demo
 from decomp.tools.cli.explanation import Route, Step
 

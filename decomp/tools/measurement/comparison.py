@@ -1,4 +1,4 @@
-"""Comparing the results of a call with the exact ones and with PyTorch's own, for any number of ways to compute it."""
+"""Comparing the results of a call with exact ones and with PyTorch's own, for any number of candidates."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import functools
 
 import torch
 
-from decomp.tools.certification.courses import Course
-from decomp.tools.measurement.doubt import Doubt, groups
+from decomp.tools.certification.candidate import Candidate
 from decomp.tools.measurement.reference import Reference
+from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty, groups
 from decomp.tools.measurement.tally import Results, worst_points
 from decomp.tools.measurement.trials import Inputs, Trial
 from decomp.validation.ulp import Exact, deviation, kinds
 
 ROUNDS = 12
-"""How often the worst points are computed anew by mpmath, until none changes."""
+"""How many times at most the worst points are recomputed by mpmath, until none changes."""
 DOUBTFUL = 16.0
 """ULP from which on an error is doubted where float64 has proved to be wrong."""
 
 
 @dataclass
 class Comparison:
-    """One call on one set of inputs: what is right, and what the op itself gives."""
+    """One call on one set of inputs: its exact results, and those of the op itself."""
 
     what: Trial
     inputs: Inputs
@@ -36,32 +36,32 @@ class Comparison:
     moved: Sequence[bool] = ()
     """Which results are values of the inputs in other places; of these the sign of zero counts. Of sums it does not: it
     depends on their order."""
-    asked: Callable[[], Sequence[Doubt] | None] | None = None
-    """Finds out what PyTorch itself leaves in doubt."""
+    find_uncertainty: Callable[[], Sequence[ReferenceUncertainty] | None] | None = None
+    """Computes how uncertain PyTorch's own results are."""
 
     @functools.cached_property
-    def _doubts(self) -> Sequence[Doubt] | None:
-        return self.asked() if self.asked is not None else None
+    def _uncertainties(self) -> Sequence[ReferenceUncertainty] | None:
+        return self.find_uncertainty() if self.find_uncertainty is not None else None
 
     @functools.cached_property
     def _groups(self) -> torch.Tensor | None:
         return groups(self.inputs.tensors) if self.loose and self.what.pointwise else None
 
-    def count(self, kind: str, course: Course, found: Sequence[torch.Tensor]) -> None:
-        """Add what one way gives to its tally."""
-        tally = course.tally(kind, self.what.dtype, self.against_own)
+    def count(self, kind: str, candidate: Candidate, found: Sequence[torch.Tensor]) -> None:
+        """Add the results of one candidate to its tally."""
+        tally = candidate.tally(kind, self.what.dtype, self.against_own)
         if self.inputs.label == "huge" and not all(map(_is_kind_of, self.own, self.exact)):
             return  # where the op's own kernel overflows it is the order of its additions that decides
         for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
             results = self._results(mine, own, exact, bool(self.moved and self.moved[i]))
-            if self.asked is not None and not mine.is_complex():
-                results = replace(results, doubt=functools.partial(self._doubt, i))
+            if self.find_uncertainty is not None and not mine.is_complex():
+                results = replace(results, uncertainty=functools.partial(self._uncertainty, i))
             if self.reference is not None and exact is self.reference.exact:
                 _refine(self.reference, results)
             tally.add(results)
 
-    def _doubt(self, index: int) -> Doubt | None:
-        return self._doubts[index] if self._doubts is not None else None
+    def _uncertainty(self, index: int) -> ReferenceUncertainty | None:
+        return self._uncertainties[index] if self._uncertainties is not None else None
 
     def _results(self, found: torch.Tensor, own: torch.Tensor, exact: Exact, moved: bool) -> Results:
         parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))

@@ -1,5 +1,5 @@
-"""Measuring one rule: each sample call in each dtype, computed as written and as lowered to each target, held against
-the exact results and against PyTorch's own. What comes out is the rule's certificate."""
+"""Measuring one rule: each sample call in each dtype, computed by the rule as written and as lowered to each target, is
+compared with exact results and with PyTorch's own. The outcome is the rule's certificate."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import torch
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, samples_of
+from decomp.tools.certification.candidate import Candidate, first_line
 from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.courses import Course, first_line
-from decomp.tools.certification.results import flat, same_strides
-from decomp.tools.certification.sources import content_hash, numbers_in
-from decomp.tools.certification.ways import (
+from decomp.tools.certification.implementations import (
     AsWritten,
     Lowered,
     asked_before,
@@ -27,29 +25,31 @@ from decomp.tools.certification.ways import (
     serves,
     under_symbolic_sizes,
 )
+from decomp.tools.certification.results import flat, same_strides
+from decomp.tools.certification.sources import content_hash, numbers_in
 from decomp.tools.measurement import points
 from decomp.tools.measurement.comparison import Comparison, moved
 from decomp.tools.measurement.differentiation import Derivative, derivative
 from decomp.tools.measurement.distributions import disagreement
-from decomp.tools.measurement.doubt import of_gradients, of_values
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.tools.measurement.reference import Reference, mp_function, mpmath_is_installed
+from decomp.tools.measurement.reference_uncertainty import of_gradients, of_values
 from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
 from decomp.tools.measurement.undefined import undefined
 from decomp.validation.ulp import Exact, kinds
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64)
 LOWERED_DTYPES = {torch.float32: 4, torch.bfloat16: 1, torch.complex64: 1}
-"""Targets are measured in these, on so many of the samples: what the rules on the way do, they do in every dtype."""
+"""The dtypes in which targets are measured, and on how many samples: the rules of a derivation are the same in all."""
 MP_POINTS = 400
 """How many points mpmath computes for float64."""
 SYMBOLIC = 4
-"""So many samples are traced with symbolic sizes."""
+"""How many samples are traced with symbolic sizes."""
 MOST_SAMPLES = 12
-"""Sample calls beyond so many are left out."""
+"""How many sample calls a rule is measured on at most."""
 DOCUMENTED = "a formula for what the op is documented to compute"
 
-Bound = Sequence[tuple[Course, Function]]
+Bound = Sequence[tuple[Candidate, Function]]
 
 
 def measured(
@@ -65,8 +65,8 @@ def measured(
         torch.manual_seed(seed)
         work = _Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
         first = asked_first(rule, rules) if targets else Rules()
-        courses = [Course(AsWritten(rule)), *(Course(Lowered(rule, target, first)) for target in targets)]
-        work.run(courses)
+        candidates = [Candidate(AsWritten(rule)), *(Candidate(Lowered(rule, target, first)) for target in targets)]
+        work.run(candidates)
     return Certificate(
         rule=identity(rule),
         hash=content_hash([rule]),
@@ -75,7 +75,7 @@ def measured(
         seed=seed,
         domain="; ".join([f"{len(work.samples)} sample calls", *work.domain]),
         reference=work.references,
-        ways=tuple(course.way() for course in courses),
+        ways=tuple(candidate.result() for candidate in candidates),
     )
 
 
@@ -95,7 +95,7 @@ def _draws(sample: Sample) -> bool:
 
 @contextlib.contextmanager
 def _silent(logger: str) -> Iterator[None]:
-    """PyTorch tells at length of each op that does not run on fake tensors, which is a finding here."""
+    """Mute PyTorch's long log messages about ops that do not run on fake tensors; here these are expected."""
     log = logging.getLogger(logger)
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -120,52 +120,53 @@ class _Measurement:
     seed: int
     references: dict[str, str] = field(default_factory=dict)
     domain: dict[str, None] = field(default_factory=dict)
-    """What was measured on, in words."""
+    """What the rule was measured on, in words."""
 
-    def run(self, courses: Sequence[Course]) -> None:
+    def run(self, candidates: Sequence[Candidate]) -> None:
         """Measure everything."""
         numbers = numbers_in(self.rule)
         for i, sample in enumerate(self.samples):
             if torch.Tag.nondeterministic_seeded in sample.tags and _draws(sample):
-                self._random(sample, courses)
+                self._random(sample, candidates)
                 continue
             for dtype in self.dtypes:
                 what = trial(sample, dtype, numbers, self.seed)
                 if what is not None:
-                    self._in_one_dtype(what, self._concerned(dtype, courses, i))
+                    self._in_one_dtype(what, self._candidates_for(dtype, candidates, i))
                 if not any(t.is_floating_point() for t in sample.tensors) and dtype is self.dtypes[0]:
                     break  # the same call in every dtype
-            self._in_other_dtypes(sample, courses)
-            self._of_integers(sample, courses)
-            self._laid_out_otherwise(sample, courses)
+            self._in_other_dtypes(sample, candidates)
+            self._of_integers(sample, candidates)
+            self._with_transposed_inputs(sample, candidates)
             if i < SYMBOLIC:
-                self._under_symbolic_sizes(sample, courses[0])
+                self._under_symbolic_sizes(sample, candidates[0])
 
-    def _concerned(self, dtype: torch.dtype, courses: Sequence[Course], index: int) -> Sequence[Course]:
+    def _candidates_for(self, dtype: torch.dtype, candidates: Sequence[Candidate], index: int) -> Sequence[Candidate]:
         if dtype is torch.float64 and not mpmath_is_installed():
             self.references["float64"] = "not measured, for mpmath is not installed"
             return ()
-        return courses if index < LOWERED_DTYPES.get(dtype, 0) else courses[:1]
+        return candidates if index < LOWERED_DTYPES.get(dtype, 0) else candidates[:1]
 
-    def _in_one_dtype(self, what: Trial, courses: Sequence[Course]) -> None:
-        bound = [(course, function) for course in courses if (function := course.bound(what)) is not None]
-        whole = list(bound)  # which compute with integers
+    def _in_one_dtype(self, what: Trial, candidates: Sequence[Candidate]) -> None:
+        tried = ((candidate, candidate.bind_or_note(what)) for candidate in candidates)
+        bound = [(candidate, function) for candidate, function in tried if function is not None]
+        integers = list(bound)  # candidates that compute with integers
         for inputs in what.inputs if bound else ():
             if what.dtype is torch.float64 and what.pointwise:
-                inputs = _thinned(inputs)
+                inputs = _fewer_points(inputs)
             if what.dtype is torch.float64 and inputs.label == "huge":
-                continue  # where its own kernel overflows, it is no reference
+                continue  # the op's own kernel, which is the reference, overflows
             if what.dtype is torch.float64 and not what.pointwise and inputs.ill_conditioned:
-                continue  # where it cancels itself
+                continue  # the reference cancels too
             self.domain[_described(what, inputs)] = None
             self._values(what, inputs, bound)
-            whole = [(course, run) for course, run in whole if self._watch(course, run, what, inputs.tensors)]
+            integers = [pair for pair in integers if self._note_undefined(*pair, what, inputs.tensors)]
             if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
                 # The gradients of gradients are second ones.
-                first = _moderate(what, inputs) if what.is_gradient else inputs
+                first = _moderate_points(what, inputs) if what.is_gradient else inputs
                 self._derivatives("gradients", what, first, bound)
                 # Lowered, second gradients go the way of first ones: one target shows whether there are any.
-                self._derivatives("second", what, _moderate(what, inputs), bound[:2])
+                self._derivatives("second", what, _moderate_points(what, inputs), bound[:2])
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         own = flat(what.own(inputs.tensors))
@@ -174,16 +175,17 @@ class _Measurement:
             sampled = what.sample.tensors
             comparison.moved = moved(what, what.form(sampled, flat(what.own(sampled))))
         elif what.dtype.is_complex:
-            comparison.exact = [_doubtful(what, inputs, *each) for each in zip(comparison.own, comparison.exact)]
+            pairs = zip(comparison.own, comparison.exact)
+            comparison.exact = [_without_ambiguous(what, inputs, *each) for each in pairs]
         else:
-            comparison.asked = lambda: of_values(what, inputs, comparison.own)
-        for course, function in bound:
-            found = course.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
+            comparison.find_uncertainty = lambda: of_values(what, inputs, comparison.own)
+        for candidate, function in bound:
+            found = candidate.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
             if found is not None and what.sample.exact != "shape":
-                comparison.count("values", course, what.form(inputs.tensors, found))
+                comparison.count("values", candidate, what.form(inputs.tensors, found))
 
     def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
-        """The exact results of a call, and how they were come by."""
+        """The exact results of a call; how they were computed is noted in `references`."""
         name = str(what.dtype).removeprefix("torch.")
         function = mp_function(what.sample) if what.pointwise and len(own) == 1 else None
         exact = [Exact(t) for t in widened(own)]
@@ -213,7 +215,7 @@ class _Measurement:
         self.references[name] += ", its worst points by mpmath" if function else ""
         if function is None:
             if inputs.ill_conditioned and not what.pointwise:
-                exact = [_resolved(e, inputs) for e in exact]
+                exact = [_without_cancelled(e, inputs) for e in exact]
             return Comparison(what, inputs, own, exact)
         exact = [replace(exact[0], unknown=torch.zeros(exact[0].high.shape, dtype=torch.bool))]
         return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]))
@@ -235,90 +237,93 @@ class _Measurement:
             held = [Exact(t, unknown=t.isnan()) for t in exact]
         comparison = Comparison(what, inputs, own, held, loose=True)
         if what.pointwise and what.sample.exact == "float64":
-            comparison.asked = lambda: of_gradients(what, inputs, wanted, own, held)
-        for course, function in bound:
+            comparison.find_uncertainty = lambda: of_gradients(what, inputs, wanted, own, held)
+        for candidate, function in bound:
             place = f"{kind}, {inputs.label}"
-            found = course.results(what, lambda: wanted.of(function, inputs.tensors), own, place)
+            found = candidate.results(what, lambda: wanted.of(function, inputs.tensors), own, place)
             if found is not None:
-                comparison.count(kind, course, found)
+                comparison.count(kind, candidate, found)
 
     def _is_smooth(self, what: Trial, inputs: Inputs, wanted: Derivative) -> bool:
-        """Whether all numbers and the op's own first gradients are finite: a second one that is NaN says nothing, but
+        """Whether all inputs and the op's own first gradients are finite: then a second gradient that is NaN only means
         that its formula divides 0 by 0."""
         first = wanted.of_order(1).of(what.wide, widened(inputs.tensors)) or []
         numbers = [t for t in (*inputs.tensors, *first) if t.is_floating_point()]
         return all(bool(t.isfinite().all()) for t in numbers)
 
-    def _under_symbolic_sizes(self, sample: Sample, course: Course) -> None:
+    def _under_symbolic_sizes(self, sample: Sample, candidate: Candidate) -> None:
         for each in (sample, in_dtype(sample, torch.complex64)):
-            if not isinstance(course.attempt(Trial(each, torch.float32, False, ())), str):
+            if not isinstance(candidate.try_bind(Trial(each, torch.float32, False, ())), str):
                 found = under_symbolic_sizes(self.rule, each)
                 if found is not None:
-                    course.note("dynamic shapes", found)
+                    candidate.note("dynamic shapes", found)
                 return
 
-    def _random(self, sample: Sample, courses: Sequence[Course]) -> None:
+    def _random(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
         what = Trial(sample, torch.float32, False, ())
         self.domain["random draws"] = None
-        for course in courses:
-            function = course.bound(what)
+        for candidate in candidates:
+            function = candidate.bind_or_note(what)
             if function is not None:
                 try:
-                    course.note("random", disagreement(function, what.own, sample.tensors, self.seed))
+                    candidate.note("random", disagreement(function, what.own, sample.tensors, self.seed))
                 except Exception as error:  # whatever a rule raises is a finding
-                    course.note("random", first_line(error))
+                    candidate.note("random", first_line(error))
 
-    def _in_other_dtypes(self, sample: Sample, courses: Sequence[Course]) -> None:
+    def _in_other_dtypes(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
         for name, what in promotion_trials(sample, self.seed):
-            for course in courses if name in LOWERED else courses[:1]:
-                function = course.attempt(what)
-                if function == "legal" or isinstance(function, str) and not course.as_written:
+            for candidate in candidates if name in LOWERED else candidates[:1]:
+                function = candidate.try_bind(what)
+                if function == "legal" or isinstance(function, str) and not candidate.as_written:
                     continue
                 said = function if isinstance(function, str) else verdict(what, function)
                 if not isinstance(function, str):
-                    self._watch(course, function, what, what.sample.tensors)
+                    self._note_undefined(candidate, function, what, what.sample.tensors)
                 # Alternatives serve different calls: a decline counts only if no sample of the dtype is served.
-                if course.dtypes.get(name, "declines").startswith("declines") or not said.startswith(("equal", "decl")):
-                    course.dtypes[name] = said
+                before = candidate.dtypes.get(name, "declines")
+                if before.startswith("declines") or not said.startswith(("equal", "decl")):
+                    candidate.dtypes[name] = said
 
-    def _of_integers(self, sample: Sample, courses: Sequence[Course]) -> None:
-        """What the ways count on where integers are at the ends of their range."""
+    def _of_integers(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+        """Note undefined arithmetic of integers at the ends of their range."""
         for what in integer_trials(sample, self.seed):
-            for course in courses:
-                function = course.attempt(what)
+            for candidate in candidates:
+                function = candidate.try_bind(what)
                 if not isinstance(function, str):
-                    self._watch(course, function, what, what.sample.tensors)
+                    self._note_undefined(candidate, function, what, what.sample.tensors)
 
-    def _watch(self, course: Course, function: Function, what: Trial, tensors: Sequence[torch.Tensor]) -> bool:
-        """Note what it counts on that has no value in C++, unless it is never asked. Whether there was any integer
-        arithmetic to look at."""
+    def _note_undefined(
+        self, candidate: Candidate, function: Function, what: Trial, tensors: Sequence[torch.Tensor]
+    ) -> bool:
+        """Note integer arithmetic that is undefined in C++, unless another rule serves such calls before. Returns
+        whether there was any integer arithmetic."""
         found = undefined(function, what, tensors)
         if found and not any(serves(rule, what) for rule in asked_before(self.rule)):
-            course.note("arithmetic", found)
+            candidate.note("arithmetic", found)
         return found is not None
 
-    def _laid_out_otherwise(self, sample: Sample, courses: Sequence[Course]) -> None:
-        """Whether results lie in memory as the op's own do, for arguments that do not lie in order; as written, and on
-        the first target that is reached, for the framework sees to it on all."""
+    def _with_transposed_inputs(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+        """Whether results have the strides of the op's own for transposed inputs: as written, and on the first target
+        that is reached, because the framework restores strides in the same way on all."""
         turned = transposed(sample)
         what = Trial(turned, torch.float32, False, ())
         try:
             own = flat(what.own(turned.tensors))
         except FAILURES:
             return
-        reached = [course for course in courses[1:] if course.served]
-        for course in [courses[0], *reached[:1]]:
-            function = course.attempt(what)
+        reached = [candidate for candidate in candidates[1:] if candidate.served]
+        for candidate in [candidates[0], *reached[:1]]:
+            function = candidate.try_bind(what)
             if not isinstance(function, str):
-                found = course.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
+                found = candidate.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
                 if found is not None:
                     same = same_strides(found, own) or same_strides(found, what.predicted(turned.tensors))
-                    course.note("strides", "equal" if same else f"differ for {sample}, transposed")
+                    candidate.note("strides", "equal" if same else f"differ for {sample}, transposed")
 
 
-def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
-    """Complex results, unknown where PyTorch contradicts itself on what is infinite, NaN, or a negative zero: its
-    kernel for numbers side by side, that for others, and that for complex128."""
+def _without_ambiguous(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
+    """Complex results, unknown where PyTorch's kernels (for contiguous inputs, for strided ones, for complex128)
+    disagree on infinities, NaN or the sign of zero."""
     gaps = [torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in inputs.tensors]
     apart = what.form(inputs.tensors, flat(what.own(gaps)))
     others = [t for t in apart if t.shape == own.shape and t.dtype is own.dtype]
@@ -334,8 +339,8 @@ def _doubtful(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> E
     return replace(exact, unknown=unknown)
 
 
-def _resolved(exact: Exact, inputs: Inputs) -> Exact:
-    """Exact results, unknown where all that is left of the inputs is what float64 rounds away of them."""
+def _without_cancelled(exact: Exact, inputs: Inputs) -> Exact:
+    """Exact results, unknown where the inputs cancel to less than float64 resolves of them."""
     sizes = [t.abs().max().double() for t in inputs.tensors if t.is_floating_point() and t.numel()]
     if not sizes or not exact.high.is_floating_point() or not exact.high.numel():
         return exact
@@ -343,9 +348,9 @@ def _resolved(exact: Exact, inputs: Inputs) -> Exact:
     return replace(exact, unknown=torch.ones_like(exact.high, dtype=torch.bool)) if bool(lost) else exact
 
 
-def _thinned(inputs: Inputs) -> Inputs:
-    """The first points, which are special values, and evenly many of the others; so many in all that the vector unit
-    has no rest."""
+def _fewer_points(inputs: Inputs) -> Inputs:
+    """The first points, which are special values, and every n-th of the others; a multiple of the vector width in all,
+    so that PyTorch computes all of them with the same kernel."""
     many = points.COUNT // MP_POINTS - 3
 
     def thin(t: torch.Tensor) -> torch.Tensor:
@@ -354,8 +359,8 @@ def _thinned(inputs: Inputs) -> Inputs:
     return replace(inputs, tensors=tuple(map(thin, inputs.tensors)))
 
 
-def _moderate(what: Trial, inputs: Inputs) -> Inputs:
-    """Points where second derivatives mean something, again in place of the others."""
+def _moderate_points(what: Trial, inputs: Inputs) -> Inputs:
+    """The points of moderate size, where second derivatives are meaningful, repeated in place of the others."""
     floats = [t for t in inputs.tensors if t.is_floating_point() and t.numel() > 1]
     if not what.pointwise or not floats:
         return inputs

@@ -1,5 +1,5 @@
-"""The tally of one measurement: results come in, call by call, next to the exact ones and to PyTorch's own, and figures
-come out. What is wrong altogether is counted apart from what is inexact."""
+"""The statistics of one measurement: results are added call by call, with exact ones and PyTorch's own. Mismatches
+(NaN, infinity, far off) are counted separately from rounding errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from decomp.tools.certification.certificate import Figures, Mismatch
-from decomp.tools.measurement.doubt import Doubt
+from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty
 from decomp.validation.ulp import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3
@@ -23,7 +23,7 @@ Naming = Callable[[int], str]
 
 @dataclass(frozen=True)
 class Results:
-    """One result of a call, in three ways."""
+    """One result of a call: of the candidate, exact, and of the op itself."""
 
     found: torch.Tensor
     exact: Exact
@@ -32,13 +32,13 @@ class Results:
     """Whether errors are in ULP of each element, or of the largest."""
     naming: Naming
     loose: bool = False
-    """Whether what is far off is wrong: of gradients, and of planted special values."""
+    """Whether numbers that are far off count as mismatches: for gradients and planted special values."""
     signed_zeros: bool = True
     """Whether the sign of zero counts."""
     counted: bool = True
-    """Whether errors count, or only what is wrong altogether."""
-    doubt: Callable[[], Doubt | None] | None = None
-    """What PyTorch itself leaves in doubt, to be asked where something seems wrong."""
+    """Whether rounding errors count, or mismatches alone."""
+    uncertainty: Callable[[], ReferenceUncertainty | None] | None = None
+    """Computes how uncertain PyTorch's own result is; called where something seems wrong."""
     groups: torch.Tensor | None = None
     """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
     unit: torch.Tensor | None = None
@@ -77,7 +77,7 @@ class Tally:
             self.points += int((~wrong).sum())
 
     def figures(self) -> Figures:
-        """What was counted, rounded to what is worth comparing."""
+        """The statistics, rounded to three digits, so that certificates can be compared."""
         return Figures(
             points=self.points,
             max=_rounded(self.largest),
@@ -93,19 +93,19 @@ class Tally:
         unit = _unit(results)
         ours = deviation(results.found, results.exact, unit, signed_zero=results.signed_zeros)
         own = deviation(results.own, results.exact, unit, signed_zero=results.signed_zeros)
-        # What the op itself makes of the point is never wrong: NaN where float64 would have had a number.
+        # A result of the kind that the op itself has is never wrong: NaN, for one, where float64 has a number.
         wrong = ours.special & ~_same_kind(results)
         if results.loose:
             wrong |= _far_off(results, unit)
         unknown = results.exact.unknown
-        known = ~unknown if unknown is not None else torch.ones_like(wrong)
-        wrong &= known
-        doubt = results.doubt() if results.doubt is not None and bool(wrong.any()) else None
-        if doubt is not None:
-            wrong &= ~doubt.settles(results.found, results.own)
-            known = known & ~doubt.unknown
+        comparable = ~unknown if unknown is not None else torch.ones_like(wrong)
+        wrong &= comparable
+        uncertainty = results.uncertainty() if results.uncertainty is not None and bool(wrong.any()) else None
+        if uncertainty is not None:
+            wrong &= ~uncertainty.excuses(results.found, results.own)
+            comparable = comparable & ~uncertainty.unknown
         self._mismatched(wrong, results)
-        good = ours.error.isfinite() & ~wrong & known
+        good = ours.error.isfinite() & ~wrong & comparable
         if not results.counted:
             return
         if bool(good.any()):
@@ -114,9 +114,9 @@ class Tally:
             if float(error[at]) > self.largest or not self.worst:
                 self.largest, self.worst = float(error[at]), results.naming(at)
             self.points, self.total = self.points + int(good.sum()), self.total + float(error.sum())
-        fine = own.error.isfinite() & known
-        theirs = torch.where(fine, own.error, 0.0)
-        self.own_points, self.own_total = self.own_points + int(fine.sum()), self.own_total + float(theirs.sum())
+        usable = own.error.isfinite() & comparable
+        theirs = torch.where(usable, own.error, 0.0)
+        self.own_points, self.own_total = self.own_points + int(usable.sum()), self.own_total + float(theirs.sum())
         self.own_largest = max(self.own_largest, float(theirs.max()))
 
     def _mismatched(self, wrong: torch.Tensor, results: Results) -> None:
@@ -128,13 +128,13 @@ class Tally:
             self.examples.append(Mismatch(results.naming(index), found, wanted))
 
 
-def worst_points(results: Results, known: Iterable[int] = (), count: int = 8) -> list[int]:
+def worst_points(results: Results, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
     """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
-    left_out = torch.tensor(list(known), dtype=torch.int64)
+    left_out = torch.tensor(list(comparable), dtype=torch.int64)
     indices: set[int] = set()
     for value in (results.found, results.own):
         found = deviation(value, results.exact)
-        # What is special comes after numbers that are far off: mpmath seldom has a word for it.
+        # NaN and infinities come after numbers that are far off: mpmath seldom has a value there.
         error = torch.where(found.special, 1.0, found.error).nan_to_num(-1.0, posinf=1e300)
         error = error.index_fill(0, left_out, -1.0)
         indices.update(error.topk(min(count, error.numel())).indices.tolist())
@@ -161,7 +161,7 @@ def _same_kind(results: Results) -> torch.Tensor:
 
 
 def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
-    """Where two finite numbers have little to do with each other, though the op's own is close."""
+    """Where a finite result is far from the exact one, though the op's own is close."""
     info = torch.finfo(results.found.dtype)
     exact = results.exact.high
     difference = (results.found.double() - exact).abs()

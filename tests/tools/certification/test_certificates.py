@@ -9,7 +9,7 @@ import torch
 import decomp
 from decomp import Certificate
 from decomp.tools.certification import certificates
-from decomp.tools.certification.ways import identity
+from decomp.tools.certification.implementations import identity
 from decomp_rules import RULES, targets
 
 SEED, EVERY = 2026, 150

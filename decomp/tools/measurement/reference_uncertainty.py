@@ -1,10 +1,10 @@
-"""Where PyTorch's own answer is in doubt: its kernels for numbers side by side and for others disagree, its gradient is
-lost to cancellation, or jumps between one float and the next. It is asked only where a rule seems to be wrong."""
+"""Where PyTorch's own result is uncertain: its kernels for contiguous and for strided inputs disagree, or its gradient
+is lost to cancellation or jumps between neighbouring floats. Computed only where a rule seems to be wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -14,70 +14,70 @@ from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial, w
 from decomp.validation.ulp import Exact, kinds, spacing
 
 NARROW = 1e-4
-"""Around a kink the first gradients are not this close, and PyTorch's own choice is the right one."""
+"""First gradients that differ more than this at neighbouring floats belong to a kink, where PyTorch's choice counts."""
 STEPS = (-4, -1, 1, 4)
-"""Neighbours of a float that are looked at."""
+"""Which neighbours of a float are tried, in units in the last place."""
 FAR = (2.0**200, 2.0**202, 2.0**204)
-"""In place of infinities, a different one for each argument, to see whether there is a limit."""
+"""Numbers in the place of infinities, another for each argument: if two choices agree, there is a limit."""
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """What is in doubt about one result, element by element; flat tensors."""
+class ReferenceUncertainty:
+    """What is uncertain about one result, element by element, as flat tensors."""
 
     unknown: torch.Tensor
-    """Where nothing can be said."""
-    garbage: torch.Tensor
-    """Where PyTorch's own number is wrong, so that any other number may be; NaN and infinity only where that is one."""
+    """Where no result is called wrong."""
+    own_is_wrong: torch.Tensor
+    """Where PyTorch's own number is wrong: any finite number is accepted, and NaN or infinity if PyTorch has one."""
     low: torch.Tensor
     high: torch.Tensor
-    """What lies between these is right too; NaN where nothing does."""
+    """Results from `low` to `high` are right too; NaN where there is no such range."""
 
-    def settles(self, found: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Where `found` is not to be called wrong."""
+    def excuses(self, found: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """Where `found` is not called wrong."""
         value, margin = found.double(), 0.01 * torch.fmax(self.low.abs(), self.high.abs())
         margin = margin.nan_to_num(0.0, 0.0, 0.0)
         between = (value >= self.low - margin) & (value <= self.high + margin)
         rounded = (value == self.low.to(found.dtype)) | (value == self.high.to(found.dtype))
-        return self.unknown | between | rounded | (self.garbage & (found.isfinite() | ~own.isfinite()))
+        return self.unknown | between | rounded | (self.own_is_wrong & (found.isfinite() | ~own.isfinite()))
 
 
-def of_values(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> list[Doubt] | None:
-    """The doubts about the values of a pointwise call in real numbers."""
+def of_values(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> list[ReferenceUncertainty] | None:
+    """The uncertainty of the values of a pointwise call on real numbers; None where the op fails."""
     try:
-        apart = what.form(inputs.tensors, flat(what.own(_apart(inputs.tensors))))
+        strided = what.form(inputs.tensors, flat(what.own(_strided(inputs.tensors))))
         limits = _limits(what.wide, what, inputs)
     except FAILURES:
         return None
     found = []
-    for mine, other, limit in zip(own, apart, limits):
+    for mine, other, limit in zip(own, strided, limits):
         nowhere = torch.zeros(mine.shape, dtype=torch.bool)
         unknown = kinds(mine) != kinds(other) if mine.is_floating_point() else nowhere
         limit = torch.where(mine.isnan(), limit, float("nan"))
-        found.append(_flat(Doubt(unknown, nowhere, limit, limit)))
+        found.append(_flat(ReferenceUncertainty(unknown, nowhere, limit, limit)))
     return found
 
 
 def of_gradients(
     what: Trial, inputs: Inputs, wanted: Derivative, own: Sequence[torch.Tensor], exact: Sequence[Exact]
-) -> list[Doubt] | None:
-    """The doubts about first or second gradients of a pointwise call, in float32."""
+) -> list[ReferenceUncertainty] | None:
+    """The uncertainty of first or second gradients of a pointwise call, in float32; None where the op fails."""
     wide = widened(inputs.tensors)
     try:
-        apart = wanted.of(what.own, _apart(inputs.tensors)) or []
+        strided = wanted.of(what.own, _strided(inputs.tensors)) or []
         first = _first(what, inputs, wanted, wide) if wanted.order > 1 else []
         near = [g for tensors in _neighbours(inputs.tensors, wide) if (g := wanted.of(what.wide, tensors)) is not None]
         limits = _limits(lambda tensors: wanted.of(what.wide, tensors) or [], what, inputs)
     except FAILURES:
         return None
-    # Where the first gradient is no number, in float64 or in the op's own dtype, the second says nothing.
+    # Where the first gradient is not finite, in float64 or in the op's own dtype, the second is meaningless.
     lost = torch.stack([~g.isfinite() for g in first]).any(0) if first else None
     outside, infinite, size = _around(what, inputs)
     sources = [t for t in wide if t.is_floating_point()]
     found = []
     for i, (mine, true) in enumerate(zip(own, exact)):
         number, value = mine.double(), true.high
-        unknown = (kinds(mine).clamp(max=4) != kinds(apart[i]).clamp(max=4)) if apart else mine != mine
+        unknown = (kinds(mine).clamp(max=4) != kinds(strided[i]).clamp(max=4)) if strided else mine != mine
         if lost is not None and lost.shape == unknown.shape:
             unknown = unknown | lost
         if wanted.order > 1:
@@ -86,14 +86,14 @@ def of_gradients(
             unknown = unknown | outside | (infinite & mine.isnan())
         eps = torch.finfo(mine.dtype).eps
         other = _finiteness(mine) != _finiteness(value.to(mine.dtype))
-        garbage = other | ((number - value).abs() > 0.5 * value.abs() + eps**2)
+        own_is_wrong = other | ((number - value).abs() > 0.5 * value.abs() + eps**2)
         around = torch.stack([value, *(g[i] for g in near)])
         low, high = _least(around), _greatest(around)
         if wanted.order == 1:
             narrow = high - low <= NARROW * value.abs().clamp(min=1.0)
             low, high = (torch.where(narrow, side, float("nan")) for side in (low, high))
         if wanted.order == 1 or size is not None:
-            # What the value itself does not resolve; its second differences still less.
+            # Differences that the rounding of the value hides; for second derivatives even more.
             unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else torch.zeros(())
             if wanted.order > 1:
                 far = torch.stack(sources).abs().amax(0)
@@ -102,7 +102,7 @@ def of_gradients(
         limit = limits[i] if i < len(limits) else torch.full_like(value, float("nan"))
         at_infinity = mine.isnan() & ~limit.isnan()
         low, high = (torch.where(at_infinity, limit, side) for side in (low, high))
-        found.append(_flat(Doubt(unknown, garbage, low, high)))
+        found.append(_flat(ReferenceUncertainty(unknown, own_is_wrong, low, high)))
     return found
 
 
@@ -113,7 +113,7 @@ def _first(what: Trial, inputs: Inputs, wanted: Derivative, wide: Sequence[torch
 
 
 def _divided(own: torch.Tensor, exact: torch.Tensor, sources: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Where a second gradient of finite numbers is NaN: that only says that its formula divides 0 by 0."""
+    """Where a second gradient of finite numbers is NaN: its formula divides 0 by 0."""
     finite = torch.stack(torch.broadcast_tensors(*(t.isfinite() for t in sources))).all(0)
     missing = own.isnan() & exact.isnan()
     return missing & finite if finite.shape == missing.shape else torch.zeros_like(missing)
@@ -145,16 +145,16 @@ def groups(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _finiteness(t: torch.Tensor) -> torch.Tensor:
-    """What each value is: finite, NaN, or which infinity."""
+    """The kind of each value: finite, NaN, or which infinity."""
     return kinds(t).clamp(max=4) % 4
 
 
-def _flat(doubt: Doubt) -> Doubt:
-    return Doubt(doubt.unknown.flatten(), doubt.garbage.flatten(), doubt.low.flatten(), doubt.high.flatten())
+def _flat(uncertainty: ReferenceUncertainty) -> ReferenceUncertainty:
+    return ReferenceUncertainty(*(getattr(uncertainty, field.name).flatten() for field in fields(uncertainty)))
 
 
-def _apart(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same numbers, but not side by side in memory."""
+def _strided(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same values with a stride of 2, which other kernels of PyTorch compute."""
     return [torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in tensors]
 
 
@@ -169,7 +169,7 @@ def _neighbours(tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]) -
 
 
 def _limits(function: Function, what: Trial, inputs: Inputs) -> list[torch.Tensor]:
-    """What float64 has for large numbers in place of infinities, where two choices of them agree; NaN elsewhere."""
+    """Float64 results for large numbers in the place of infinities, where two choices of them agree; NaN elsewhere."""
     wide = widened(inputs.tensors)
     infinite = [t.isinf() for t in wide if t.is_floating_point() and t.dim()]
     shapes = {t.shape for t in infinite}

@@ -1,5 +1,5 @@
-"""The ways to compute a sample's op by one rule: the rule as written, over PyTorch's own kernels, and the program that
-lowering it to a target gives. Beside them, what a rule does where sizes are symbolic."""
+"""The implementations of a sample's op that one rule gives: the rule as written, on PyTorch's own kernels, and the
+program lowered to a target. Also, what the rule does on symbolic sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from decomp.torch_internals.fakes import FakeTensorMode
 
 
 class NotServed(Exception):
-    """The rule does not compute this call in this way; the message says why."""
+    """The implementation does not take this call; the message says why."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class AsWritten:
 
     def bind(self, trial: Trial) -> Function:
         """The rule as a function of the trial's tensors. Raises `NotServed`."""
-        _raising(self._run(trial.sample, trial.sample.tensors))
+        _raise_if_declined(self._run(trial.sample, trial.sample.tensors))
         return lambda tensors: self._run(trial.sample, tensors)
 
     def _run(self, sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
@@ -58,7 +58,7 @@ class AsWritten:
         return accepted if isinstance(accepted, Declined) else self.rule.function(*accepted[0], **accepted[1])
 
 
-def _raising(result: Any) -> None:
+def _raise_if_declined(result: Any) -> None:
     if isinstance(result, Declined):
         raise NotServed(result.reason)
 
@@ -96,8 +96,8 @@ class Lowered:
         if not isinstance(decision, Derived):
             raise Legal
         if decision.rule is not self.rule:
-            passed = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
-            raise NotServed(passed)
+            reason = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
+            raise NotServed(reason)
         chains = (rule for entry in decision.stamp.entries for rule in entry.chain)
         self.used = list(dict.fromkeys([*self.used, self.rule, *(r for r in chains if isinstance(r, Rule))]))
         # A constant of the program has no requires_grad, whatever the original has.
@@ -105,8 +105,8 @@ class Lowered:
 
 
 def asked_first(rule: Rule, given: Rules | None = None) -> Rules:
-    """The library with this rule before all others for its op; the library itself where it is so already, with what
-    was planned before."""
+    """The library with this rule first among those of its op. The library itself if it is first already, so that its
+    plans are reused."""
     rules = library() if given is None else given | library()
     alternatives = rules.of(rule.op)
     if alternatives and alternatives[0] is rule:
@@ -163,14 +163,13 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
 
 
 def _baked_sizes(sample: Sample) -> set[int]:
-    """The sizes that a gradient is told of what it is the gradient of: where they are numbers, so are those of its
-    tensors."""
+    """Sizes of the forward call that a backward op takes as numbers: those of its tensors cannot be symbolic then."""
     if not isinstance(sample.overload, torch._ops.OpOverload) or "_backward" not in str(sample.overload):
         return set()
     names = [argument.name for argument in sample.overload._schema.arguments]
     given = {**dict(zip(names, sample.args)), **sample.kwargs}
-    told = [value for name, value in given.items() if "size" in name and isinstance(value, (list, tuple))]
-    return {size for sizes in told for size in sizes}
+    lists = [value for name, value in given.items() if "size" in name and isinstance(value, (list, tuple))]
+    return {size for sizes in lists for size in sizes}
 
 
 def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: FakeTensorMode) -> str | None:

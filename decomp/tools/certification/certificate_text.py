@@ -45,8 +45,8 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
     return f"{figures.max:.3g} / {figures.mean:.3g}", own, worst, wrong
 
 
-def said(way: Way) -> list[tuple[str, str]]:
-    """What is told in words: dtypes, strides, dynamic shapes; what is alike, together."""
+def notes(way: Way) -> list[tuple[str, str]]:
+    """Verdicts in words on dtypes, strides, dynamic shapes; equal ones are joined."""
     alike: dict[str, list[str]] = {}
     for dtype, what in way.dtypes.items():
         alike.setdefault(what, []).append(dtype)
@@ -68,7 +68,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
         if way.reason:
             yield f"    {way.reason}"
         yield from (f"    {line}" for line in _aligned(rows(way)))
-        yield from (f"    {what}: {how}" for what, how in said(way))
+        yield from (f"    {what}: {how}" for what, how in notes(way))
         yield from (f"    {name} in {dtype}: {one}" for name, dtype, one in examples(way))
 
 

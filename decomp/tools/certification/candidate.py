@@ -1,4 +1,4 @@
-"""A course: one way of computing a rule's op, and what measuring it has found so far."""
+"""A candidate: an implementation of an op (the rule as written, or lowered to a target), and its measurements."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 from decomp import errors
 from decomp.tools.certification.certificate import GOOD, OF_PRIMS, Way
+from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
 from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.certification.ways import AsWritten, Legal, Lowered, NotServed, identity
 from decomp.tools.measurement.tally import Tally
 from decomp.tools.measurement.trials import Function, Trial
 
 
 @dataclass(eq=False)
-class Course:
-    """What is measured in one way."""
+class Candidate:
+    """One implementation of the op of a rule, and what was measured of it."""
 
-    computed: AsWritten | Lowered
+    implementation: AsWritten | Lowered
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
     """By what is measured ("values", "gradients", "second") and dtype."""
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class Course:
     @property
     def as_written(self) -> bool:
         """Whether this is the rule itself, over PyTorch's own kernels."""
-        return isinstance(self.computed, AsWritten)
+        return isinstance(self.implementation, AsWritten)
 
-    def attempt(self, what: Trial) -> Function | str:
-        """The way as a function of the trial's tensors; or "legal", "declines: …", "fails: …"."""
+    def try_bind(self, what: Trial) -> Function | str:
+        """The implementation as a function of the trial's tensors; or "legal", "declines: …", "fails: …"."""
         try:
-            return self.computed.bind(what)
+            return self.implementation.bind(what)
         except Legal:
             return "legal"
         except NotServed as refused:
@@ -45,9 +45,9 @@ class Course:
         except Exception as error:  # whatever a rule raises is a finding
             return f"fails: {type(error).__name__}: {first_line(error)}"
 
-    def bound(self, what: Trial) -> Function | None:
-        """The way as a function of the trial's tensors; None, and a reason kept, where it does not serve."""
-        found = self.attempt(what)
+    def bind_or_note(self, what: Trial) -> Function | None:
+        """The implementation as a function of the trial's tensors; None, with the reason noted, where there is none."""
+        found = self.try_bind(what)
         if not isinstance(found, str):
             self.served += 1
             return found
@@ -62,7 +62,7 @@ class Course:
     def results(
         self, what: Trial, run: Callable[[], list[torch.Tensor] | None], own: list[torch.Tensor], where: str
     ) -> list[torch.Tensor] | None:
-        """What `run` gives, if it has the op's own structure; else None, and a note."""
+        """What `run` returns, if it has the structure of the op's own results; else None, with a note."""
         try:
             found = run()
             found = [torch.zeros_like(t) for t in own] if found is None else found
@@ -83,20 +83,20 @@ class Course:
         return self.tallies.setdefault((what, str(dtype).removeprefix("torch.")), Tally(against_own))
 
     def note(self, what: str, verdict: str) -> None:
-        """Keep the first verdict that is not good; the good one if there is no other."""
+        """Keep the first bad verdict, or a good one if there is none."""
         if self.notes.get(what, "equal") in GOOD:
             self.notes[what] = verdict
 
-    def way(self) -> Way:
-        """What was found, as a part of the certificate."""
+    def result(self) -> Way:
+        """The measurements, as a part of the certificate."""
         values, first, second = (
             {dtype: tally.figures() for (of, dtype), tally in self.tallies.items() if of == kind}
             for kind in ("values", "gradients", "second")
         )
-        used, served = self.computed.used, bool(self.served or "failures" in self.notes)
+        used, served = self.implementation.used, bool(self.served or "failures" in self.notes)
         missing = "not served" if self.as_written else "not reached"
         return Way(
-            name=self.computed.name,
+            name=self.implementation.name,
             verdict="measured" if served else "legal" if self.legal else missing,
             reason="" if served or self.legal else "; ".join(dict.fromkeys(self.reasons))[:300],
             rules=tuple(sorted({identity(rule) for rule in used})),
