@@ -1,6 +1,6 @@
-"""How far two results may be apart. The judge is the op itself in float64: a result may be off by what is promised of
-the rule in ULP, by a few times what the op's own kernel is off by, and by a few times what a change of the operands in
-their last place comes to, since no kernel can do better than its operands."""
+"""How far a result may be from the op itself in float64: by the ULP that the rule promises, plus a few times the error
+of the op's own kernel, plus a few times the effect of perturbing the operands in their last place, because no kernel is
+more precise than its operands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from decomp.validation.ulp import spacing
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
 """From operands to the tensors that a call gives, flat."""
 TIMES = 8.0
-"""How often the op's own error, and what a change in the last place comes to, are allowed."""
+"""How many times the op's own error, or the effect of a perturbation, a result may be off by."""
 BLURRED = 1e5
-"""ULP by which a change in the last place may move a result that is still judged."""
+"""Results that a perturbation moves by more ULP than this are not judged."""
 MOVES = 2
-"""So many changes of the operands are tried."""
+"""How many perturbations of the operands are tried."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a call should give on some operands: in float64, and on operands moved in their last place."""
+    """The reference for a call on some operands: in float64, and on operands perturbed in their last place."""
 
     own: list[torch.Tensor]
     wide: list[torch.Tensor] | None
@@ -46,7 +46,7 @@ class Truth:
 
 
 def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
-    """Computes what a call should give. Whatever the op itself raises on these operands is raised."""
+    """Computes the reference for a call. Raises whatever the op itself raises on these operands."""
     own = call(operands)
     try:
         wide = wide_call(widened(operands))
@@ -59,7 +59,7 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
 
 
 def judge(found: Sequence[torch.Tensor], truth: Truth, promise: float, *, pointwise: bool) -> Judged:
-    """Holds results against the truth. `promise`: ULP that the rule may be off by."""
+    """Compares results with the reference. `promise`: ULP that the rule may be off by."""
     if len(found) != len(truth.own):
         return Judged(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
     worst = error = 0.0
@@ -84,7 +84,7 @@ def _is_exact(own: torch.Tensor) -> bool:
 
 
 def _exactly(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor]) -> Judged:
-    """Integers and bools are equal, but where the last place of an operand decides."""
+    """Integers and bools are equal, except where they change if operands are perturbed."""
     wrong = mine != own
     for other in (wide, *moved):
         if other.shape == own.shape and not other.is_complex():
@@ -101,25 +101,25 @@ def _closely(
 ) -> Judged:  # fmt: skip
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64 = mine.double(), own.double()
-    known = own64.isfinite() & wide.isfinite()
+    finite = own64.isfinite() & wide.isfinite()
     # At special values PyTorch's kernels differ by instruction set and layout: float64's answer is right as well.
-    strange = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(known & mine64.isfinite())
+    wrong = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(finite & mine64.isfinite())
     for each in moved:
-        strange &= each.to(real).isfinite() == wide.to(real).isfinite()
-    if bool(strange.any()):
-        at = tuple(strange.nonzero()[0].tolist())
+        wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
+    if bool(wrong.any()):
+        at = tuple(wrong.nonzero()[0].tolist())
         return Judged(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
-    error, unit = _zeroed((mine64 - wide).abs(), known), spacing(torch.where(known, wide, 0.0), real)
-    slack = _zeroed((own64 - wide).abs(), known)
+    error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(torch.where(finite, wide, 0.0), real)
+    slack = _zero_unless((own64 - wide).abs(), finite)
     for each in moved:
-        slack = torch.fmax(slack, _zeroed((each - wide).abs(), known))
+        slack = torch.fmax(slack, _zero_unless((each - wide).abs(), finite))
     if not pointwise:
         unit, slack = unit.max().expand_as(unit), slack.max().expand_as(slack)
     # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
     # numbers.
     error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
     excess = error - (promise * unit + TIMES * slack + torch.finfo(real).tiny)
-    # Where operands magnify their last place, an error in ULP of the result says nothing of the rule.
+    # Where the op is ill-conditioned, an error in ULP of the result says nothing of the rule.
     ulp = float(torch.where((slack <= 4 * unit) | (not pointwise), error / unit, 0.0).max())
     if bool((excess > 0).any()):
         at = tuple((excess == excess.max()).nonzero()[0].tolist())
@@ -133,8 +133,8 @@ def _is_other(mine: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (mine.isnan() != expected.isnan()) | (mine.isinf() & (mine != expected))
 
 
-def _zeroed(error: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    return torch.where(known & error.isfinite(), error, 0.0)
+def _zero_unless(error: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    return torch.where(finite & error.isfinite(), error, 0.0)
 
 
 def _parts(value: torch.Tensor) -> torch.Tensor:
@@ -163,7 +163,7 @@ def widened(value: Any) -> Any:
 
 
 def _moved(operands: Sequence[Any], seed: int) -> Any:
-    """The operands, each float off by about one unit in its last place, up or down by chance."""
+    """The operands, each float moved by about one unit in the last place, up or down at random."""
     draw = torch.Generator().manual_seed(seed)
 
     def moved(leaf: Any) -> Any:

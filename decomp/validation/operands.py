@@ -16,15 +16,15 @@ from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals import pytree
 
 LARGEST = 1 << 24
-"""No operand of more elements is made: measuring is to cost less than the program does."""
+"""The most elements of an operand that is made, so that measuring does not cost more than running the program."""
 
 
 class NoOperands(Exception):
-    """Nothing is known that the call could be made with; the message says why."""
+    """No operands are known that the call takes; the message says why."""
 
 
 def concrete_size(size: Any) -> Any:
-    """A size as a number: the one that it had when the program was captured. Raises `NoOperands` where it is data."""
+    """A size as a number: the one in the example inputs. Raises `NoOperands` for sizes that depend on data."""
     if not isinstance(size, SYMBOLIC):
         return size
     found = size_hint(size)
@@ -39,7 +39,7 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
     if any(value is None for value in values):
         raise NoOperands("the program has no metadata")
     integers = any(_is_integer(leaf) for value in values for leaf in _tensors(value))
-    if integers and not _may_try(node):
+    if integers and not _checks_its_integers(node):
         raise NoOperands("what its integers may be is not known")
     sizes = [concrete_size(size) for value in values for leaf in _tensors(value) for size in leaf.shape]
     sizes = [size for size in sizes if size > 0] or [1]
@@ -69,7 +69,7 @@ def is_pointwise(node: fx.Node) -> bool:
     return any(torch.Tag.pointwise in getattr(packet, name).tags for name in packet.overloads())
 
 
-def _may_try(node: fx.Node) -> bool:
+def _checks_its_integers(node: fx.Node) -> bool:
     call = bound_call(node)
     return is_pointwise(node) or (call is not None and call.op.short in CHECKS_RANGE)
 
@@ -134,7 +134,7 @@ def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
 
 
 def from_run(values: Sequence[Any]) -> list[Any]:
-    """Operands seen in a run of the program, apart from it: nobody else writes them."""
+    """Copies of operands seen in a run of the program."""
     return pytree.tree_map(_apart, list(values))  # type: ignore[no-any-return]
 
 

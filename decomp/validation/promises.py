@@ -1,5 +1,5 @@
-"""What is promised of a rule: the errors that its certificate measured, on the way to the target at hand. Of a rule
-without one nothing is known but that it means to compute its op."""
+"""What is promised of a rule: the errors that its certificate measured for this target. A rule without a certificate
+promises only that it computes its op."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import torch
 from decomp._library import certificate_of, has_wrong_gradients
 
 UNMEASURED = 256.0
-"""ULP for a rule that nobody has measured: what a formula of a textbook costs at large arguments, and no wrong formula
-reaches."""
+"""ULP for a rule that was not measured: textbook formulas lose as much at large arguments, wrong ones lose more."""
 MEASURED = 4.0
-"""ULP at least for a rule that was measured, whose points are not those at hand."""
+"""The least ULP for a rule that was measured, as it was measured on other operands."""
 
 
 @dataclass(frozen=True)

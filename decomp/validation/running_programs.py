@@ -1,5 +1,5 @@
-"""Running programs aside: on copies of their inputs and state, so that nobody sees it, with everything that a caller
-could see of the run: results, inputs and buffers as they are afterwards, and gradients."""
+"""Running programs without side effects, on copies of inputs and state, and collecting all that a caller could observe:
+results, inputs and buffers that were written, and gradients."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from decomp.validation.closeness import widened
 
 @dataclass(frozen=True)
 class Run:
-    """What a caller sees of one run, flat: names and tensors."""
+    """What a caller can observe of one run: tensors by name."""
 
     values: dict[str, torch.Tensor]
     """Results, then inputs and state that were written."""
     gradients: dict[str, torch.Tensor]
-    """Of the sum of the results, weighted by chance, by each parameter and input that asks for it."""
+    """Of a randomly weighted sum of the results, by each parameter and input that requires a gradient."""
 
 
 @contextlib.contextmanager
-def aside(seed: int = 0) -> Iterator[None]:
-    """Within, random numbers start from a seed, and the generator of the caller is left as it was."""
+def forked_random_state(seed: int = 0) -> Iterator[None]:
+    """Seeds the random generator inside, and restores the caller's generator afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -60,8 +60,9 @@ def run(
         given, state = widened(given), widened(state)
     before = {name: t for name, t in _named((given, state)) if isinstance(t, torch.Tensor)}
     kept = {name: t.clone() for name, t in before.items()}
-    wanted = _asking(module, given, state) if gradients else {}
-    with aside(), _Wide() if wide and not plain else contextlib.nullcontext(), torch.set_grad_enabled(bool(wanted)):
+    wanted = _requiring_gradients(module, given, state) if gradients else {}
+    mode = _Wide() if wide and not plain else contextlib.nullcontext()
+    with forked_random_state(), mode, torch.set_grad_enabled(bool(wanted)):
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
@@ -99,8 +100,8 @@ def _copied(leaf: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return made.requires_grad_(leaf.requires_grad)
 
 
-def _asking(module: nn.Module, given: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whose gradients a caller would see."""
+def _requiring_gradients(module: nn.Module, given: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters and inputs that require a gradient, by name."""
     found = {f"parameter {name}": t for name, t in state.items() if t.requires_grad}
     found.update({f"input {n}": t for n, t in _named(given) if isinstance(t, torch.Tensor) and t.requires_grad})
     return found
@@ -134,14 +135,14 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _Wide(TorchDispatchMode):
-    """Calls that name a narrower float dtype mean float64 within."""
+    """A mode in which calls that name a narrower float dtype compute in float64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*widened(args), **widened(kwargs or {}))
 
 
 Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]
-"""Is shown each call before it is made, and the values so far."""
+"""Called before each call, with the values so far."""
 
 
 def run_graph(graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | None = None) -> Any:

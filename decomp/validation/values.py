@@ -1,5 +1,5 @@
-"""Translation validation: a lowering is run and held against its source. Each distinct expansion, once, on operands of
-its signature against the op's own kernel; then the whole program on example inputs, against itself in float64."""
+"""Translation validation: a lowering is run and compared with its source. Each distinct expansion once, on operands of
+its signature, with the op's own kernel; then the whole program on the example inputs, with the source in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from decomp.torch_internals import pytree
 from decomp.validation.closeness import Judged, Truth, judge, truth_of, widened
 from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
 from decomp.validation.promises import Promise, promise_of
-from decomp.validation.running_programs import Run, aside, callable_of, run, run_graph, weights_for as _weights
+from decomp.validation.running_programs import (
+    Run,
+    callable_of,
+    forked_random_state,
+    run,
+    run_graph,
+    weights_for as _weights,
+)
 
 if TYPE_CHECKING:
     from decomp.derive.pipeline import Piece
@@ -31,13 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What measuring one expansion came to."""
+    """The outcome of measuring one expansion."""
 
     rule: str
     promise: float = 0.0
     """ULP that the rule may be off by, by its certificate."""
     values: float | None = None
-    """The largest error in ULP, where operands do not magnify it; None where values were not compared."""
+    """The largest error in ULP where the op is well-conditioned; None if values were not compared."""
     gradients: float | None = None
     reason: str = ""
     """Why values, or gradients, were not compared."""
@@ -76,25 +83,25 @@ def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...
 def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Verdict]:
     """Measures each distinct expansion of a lowering that was not measured before, and returns what is known of each.
     Raises `ValuesDiffer`, `GradientsDiffer`."""
-    waiting = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
-    known = lowering.verdicts
-    fresh = {stamp: each for stamp, each in waiting.items() if stamp not in known}
-    with aside():
+    distinct = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
+    verdicts = lowering.verdicts
+    fresh = {stamp: each for stamp, each in distinct.items() if stamp not in verdicts}
+    with forked_random_state():
         if given is not None and fresh:
-            _measure_in_passing(lowering, given, fresh)
+            _measure_in_a_run(lowering, given, fresh)
         for stamp, (_, node, decision) in fresh.items():
-            if stamp not in known:
-                known[stamp] = _verdict(node, decision, lowering.target.name, None)
-    for stamp, (_, node, _) in waiting.items():
-        _require(known[stamp], node)
-    return [known[stamp] for stamp in waiting]
+            if stamp not in verdicts:
+                verdicts[stamp] = _verdict(node, decision, lowering.target.name, None)
+    for stamp, (_, node, _) in distinct.items():
+        _require(verdicts[stamp], node)
+    return [verdicts[stamp] for stamp in distinct]
 
 
 def _derived(piece: Piece) -> Iterator[tuple[fx.Node, Derived]]:
     return ((node, d) for node, d in piece.decisions.items() if isinstance(d, Derived))
 
 
-def _measure_in_passing(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]) -> None:
+def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]) -> None:
     """Runs the functional source on the example inputs, and measures each expansion on the operands that its first call
     has there."""
     piece = lowering.pieces[0]
@@ -162,7 +169,7 @@ class _Measure:
         self.at_slopes = False
 
     def on(self, choices: Iterator[list[Any]], slopes: bool) -> Judged | None:
-        """What comes of the first operands that the op's own kernel accepts; None if it accepts none."""
+        """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
         own, wide = functools.partial(_own, self.node), functools.partial(_own, self.node, wide=True)
         try:
             operands, truth = _accepted(own, wide, choices)
@@ -181,7 +188,7 @@ class _Measure:
     def _judged(self, mine: Any, operands: list[Any], truth: Truth, promise: float) -> Judged:
         try:
             found = mine(operands)
-        except Exception as error:  # whatever the lowered calls raise is a fault of theirs: the op itself ran
+        except Exception as error:  # the op itself ran, so whatever the expansion raises is its fault
             return Judged(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
         return judge(found, truth, promise, pointwise=self.pointwise)
 
@@ -192,13 +199,13 @@ class _Measure:
         try:
             operands = _in_domain(own, operands) if self.pointwise else operands
             which = differentiable(own, operands)
-            slopes = [functools.partial(gradients_of, function, which) for function in (own, wide, mine)]
-            truth = truth_of(slopes[0], slopes[1], operands)
+            gradients = [functools.partial(gradients_of, function, which) for function in (own, wide, mine)]
+            truth = truth_of(gradients[0], gradients[1], operands)
         except Exception:  # the op has no gradients
             return None
         if not truth.own:
             return None
-        judged = self._judged(slopes[2], operands, truth, GRADIENTS)
+        judged = self._judged(gradients[2], operands, truth, GRADIENTS)
         if judged.fault == _NONE_OF.format(len(truth.own)):
             judged = Judged(judged.ulp, "none where the op has some")
         self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
@@ -207,13 +214,12 @@ class _Measure:
         return None
 
     def _is_backward(self) -> bool:
-        """Of an op that is a gradient itself, PyTorch's own formula for the next one is wrong too often."""
+        """Whether the op is a gradient itself: PyTorch's own formulas for second gradients are wrong too often."""
         return "backward" in str(self.node.target)
 
 
 SPECIAL = 2.0**16
-"""ULP that a finite result may be off by on special values, of which one in the domain is no measure: what counts there
-is NaN and infinity."""
+"""ULP that a finite result may be off by on special values, where only NaN and infinity are of interest."""
 _NONE_OF = "gives 0 tensors instead of {}"
 
 
@@ -223,7 +229,7 @@ def _is_prim(node: fx.Node) -> bool:
 
 
 def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
-    """The operands, or such as lie where the op is defined: between 0 and 1, or above 1. Raises `NoOperands`."""
+    """The operands, or such in the domain of the op: between 0 and 1, or above 1. Raises `NoOperands`."""
     changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda t: t, lambda t: 0.1 + 0.8 * torch.sigmoid(t), lambda t: 1.1 + t.abs(),
     )  # fmt: skip
@@ -284,7 +290,7 @@ def _tracked(leaf: Any) -> Any:
 
 
 def _own(node: fx.Node, operands: Sequence[Any], wide: bool = False) -> list[torch.Tensor]:
-    """What the op itself gives, flat."""
+    """The results of the op itself, flat."""
     values = dict(zip(node.all_input_nodes, operands))
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
@@ -295,12 +301,12 @@ def _own(node: fx.Node, operands: Sequence[Any], wide: bool = False) -> list[tor
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
-    """What an expansion gives, flat."""
+    """The results of an expansion, flat."""
     return pytree.tensors_in(run_graph(stamp.graph, stamp.constants, operands))
 
 
 def _phrase(verdicts: list[Verdict]) -> str:
-    """What measuring expansions came to, and why some were not measured."""
+    """A phrase: how many expansions were measured, and why others were not."""
     done = [v for v in verdicts if v.values is not None]
     parts = [f"{len(done)} of {len(verdicts)} distinct expansions computed"]
     if done:
@@ -357,8 +363,8 @@ FLOOR = 32.0
 
 
 class _Truth:
-    """What a program should give: in its own dtypes, in float64 if it runs there, and with its inputs moved in their
-    last place."""
+    """The reference for a program: its results as it is, in float64 if it runs there, and with its inputs perturbed in
+    their last place."""
 
     def __init__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool) -> None:
         own = self._tried(module, args, kwargs, gradients=True)
@@ -411,7 +417,7 @@ def _branches(program: Any) -> bool:
 
 
 def nudged(seed: int) -> Any:
-    """A function that changes each float in its last place, up or down by chance."""
+    """A function that moves each float to the next one, up or down at random."""
 
     def change(value: Any) -> Any:
         draw = torch.Generator().manual_seed(seed)
@@ -430,6 +436,6 @@ def nudged(seed: int) -> Any:
 
 
 def _is_random(program: Any) -> bool:
-    """Whether a graph of a program draws random numbers. Of what has no graph nothing is known."""
+    """Whether a graph of a program draws random numbers; False for modules without a graph."""
     tables = ((EffectTable(root), graph) for root, graph in graphs_of(program))
     return any(table.of(node).most for table, graph in tables for node in graph.nodes)
