@@ -14,7 +14,7 @@ from decomp.tools.measurement.trials import Function, Trial
 
 @dataclass(frozen=True)
 class Derivative:
-    """What to differentiate, and how often."""
+    """Which results to differentiate, how they are weighted, and the order of the derivative."""
 
     what: Trial
     order: int
@@ -38,7 +38,7 @@ class Derivative:
         return list(leeway.gradients(self.what.sample.with_tensors(tensors), [g.detach() for g in found]))
 
     def of_order(self, order: int) -> Derivative:
-        """The same, differentiated so often."""
+        """The same derivative in another order."""
         return replace(self, order=order)
 
     def _gradients(

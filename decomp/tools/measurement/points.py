@@ -53,7 +53,7 @@ def without_ends(numbers: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def moderate(points: torch.Tensor) -> torch.Tensor:
-    """Whether each point is zero or neither huge nor tiny: where second derivatives mean something."""
+    """Whether each point is zero or of moderate size, so that second derivatives neither overflow nor vanish."""
     size = points.double().abs()
     return (size == 0) | ((size >= 2.0**-12) & (size <= 2.0**7))
 
@@ -132,7 +132,7 @@ def _small(numbers: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _every_exponent(dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    """For every exponent, the power of two, its neighbours, and random mantissas; both signs."""
+    """For every exponent the power of two, its neighbours and random mantissas, of both signs."""
     info = torch.finfo(dtype)
     mantissa_bits = round(-math.log2(info.eps))
     exponents = torch.arange(0, (1 << (info.bits - 1 - mantissa_bits)) - 1)

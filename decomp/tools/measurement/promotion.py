@@ -18,7 +18,7 @@ LOWERED = ("int64",)
 """Targets are measured in these."""
 LARGE = 2.0**20
 TOLERANCE = 2.0**-17
-"""Relative to each value: results in float are measured in ULP elsewhere."""
+"""Relative tolerance; float results are measured in ULP elsewhere."""
 
 
 def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
@@ -147,7 +147,7 @@ def _spread(sample: Sample, floats: list[int], dtype: torch.dtype, seed: int) ->
 
 
 def _cast(sample: Sample, which: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
-    """The sample's own numbers in another dtype, where integers keep more than one value apart."""
+    """The sample's own values in another dtype, if more than one of them stays distinct as integers."""
     whole = not (dtype.is_floating_point or dtype.is_complex)
     tensors = sample.tensors
     return [

@@ -18,9 +18,9 @@ MpFunction = Callable[..., Any]
 """From the arguments of a call, tensors replaced by mpmath numbers, to the exact value; None where it has no word."""
 
 PRECISION = 140
-"""Bits that mpmath computes with."""
+"""The precision of mpmath, in bits."""
 BUDGET = 1000
-"""How many values mpmath computes for one set of points."""
+"""How many values mpmath computes at most for one set of points."""
 
 
 def mpmath_is_installed() -> bool:
@@ -40,13 +40,13 @@ def mp_function(sample: Sample) -> MpFunction | None:
 
 @dataclass
 class Reference:
-    """Exact results of one pointwise call, made more exact where a comparison finds its worst points."""
+    """Exact results of one pointwise call, recomputed by mpmath at the points with the largest errors."""
 
     sample: Sample
     function: MpFunction | None
     exact: Exact
     known: set[int] = field(default_factory=set)
-    """The points that mpmath has been asked for, whether it had an answer or none."""
+    """The points that mpmath was asked for, with or without a value."""
     was_wrong: bool = False
     """Whether float64 was, anywhere."""
 

@@ -20,12 +20,12 @@ OVERFLOWS = (torch.int32, torch.int64)
 """Narrower integers are computed in `int` and cut off, unsigned ones wrap: both are defined."""
 SHIFTED_OUT = "a left shift that overflows"
 _FATAL = ("division by zero", "a quotient that overflows")
-"""What the process would not survive (on x86)."""
+"""Calls that end the process (on x86)."""
 
 
 @dataclass(frozen=True)
 class Undefined:
-    """One call with operands for which it has no value."""
+    """One call with operands for which its result is undefined in C++."""
 
     what: str
     """ "overflow", "a cast out of range"."""
@@ -42,7 +42,7 @@ class Undefined:
 
 
 class Watch(TorchDispatchMode):
-    """Looks at the operands of each call under it."""
+    """A mode that checks the operands of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class Watch(TorchDispatchMode):
 
 
 def undefined(function: Function, what: Trial, tensors: Sequence[torch.Tensor]) -> str | None:
-    """What a rule counts on that has no value, though the op itself has one on the same input; empty if nothing, None
-    where there is no integer arithmetic at all."""
+    """Undefined arithmetic of a rule on inputs for which that of the op is defined; empty if there is none, and None if
+    the rule does no integer arithmetic."""
     watch = watched(function, tensors)
     return fault(watch, what, tensors) if watch.looked_at else None
 
@@ -85,7 +85,7 @@ def watched(function: Function, tensors: Sequence[torch.Tensor]) -> Watch:
 
 
 def fault(watch: Watch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
-    """The first of what was found that is not excused; empty if nothing is left."""
+    """The first finding that is not excused; empty if there is none."""
     if not watch.found:
         return ""
     count = max((t.numel() for t in tensors), default=1) if what.pointwise else 0
