@@ -121,7 +121,7 @@ class Lowering:
     def _records(self) -> dict[str, Provenance]:
         records: dict[str, Provenance] = {}
         for piece in self.pieces:
-            for new, source in piece.retraced.origin.items():
+            for new, source in piece.retraced.rewrite.origin.items():
                 chain = piece.retraced.chains.get(new, ())
                 records.setdefault(new.name, record(piece.origin(source), chain))
         return records

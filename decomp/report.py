@@ -118,7 +118,7 @@ def report_of(lowering: Lowering) -> Report:
         for node in _asked_of_targets(piece.source, Counter()):
             _count(node, piece.origin(node), before, modules, 0)
         for node in _asked_of_targets(piece.retraced.graph, effects):
-            source = piece.retraced.origin.get(node)
+            source = piece.retraced.rewrite.origin.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         rules.update(str(getattr(d, "rule")) for d in piece.decisions.values() if hasattr(d, "rule"))
         if piece.writes:

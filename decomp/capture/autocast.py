@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import CaptureError, describe
-from decomp.graphs.node_builder import copied
+from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like
 from decomp.ir.call import metadata
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
@@ -59,30 +59,29 @@ def ambient_policy(value: Any) -> Policy | None:
 def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
     """A copy of a graph with the casts of autocast written out, `policy_of` telling for each call which autocast it
     runs under. Raises `CaptureError` for a call whose dtypes under autocast cannot be had by casting its inputs."""
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
+    rewrite = Rewrite.of(body.graph)
     casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
     for node in body.graph.nodes:
         policy = policy_of(node) if isinstance(node.target, torch._ops.OpOverload) else None
         wanted = _casts(node, policy) if policy is not None else {}
         for source, dtype in wanted.items():
             if (source, dtype) not in casts:
-                casts[source, dtype] = _cast(graph, values[source], dtype)
-        cast_or_copied = {n: casts[n, wanted[n]] if n in wanted else values[n] for n in node.all_input_nodes}
-        values[node] = copied(graph, node, cast_or_copied.__getitem__)
+                casts[source, dtype] = _cast(rewrite, source, dtype, node)
+        cast_or_copied = {n: casts[n, wanted[n]] if n in wanted else rewrite.values[n] for n in node.all_input_nodes}
+        new = rewrite.copy(node, cast_or_copied.__getitem__)
         if policy is not None:
-            _set_dtype(values[node])
+            _set_dtype(new)
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
                 casts.clear()
-    graph._codegen = body.graph._codegen
-    module = fx.GraphModule(body, graph)
+    module = fx.GraphModule(body, rewrite.graph)
     module.meta = dict(body.meta)
     return module
 
 
-def _cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
-    node = graph.create_node("call_function", torch.ops.aten._to_copy.default, (value,), {"dtype": dtype})
-    given = metadata(value)
+def _cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.Node) -> fx.Node:
+    value, given = rewrite.values[source], metadata(source)
+    to = torch.ops.aten._to_copy.default
+    node = rewrite.add("call_function", to, (value,), {"dtype": dtype}, f"{value.name}_cast", at=user)
     with given.fake_mode:
         node.meta["val"] = given.to(dtype)
     node.meta.update({k: v for k, v in value.meta.items() if k in ("stack_trace", "nn_module_stack")})

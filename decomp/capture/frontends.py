@@ -25,6 +25,7 @@ from decomp.capture.source_state import source_unchanged
 from decomp.capture.symbolic_capture import traced
 from decomp.errors import CaptureError, first_line
 from decomp.graphs.graph_builder import is_aten
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of
@@ -48,8 +49,8 @@ class Program:
     mode: FakeTensorMode | None
     """The fake mode of the metadata; None if there is no metadata."""
     exported: ExportedProgram | None = None
-    origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """Where the graph was prepared (modules inlined, metadata added): its nodes -> those of the graph that came in."""
+    rewrite: Rewrite | None = None
+    """How the graph came from the one that came in, where it was prepared (modules inlined, metadata added)."""
     by_example: bool = False
     """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
     refused: str | None = None
@@ -58,6 +59,15 @@ class Program:
     """The same for leaf modules, by path."""
     opened: bool = False
     """Whether leaf modules were captured by torch.export, which takes numbers and sizes for what they are."""
+
+    def rewritten(self, rewrite: Rewrite, **changes: Any) -> Program:
+        """The program with a graph that was made from its own."""
+        both = rewrite if self.rewrite is None else self.rewrite.then(rewrite)
+        return replace(self, graph=rewrite.graph, rewrite=both, **changes)
+
+    def source_of(self, node: fx.Node) -> fx.Node:
+        """The node of the graph that came in."""
+        return node if self.rewrite is None else self.rewrite.source_of(node)
 
 
 def capture(
@@ -206,10 +216,11 @@ def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: Ca
 
 
 def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> Program:
-    origin: dict[fx.Node, fx.Node] = {}
+    rewrite = None
     if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
-        graph, origin = inlining.inlined(graph, root, leaves.body)
-    return Program(graph, root, kind, dialect_of(graph), mode_of(graph), origin=origin)
+        rewrite = inlining.inlined(graph, root, leaves.body)
+        graph = rewrite.graph
+    return Program(graph, root, kind, dialect_of(graph), mode_of(graph), rewrite=rewrite)
 
 
 def dialect_of(graph: fx.Graph) -> str:
@@ -222,9 +233,8 @@ def _with_metadata(
 ) -> Program:
     """The program with metadata from its inputs: examples, or, with `mode`, the metadata that it has of them. Leaf
     modules that could not be traced are captured by what they are then given."""
-    graph, origin, mode = propagated(program.graph, program.root, values, infer, mode)
-    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
-    return replace(program, graph=graph, mode=mode, origin=origin, dialect=dialect_of(graph))
+    rewrite, mode = propagated(program.graph, program.root, values, infer, mode)
+    return program.rewritten(rewrite, mode=mode, dialect=dialect_of(rewrite.graph))
 
 
 def _from_examples(
@@ -256,11 +266,10 @@ def _leaves_opened(program: Program, leaves: Leaves | None) -> Program:
                 bodies[node] = body
     if not bodies:
         return replace(program, refused_leaves=refused)
-    graph, origin = inlining.inlined(program.graph, program.root, lambda _, call: bodies.get(call))
-    origin = {new: program.origin.get(old, old) for new, old in origin.items()}
+    rewrite = inlining.inlined(program.graph, program.root, lambda _, call: bodies.get(call))
     attributes = {f"{call.target}.{k}": v for call, body in bodies.items() for k, v in body.attributes.items()}
     root = inlining.with_attributes(program.root, attributes)
-    return replace(program, graph=graph, root=root, origin=origin, refused_leaves=refused, opened=True)
+    return program.rewritten(rewrite, root=root, refused_leaves=refused, opened=True)
 
 
 def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> list[Any]:

@@ -14,7 +14,7 @@ from torch import fx, nn
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import is_customised
 from decomp.capture.traced_regions import no_regions
-from decomp.graphs import node_builder as appending
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import substituted
 from decomp.torch_internals import pytree
 from decomp.torch_internals.graphs import PyTreeCodeGen
@@ -55,75 +55,45 @@ class Leaves:
     """Whether its graph is then to take the place of the call."""
 
 
-def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A copy of `graph` with modules inlined, and which node of `graph` each of its nodes stands for."""
-    new = fx.Graph(tracer_cls=graph._tracer_cls)
-    values: dict[fx.Node, Any] = {}
-    origin: dict[fx.Node, fx.Node] = {}
+def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
+    """A copy of `graph` with modules inlined."""
+    rewrite = Rewrite.of(graph)
     for node in graph.nodes:
         body = wanted(root.get_submodule(str(node.target)), node) if node.op == "call_module" else None
-        if body is not None:
-            values[node] = _put(new, body, node, values, origin)
-        elif _is_projection(node, values):
-            values[node] = values[node.args[0]][node.args[1]]
+        if body is None:
+            rewrite.copy(node)
         else:
-            copied = appending.copied(new, node, values.__getitem__)
-            values[node], origin[copied] = copied, node
-    new._codegen = copy.copy(graph._codegen)
-    return new, origin
+            rewrite.replace(node, _put(rewrite, body, node))
+    return rewrite
 
 
-def _is_projection(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
-    """Whether a node takes one of several results of a module that was inlined."""
-    if node.target is not operator.getitem or not isinstance(node.args[1], (int, str)):
-        return False
-    return isinstance(node.args[0], fx.Node) and isinstance(values[node.args[0]], (tuple, list, dict))
+def _put(rewrite: Rewrite, body: Body, call: fx.Node) -> Any:
+    """Put `body`, the forward of the module that `call` calls, into the new graph. Returns what it gives."""
 
+    def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+        target = f"{call.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
+        new = rewrite.add(node.op, target, args, kwargs, f"{call.name}_{node.name}", at=call)
+        new.meta = {**{k: v for k, v in call.meta.items() if k != "val"}, **node.meta}
+        return new
 
-def _put(
-    new: fx.Graph, body: Body, call: fx.Node, values: Mapping[fx.Node, Any], origin: dict[fx.Node, fx.Node]
-) -> Any:
-    """Copy `body`, the forward of the module that `call` calls, into `new`."""
-    inner: dict[fx.Node, Any] = {}
-    inputs = iter(body.inputs)
-    result: Any = None
-    for node in body.graph.nodes:
-        if node.op == "placeholder":
-            inner[node] = _given(new, next(inputs), call, values, origin)
-        elif node.op == "output":
-            result = fx.node.map_arg(node.args[0], inner.__getitem__)
-        elif _is_projection(node, inner):
-            inner[node] = inner[node.args[0]][node.args[1]]
-        else:
-            inner[node] = copied = _copied(new, node, call, inner)
-            origin[copied] = call
+    inner = rewrite.inline(body.graph, [_input(rewrite, given, call) for given in body.inputs], make)
+    result: Any = fx.node.map_arg(body.graph.output_node().args[0], inner.__getitem__)
     if isinstance(body.graph._codegen, PyTreeCodeGen):
         return pytree.tree_unflatten(list(result), body.graph._codegen.pytree_info.out_spec)
     return result
 
 
-def _given(
-    new: fx.Graph, given: Any, call: fx.Node, values: Mapping[fx.Node, Any], origin: dict[fx.Node, fx.Node]
-) -> Any:
+def _input(rewrite: Rewrite, given: Any, call: fx.Node) -> Any:
     """What a placeholder of a body is in the new graph."""
     if not isinstance(given, Item):
-        return fx.node.map_arg(given, values.__getitem__)
-    value = values[given.node]
+        return fx.node.map_arg(given, rewrite.values.__getitem__)
+    value = rewrite.values[given.node]
     for key in given.path:
         if isinstance(value, (tuple, list, dict)):
             value = value[key]  # type: ignore[index]
         else:
-            value = new.call_function(operator.getitem, (value, key))
-            origin[value] = call
+            value = rewrite.add("call_function", operator.getitem, (value, key), {}, "getitem", at=call)
     return value
-
-
-def _copied(new: fx.Graph, node: fx.Node, call: fx.Node, inner: Mapping[fx.Node, Any]) -> fx.Node:
-    target = f"{call.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), inner.__getitem__)
-    copied = new.create_node(node.op, target, args, kwargs, name=f"{call.name}_{node.name}")
-    copied.meta = {**{k: v for k, v in call.meta.items() if k != "val"}, **node.meta}
-    return copied
 
 
 def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import copy
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import fx, nn
 
 from decomp.capture.exporting import Infer, lacks_data
 from decomp.errors import CaptureError, NotLowered, first_line
-from decomp.graphs.node_builder import copied
+from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
@@ -26,11 +25,11 @@ class NeedsData(CaptureError):
 
 def propagated(
     graph: fx.Graph, root: nn.Module, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
-) -> tuple[fx.Graph, dict[fx.Node, fx.Node], FakeTensorMode]:
-    """A copy of `graph` with the metadata that `values` of its inputs lead to, which node of `graph` each of its nodes
-    is, and the fake mode: `mode`, if the values are of one. Raises `CaptureError`, `NotLowered`."""
-    new, origin = _copied(graph)
-    module = fx.GraphModule(root, new)
+) -> tuple[Rewrite, FakeTensorMode]:
+    """A copy of `graph` with the metadata that `values` of its inputs lead to, and the fake mode: `mode`, if the values
+    are of one. Raises `CaptureError`, `NotLowered`."""
+    rewrite = copy_graph(graph)
+    module = fx.GraphModule(root, rewrite.graph)
     mode = mode or new_mode()
     values = [tree_map(lambda v: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v, v) for v in values]
     try:
@@ -46,22 +45,13 @@ def propagated(
     for node, value in zip(inputs, values):
         if value is None:
             _written_out(node)
-    return module.graph, {node: origin[node.name] for node in module.graph.nodes if node.name in origin}, mode
+    return rewrite, mode
 
 
 def _written_out(absent: fx.Node) -> None:
     """Put None in the place of an input that is None: a rule would take the node for a tensor without metadata."""
     for user in list(absent.users):
         user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
-
-
-def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
-    new = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        values[node] = copied(new, node, values.__getitem__)
-    new._codegen = copy.copy(graph._codegen)
-    return new, {node.name: node for node in graph.nodes}
 
 
 class _Propagation(fx.Interpreter):

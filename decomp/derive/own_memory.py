@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
 
 from decomp.derive.expansion import Expansion
+from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import is_view_on_meta, spelling_of, view_bases
@@ -80,16 +81,19 @@ def _may_share(one: fx.Node, two: fx.Node) -> bool:
 
 def _copying(derived: Derived) -> Expansion:
     """The flat expansion, which copies what it gives of its inputs."""
-    flat, graph = derived.stamp.graph, fx.Graph()
-    values: dict[fx.Node, Any] = {}
-    result = graph.graph_copy(flat, values)
-    copies = {values[node]: _copied(graph, values[node]) for node in _given(flat)}
-    graph.output(fx.map_arg(result, lambda node: copies.get(node, node)))
-    return Expansion(derived.rule, graph, dict(derived.stamp.constants))
+    flat = derived.stamp.graph
+    given, rewrite = _given(flat), Rewrite.of(flat)
+    for node in flat.nodes:
+        if node.op == "output":
+            for result in given:
+                rewrite.replace(result, _copy_of(rewrite, result))
+        rewrite.copy(node)
+    return Expansion(derived.rule, rewrite.graph, dict(derived.stamp.constants))
 
 
-def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    new = graph.create_node("call_function", torch.ops.aten.clone.default, (node,))
+def _copy_of(rewrite: Rewrite, node: fx.Node) -> fx.Node:
+    clone = torch.ops.aten.clone.default
+    new = rewrite.add("call_function", clone, (rewrite.values[node],), {}, f"{node.name}_copy", at=node)
     value = metadata(node)
     if value is not None:
         with value.fake_mode, without_guards(value.fake_mode):

@@ -21,11 +21,12 @@ from decomp.derive.clock import Clock
 from decomp.derive.planner import KEEP, PROVED, Blocked, Cost, Decision, Derived, Plan, Planner
 from decomp.derive.regions import without_regions
 from decomp.derive.rewriter import Retraced, retrace
-from decomp.derive.stride_propagation import Relaying
+from decomp.derive.stride_propagation import StridePropagation
 from decomp.derive.write_checks import check_writes
 from decomp.errors import Blocker, CaptureError, NotLowered, spelled
 from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.accounting import is_structure
 from decomp.ir.aliases import attribute
 from decomp.ir.binding import BindingError
@@ -73,16 +74,11 @@ class _Unit:
     explicit: dict[str, fx.GraphModule] = field(default_factory=dict)
     """Bodies whose casts were written out, by attribute name."""
 
-    def take(self, way: Relaying) -> None:
-        """Go on with the graph that has true metadata."""
-        if way.emit is None:
-            return
-        before = self.functional or Functional(self.graph, {}, (), {})
-        origin = {new: before.origin.get(old, old) for new, old in way.emit.origin.items()}
-        writes = tuple(replace(write, value=way.current(write.value)) for write in before.writes)
-        self.functional = Functional(way.graph, origin, writes, before.submodules)
-        self.decisions = {way.current(node): decision for node, decision in self.decisions.items()}
-        self.graph = way.graph
+    def take(self, rewrite: Rewrite) -> None:
+        """Go on with a graph that was made from this one."""
+        self.functional = Functional(rewrite) if self.functional is None else self.functional.rewritten(rewrite)
+        self.decisions = {rewrite.values.get(node, node): decision for node, decision in self.decisions.items()}
+        self.graph = rewrite.graph
 
 
 class Pipeline:
@@ -161,7 +157,7 @@ class Pipeline:
     def _inlined_within(self, module: nn.Module, body: Body) -> Body:
         """A forward with the modules that it calls inlined in turn."""
         if any(node.op == "call_module" for node in body.graph.nodes):
-            return replace(body, graph=inlined(body.graph, module, self._body_of_module)[0])
+            return replace(body, graph=inlined(body.graph, module, self._body_of_module).graph)
         return body
 
     def _wants(self, module: nn.Module, call: fx.Node) -> bool:
@@ -213,9 +209,9 @@ class Pipeline:
         graph, functional = unit.graph, unit.functional
         self.units.append(unit)
         assert self.planner is not None
-        way = Relaying(graph, functional.recorded if functional is not None else None)
+        propagation = StridePropagation(graph, functional.captured_meta if functional is not None else None)
         depth = 0
-        for node in way.nodes():
+        for node in propagation.nodes():
             depth += autocast.marker(node)
             if depth and node.op.startswith("call") and not autocast.marker(node):
                 unit.decisions[node] = KEEP if self.everywhere else _UNDER_AUTOCAST
@@ -223,12 +219,13 @@ class Pipeline:
                 self._plan_body(node, unit)
             elif node.op == "call_module":
                 unit.decisions[node] = self._module(root, node)
-            elif node in way.lost:
-                unit.decisions[node] = Blocked(spelled(node.target), ((spelled(node.target), way.lost[node]),))
+            elif node in propagation.lost:
+                unit.decisions[node] = Blocked(spelled(node.target), ((spelled(node.target), propagation.lost[node]),))
             elif node.op in ("call_function", "call_method"):
                 unit.decisions[node] = self.planner.decide(node)
-                self.planner.relay(way, node, unit.decisions[node])
-        unit.take(way)
+                self.planner.relay(propagation, node, unit.decisions[node])
+        if propagation.emit is not None:
+            unit.take(propagation.emit.rewrite)
         own_memory.separate_results(unit.graph, unit.decisions, self.planner)
 
     def _state(self, name: str) -> dict[str, Any]:
@@ -243,10 +240,9 @@ class Pipeline:
             return
         signature = exported.graph_signature
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
-        before = unit.functional or Functional(unit.graph, {}, (), {})
-        program = without_regions(before, lambda name: _body(unit, name), unit.root, frozen)
-        if program is not None:
-            unit.functional, unit.graph = program, program.graph
+        rewrite = without_regions(unit.graph, lambda name: _body(unit, name), unit.root, frozen)
+        if rewrite is not None:
+            unit.take(rewrite)
 
     def _must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
         if not mutates(graph, root):
@@ -311,8 +307,8 @@ class Pipeline:
         """The node of the program that came in."""
         assert self.program is not None
         if unit.functional is not None:
-            node = unit.functional.origin.get(node, node)
-        return self.program.origin.get(node, node)
+            node = unit.functional.rewrite.source_of(node)
+        return self.program.source_of(node)
 
     def verified(self, full: bool) -> Proof:
         """Proves the program that is handed over: each graph from its record, and the last step to it."""
@@ -359,7 +355,8 @@ class Pipeline:
             hidden = write.untracked and write.differentiable
             (signed if has_signature and not hidden else kept).append(write)
         piece.writes, piece.signed = (*signed, *kept), len(signed)
-        _append(piece.retraced, kept)
+        if kept:
+            append_writes(piece.retraced.graph, kept)
         return Parts(
             piece.retraced.graph,
             piece.retraced.constants,
@@ -398,18 +395,7 @@ def _writes(unit: _Unit, retraced: Retraced) -> list[Write]:
     """The writes that a program owes, in terms of the lowered graph."""
     if unit.functional is None:
         return []
-    copies = {source: new for new, source in unit.functional.origin.items() if new.op in ("placeholder", "get_attr")}
-    return [
-        replace(w, source=retraced.values[copies[w.source]], value=retraced.values[w.value])
-        for w in unit.functional.writes
-    ]
-
-
-def _append(retraced: Retraced, writes: list[Write]) -> None:
-    if not writes:
-        return
-    origin = {write.source: write.source for write in writes}
-    append_writes(Functional(retraced.graph, origin, tuple(writes), {}))
+    return [write.through(retraced.rewrite) for write in unit.functional.writes]
 
 
 def correspondence(piece: Piece, target: Target) -> Correspondence:
@@ -418,8 +404,8 @@ def correspondence(piece: Piece, target: Target) -> Correspondence:
     return Correspondence(
         source=piece.source,
         lowered=retraced.graph,
-        origin=retraced.origin,
-        values=retraced.values,
+        origin=retraced.rewrite.origin,
+        values=retraced.rewrite.values,
         expansions=tuple(stamp.graph for stamp in retraced.stamps),
         illegal=_judge(target, {*_blocked(piece), *_write_backs(piece)}),
         added=frozenset(rebuild_exported.input_names(retraced.constants)),
@@ -432,14 +418,14 @@ def correspondence(piece: Piece, target: Target) -> Correspondence:
 
 
 def _blocked(piece: Piece) -> Iterator[fx.Node]:
-    return (piece.retraced.values[node] for node, d in piece.decisions.items() if isinstance(d, Blocked))
+    return (piece.retraced.rewrite.values[node] for node, d in piece.decisions.items() if isinstance(d, Blocked))
 
 
 def _write_backs(piece: Piece) -> Iterator[fx.Node]:
     """The `copy_` nodes at the end of a module, and what they write to: effects that any target must have."""
     for write in piece.writes:
         for user in write.value.users:
-            if user not in piece.retraced.origin and user.op.startswith("call"):
+            if user not in piece.retraced.rewrite.origin and user.op.startswith("call"):
                 yield user
                 yield from user.all_input_nodes[:1]
 

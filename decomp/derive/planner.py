@@ -15,7 +15,7 @@ from decomp.derive.expansion import COMPOSITE, GUARDS, NO_COMPOSITE, Composite, 
 from decomp.derive.other_sizes import OtherSizes
 from decomp.derive.planning_memory import Memory
 from decomp.derive.rewriter import flatten
-from decomp.derive.stride_propagation import Relaying, results_elsewhere
+from decomp.derive.stride_propagation import StridePropagation, changed_strides
 from decomp.errors import Blocker, MetadataMissing, NotPortable, RuleCycle, RuleError, source_line, spelled
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
@@ -56,7 +56,7 @@ class Derived:
     passed_over: Tried = ()
     """Alternatives that were asked before, with the reason of each."""
     results: Any = None
-    """The metadata of what the expansion gives, where any of it lies in memory otherwise than what the call gives."""
+    """The metadata of what the expansion gives, where any of it has different strides than the call gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,28 +343,28 @@ class Planner:
             return Obstacle("leads into a recursion deeper than 60 rules")
         self._path.append((key, op, index))
         try:
-            way = Relaying(expansion.graph, expected=expected)
+            propagation = StridePropagation(expansion.graph, expected=expected)
             decisions: dict[fx.Node, Decision] = {}
-            for node in way.nodes():
-                if node in way.lost:
-                    return Obstacle(f"emits {node.target}, which {way.lost[node]}")
+            for node in propagation.nodes():
+                if node in propagation.lost:
+                    return Obstacle(f"emits {node.target}, which {propagation.lost[node]}")
                 decision = decisions[node] = self._inner(node, op, index)
                 if isinstance(decision, Blocked):
                     return _obstacle(decision, op)
-                self.relay(way, node, decision)
-            derived = {way.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
+                self.relay(propagation, node, decision)
+            derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
             with without_guards(self.mode):
-                return flatten(replace(expansion, graph=way.graph), derived)
+                return flatten(replace(expansion, graph=propagation.graph), derived)
         finally:
             self._path.pop()
 
-    def relay(self, way: Relaying, node: fx.Node, decision: Decision) -> None:
-        """Where what stands for `node` lies in memory otherwise than was recorded, let what follows on its way know."""
+    def relay(self, propagation: StridePropagation, node: fx.Node, decision: Decision) -> None:
+        """Where what takes the place of `node` has other strides than were captured, re-trace what depends on them."""
         results = decision.results if isinstance(decision, Derived) else self._as_kernels_give(node)
         if results is not None:
             with without_guards(self.mode):
-                way.replaced(node, results)
-            self.memory.signatures.forget(way.current(node))
+                propagation.strides_changed(node, results)
+            self.memory.signatures.forget(propagation.current(node))
 
     def _as_kernels_give(self, node: fx.Node) -> Any:
         """The true metadata of a call that stays, where what was recorded is known to be wrong; else None."""
@@ -410,7 +410,7 @@ class Planner:
 
 
 def _derived(rule: Rule | Composite, stamp: Stamp, passed_over: Tried, node: fx.Node) -> Derived:
-    return Derived(rule, stamp, passed_over, results_elsewhere(stamp.graph, metadata(node)))
+    return Derived(rule, stamp, passed_over, changed_strides(stamp.graph, metadata(node)))
 
 
 def _obstacle(blocked: Blocked, op: Op) -> Obstacle:

@@ -4,7 +4,7 @@ What a region without gradients is given is detached, so that it computes, and s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import operator
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from torch import fx, nn
 
 from decomp.capture import autocast
-from decomp.functionalize.writes import Functional, can_require_grad
-from decomp.graphs.node_builder import copied
+from decomp.functionalize.writes import can_require_grad
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
 
@@ -30,22 +30,12 @@ class _Region:
 
 
 def without_regions(
-    program: Functional, body_of: Callable[[str], fx.GraphModule | None], root: nn.Module, frozen: Collection[str]
-) -> Functional | None:
-    """The program with the bodies of its regions in their places, or None if there is none that can be inlined.
+    graph: fx.Graph, body_of: Callable[[str], fx.GraphModule | None], root: nn.Module, frozen: Collection[str]
+) -> Rewrite | None:
+    """The graph with the bodies of its regions in their places, or None if there is none that can be inlined.
     `frozen`: names of inputs that never require gradients."""
-    regions = {node: region for node in program.graph.nodes if (region := _inlinable(node, body_of)) is not None}
-    if not regions:
-        return None
-    walk = _Walk(program.graph, regions, root, frozen)
-    values = walk.values
-    return replace(
-        program,
-        graph=walk.graph,
-        origin={new: program.origin.get(old, old) for new, old in walk.origin.items()},
-        writes=tuple(replace(write, value=values[write.value]) for write in program.writes),
-        recorded={values[node]: value for node, value in program.recorded.items() if node in values},
-    )
+    regions = {node: region for node in graph.nodes if (region := _inlinable(node, body_of)) is not None}
+    return _Walk(graph, regions, root, frozen).rewrite if regions else None
 
 
 def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -> _Region | None:
@@ -86,28 +76,22 @@ class _Walk:
     def __init__(
         self, source: fx.Graph, regions: Mapping[fx.Node, _Region], root: nn.Module, frozen: Collection[str]
     ) -> None:
-        self.graph = fx.Graph(tracer_cls=source._tracer_cls)
-        self.root, self.frozen, self.regions = root, frozen, regions
-        self.values: dict[fx.Node, Any] = {}
-        self.origin: dict[fx.Node, fx.Node] = {}
+        self.root, self.frozen = root, frozen
         self.detached: dict[fx.Node, fx.Node] = {}
         self.tracked: set[fx.Node] = set()
         """Nodes of the copy that may require a gradient."""
         gone = {user for region in regions for user in (region, *region.users)}
-        self.taken = {node.name for node in source.nodes if node not in gone}
+        self.rewrite = Rewrite.of(source, without=gone)
         for node in source.nodes:
             if node in regions:
-                self.values[node] = self._inlined(node, regions[node])
-            elif node in gone:
-                self.values[node] = self.values[node.args[0]][node.args[1]]
+                self.rewrite.replace(node, self._inlined(node, regions[node]))
             elif not (node.op == "get_attr" and node.users and regions.keys() >= node.users.keys()):
-                self._copied(node)
-        self.graph._codegen = source._codegen
+                self._copy_node(node)
 
-    def _copied(self, node: fx.Node) -> None:
-        new = self.values[node] = copied(self.graph, node, self.values.__getitem__)
-        self.origin[new] = node
-        if self._may_require_grad(node, new):
+    def _copy_node(self, node: fx.Node) -> None:
+        new = self.rewrite.copy(node)
+        is_copy = isinstance(new, fx.Node) and self.rewrite.source_of(new) is node
+        if is_copy and self._may_require_grad(node, new):
             self.tracked.add(new)
 
     def _may_require_grad(self, node: fx.Node, new: fx.Node) -> bool:
@@ -118,34 +102,28 @@ class _Walk:
             return False
         if node.op == "placeholder":
             return node.name not in self.frozen
-        return not self.tracked.isdisjoint(new.all_input_nodes)
+        return not self._is_untracked(new)
 
     def _inlined(self, call: fx.Node, region: _Region) -> tuple[Any, ...]:
         """Copy the body of a region; returns what stands for its results."""
-        outer = fx.map_arg(region.operands, self.values.__getitem__)
-        given = iter(outer)
-        inner: dict[fx.Node, Any] = {}
-        passed: dict[fx.Node, Any] = {}
-        for node in region.body.nodes:
-            if node.op == "placeholder":
-                passed[node] = next(given)
-                inner[node] = self._detached(call, passed[node]) if region.detached else passed[node]
-            elif node.op == "output":
-                # What a region only hands through keeps its gradient.
-                results = node.args[0] if isinstance(node.args[0], (list, tuple)) else (node.args[0],)
-                return tuple(fx.map_arg(list(results), {**inner, **passed}.__getitem__))
-            else:
-                inner[node] = self._moved(node, call, inner, region.detached)
-        return ()
+        operands = list(fx.map_arg(region.operands, self.rewrite.values.__getitem__))
+        given = [self._detached(call, operand) for operand in operands] if region.detached else operands
 
-    def _moved(self, node: fx.Node, call: fx.Node, inner: Mapping[fx.Node, Any], detached: bool) -> fx.Node:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), inner.__getitem__)
-        new = self.graph.create_node(node.op, node.target, args, kwargs, self._name(node.name, call))
-        new.meta = dict(node.meta)
-        self.origin[new] = node
-        if not detached and can_require_grad(metadata(node)) and not self.tracked.isdisjoint(new.all_input_nodes):
-            self.tracked.add(new)
-        return new
+        def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+            new = self.rewrite.add(node.op, node.target, args, kwargs, self._name(node.name, call), at=node)
+            new.meta = dict(node.meta)
+            if not region.detached and can_require_grad(metadata(node)) and not self._is_untracked(new):
+                self.tracked.add(new)
+            return new
+
+        values = self.rewrite.inline(region.body, given, make)
+        # What a region only hands through keeps its gradient.
+        values.update(zip(region.body.find_nodes(op="placeholder"), operands))
+        results = region.body.output_node().args[0]
+        return tuple(fx.map_arg(list(results) if isinstance(results, (list, tuple)) else [results], values.__getitem__))
+
+    def _is_untracked(self, new: fx.Node) -> bool:
+        return self.tracked.isdisjoint(new.all_input_nodes)
 
     def _detached(self, call: fx.Node, value: Any) -> Any:
         if value not in self.tracked:
@@ -153,18 +131,15 @@ class _Walk:
         if value in self.detached:
             return self.detached[value]
         name = self._name(f"{value.name}_detached", call)
-        new = self.graph.create_node("call_function", aten.detach.default, (value,), {}, name)
+        new = self.rewrite.add("call_function", aten.detach.default, (value,), {}, name, at=call)
         self.detached[value] = new
         known = metadata(value)
         new.meta = {key: item for key, item in call.meta.items() if key in ("stack_trace", "nn_module_stack")}
         if isinstance(known, torch.Tensor):
             with known.fake_mode:  # type: ignore[attr-defined]
                 new.meta["val"] = aten.detach.default(known)
-        self.origin[new] = call
         return new
 
     def _name(self, name: str, call: fx.Node) -> str:
         """A name for what is moved: its own, if no other node of the program has it."""
-        name = f"{call.name}_{name}" if name in self.taken else name
-        self.taken.add(name)
-        return name
+        return f"{call.name}_{name}" if name in self.rewrite.names else name

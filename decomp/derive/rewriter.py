@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp.graphs.node_builder import Appender
+from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, compile_stamp, make_value
-from decomp.ir.call import is_projection, metadata, projected
+from decomp.ir.call import metadata
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -26,18 +26,19 @@ _OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings
 
 @dataclass
 class Retraced:
-    """A new graph, and how it relates to the one it came from."""
+    """A lowered graph, how it relates to the one it came from, and what was put into it."""
 
-    graph: fx.Graph
-    origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """Node of the new graph -> node of the source."""
-    values: dict[fx.Node, Any] = field(default_factory=dict)
-    """Node of the source -> what stands for it: a node, or nested tuples of nodes and constants."""
+    rewrite: Rewrite
     chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     """Node that an expansion made -> the rules that made it, the outermost first."""
     stamps: dict[Stamp, int] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Concrete tensors that rules use, by attribute name; one name a tensor."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The lowered graph."""
+        return self.rewrite.graph
 
 
 def retrace(
@@ -55,10 +56,9 @@ def retrace(
         if node in without:
             continue
         if decision is None:
-            walk.copy(node)
+            walk.rewrite.copy(node)
         else:
             walk.stamp(node, decision.stamp)
-    walk.out.graph._codegen = source._codegen
     return walk.out
 
 
@@ -66,27 +66,17 @@ class _Walk:
     """The state of one walk."""
 
     def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str]) -> None:
-        self.out = Retraced(fx.Graph(tracer_cls=source._tracer_cls))
+        self.rewrite = Rewrite.of(source)
+        self.out = Retraced(self.rewrite)
         self.fakes = Fakes(mode) if mode is not None else None
         self.taken = taken
-        self.append = Appender(self.out.graph, [node.name for node in source.nodes])
         self.attributes: dict[int, fx.Node] = {}
-
-    def copy(self, node: fx.Node) -> None:
-        """Copy a node that stays. Taking one of several results of a replaced call costs no node."""
-        values = self.out.values
-        if node.op == "call_function" and node.args and type(values.get(node.args[0])) is tuple and is_projection(node):
-            values[node] = projected(node, values[node.args[0]])
-            return
-        new = self.append.copy(node, values)
-        values[node] = new
-        self.out.origin[new] = node
 
     def stamp(self, node: fx.Node, stamp: Stamp) -> None:
         """Put an expansion in the place of `node`."""
-        out, fakes = self.out, self.fakes
+        out, rewrite, fakes = self.out, self.rewrite, self.fakes
         out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
-        values = [out.values[slot] for slot in node.all_input_nodes]
+        values = [rewrite.values[slot] for slot in node.all_input_nodes]
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = {key: item for key, item in node.meta.items() if key not in _OWN_META}
         for i, entry in enumerate(stamp.entries):
@@ -94,15 +84,15 @@ class _Walk:
                 new = self._attribute(stamp.constants[entry.target], entry.spec)
                 values.append(new)
                 metas.append(new.meta.get("val"))
-                out.origin.setdefault(new, node)
+                rewrite.origin.setdefault(new, node)
                 continue
             args, kwargs = entry.arguments(values)
             if entry.target is operator.getitem and type(args[0]) is tuple:
                 values.append(args[0][args[1]])
                 metas.append(metadata(values[-1]) if fakes is not None else None)
                 continue
-            name = node.name if i == stamp.result else self.append.free(f"{node.name}_{entry.suffix}")
-            new = self.append.create(entry.op, entry.target, args, kwargs, name)
+            name = node.name if i == stamp.result else rewrite.free(f"{node.name}_{entry.suffix}")
+            new = rewrite.create(entry.op, entry.target, args, kwargs, name)
             if kept:
                 new.meta.update(kept)
             if fakes is not None:
@@ -111,9 +101,9 @@ class _Walk:
                 if value is not None:
                     new.meta["val"] = value
             values.append(new)
-            out.origin[new] = node
+            rewrite.origin[new] = node
             out.chains[new] = entry.chain
-        out.values[node] = stamp.outputs(values)
+        rewrite.replace(node, stamp.outputs(values))
 
     def _attribute(self, tensor: torch.Tensor, spec: Any) -> fx.Node:
         """The node of a constant, one for each tensor in the graph."""
@@ -122,7 +112,7 @@ class _Walk:
             name = next(f"_constant{i}" for i in range(len(self.taken) + 1) if f"_constant{i}" not in self.taken)
             self.taken.add(name)
             self.out.constants[name] = tensor
-            found = self.append.create("get_attr", name, (), {}, self.append.free(name))
+            found = self.rewrite.create("get_attr", name, (), {}, self.rewrite.free(name))
             self.attributes[id(tensor)] = found
             if self.fakes is not None and spec is not None:
                 found.meta["val"] = make_value(spec, self.fakes, [])
@@ -138,10 +128,10 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Stamp
             if node in decisions:
                 walk.stamp(node, decisions[node].stamp)
             else:
-                walk.copy(node)
+                walk.rewrite.copy(node)
         for new, chain in walk.out.chains.items():
             new.meta["chain"] = (expansion.rule, *chain)
-        graph = walk.out.graph
+        graph = walk.rewrite.graph
         constants.update(walk.out.constants)
     for node in graph.nodes:
         if node.op not in ("placeholder", "output"):

@@ -1,6 +1,7 @@
-"""Relaying: what stands for a call may lay its result out otherwise than the call did, where that gave a view with
-gaps. What follows is recorded anew, so that metadata stays true and rules see it, and a call that cannot be made on
-memory that lies otherwise (a view, say) gets a copy to look at."""
+"""Stride propagation: an expansion may give other strides than the call whose place it takes, where that gave a view
+with gaps. A node whose strides differ from the captured metadata is re-traced, and so is everything that depends on
+its strides: metadata stays true, rules see it, and a call that cannot be made on other strides (a view, say) gets a
+copy."""
 
 from __future__ import annotations
 
@@ -18,33 +19,31 @@ from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
-_LOST = "looks at memory with gaps, which lies otherwise in the lowered program"
+_LOST = "looks at memory with gaps, which has different strides in the lowered program"
 
 
-def results_elsewhere(graph: fx.Graph, expected: Any) -> Any:
-    """The metadata of what `graph` gives, where any of it lies otherwise than the `expected`; else None."""
+def changed_strides(graph: fx.Graph, expected: Any) -> Any:
+    """The metadata of what `graph` gives, where any of it has different strides than the `expected`; else None."""
     output = next(iter(reversed(graph.nodes))).args[0]
     found = tree_map(lambda leaf: metadata(leaf) if isinstance(leaf, fx.Node) else leaf, output)
     return found if _differ(tensors_in(found), tensors_in(expected)) else None
 
 
-class Relaying:
-    """One graph while its calls are decided upon, in order. It stands for itself until the first result lies otherwise
-    than was recorded; from there on a copy is made of it, whose metadata is true."""
+class StridePropagation:
+    """One graph while its calls are decided upon, in order. It stands for itself until the first result has other
+    strides than were captured; from there on a copy is made of it, whose metadata is true."""
 
     def __init__(
-        self, source: fx.Graph, recorded: Mapping[fx.Node, Any] | None = None, expected: Any = None
+        self, source: fx.Graph, captured_meta: Mapping[fx.Node, Any] | None = None, expected: Any = None
     ) -> None:
-        """`recorded`: nodes whose metadata is true, but not what was there when the nodes after them were recorded, and
-        what was. `expected`: metadata of the results, where it is not that of the output."""
+        """`captured_meta`: nodes whose metadata is true, but not what it was when the nodes after them were captured,
+        and what it was. `expected`: metadata of the results, where it is not that of the output."""
         self.source = source
-        self.emit = Emitter(source) if recorded else None
-        self.copies: dict[fx.Node, fx.Node] = {}
-        """Node of the source -> node of the copy."""
+        self.emit = Emitter(source) if captured_meta else None
         self.lost: dict[fx.Node, str] = {}
-        """Calls that cannot have what they were recorded for, and why."""
+        """Calls that cannot have the strides that they were captured for, and why."""
         self._expected = expected
-        self._given = dict(recorded or {})
+        self._captured_meta = dict(captured_meta or {})
 
     @property
     def graph(self) -> fx.Graph:
@@ -53,70 +52,72 @@ class Relaying:
 
     def current(self, node: fx.Node) -> fx.Node:
         """What stands for a node of the source; a node of the copy stands for itself."""
-        return self.copies.get(node, node)
+        found: fx.Node = node if self.emit is None else self.emit.rewrite.values.get(node, node)
+        return found
 
     def nodes(self) -> Iterator[fx.Node]:
         """The nodes to be decided upon, in order: those of the source, or of its copy, each behind calls that copy its
-        arguments where it needs them in another layout. What is `replaced` meanwhile tells on those that follow."""
+        arguments where it needs other strides. What `strides_changed` is told meanwhile tells on those that follow."""
         for node in self.source.nodes:
             if self.emit is None:
                 yield node
             else:
-                yield from self._left(self.emit, node) if node.op == "output" else self._entered(self.emit, node)
+                visit = self._visit_output if node.op == "output" else self._visit_node
+                yield from visit(self.emit, node)
 
-    def _entered(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
-        moved = [n for n in node.all_input_nodes if self.copies[n] in emit.recorded]
-        if not moved or not self._can_be_run(node):
-            return [self._copied(emit, node, self.copies)]
-        stands = {n: self.copies[n] for n in node.all_input_nodes}
-        if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
-            return self._as_recorded(emit, node, moved, stands)
-        value, before = _run(emit, node, stands), []
-        if value is None:
-            tensors = [n for n in moved if isinstance(metadata(n), torch.Tensor)]
-            before = _in_order(emit, stands, {n: list(range(metadata(n).dim())) for n in tensors}, node)
-            value = _run(emit, node, stands)
-        new = self._copied(emit, node, stands)
-        _renew(emit, new, value)
-        return [*before, new]
-
-    def replaced(self, node: fx.Node, results: Any) -> None:
-        """What stands for the call `node` gives `results`, which lie otherwise than was recorded."""
+    def strides_changed(self, node: fx.Node, results: Any) -> None:
+        """What takes the place of the call `node` gives `results`, which have other strides than were captured."""
         if self.emit is None:
             self.emit = Emitter(self.source)
             for earlier in self.source.nodes:
-                self._copied(self.emit, earlier, self.copies)
+                self._copy_node(self.emit, earlier, self.emit.rewrite.values)
                 if earlier is node:
                     break
         assert self.emit.mode is not None
-        _renew(self.emit, self.current(node), fake_like(self.emit.mode, results))
+        _update_meta(self.emit, self.current(node), fake_like(self.emit.mode, results))
 
-    def _left(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
-        """Copies of results, where they are to be dense and lie otherwise than is expected of them."""
+    def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
+        value_map = {n: self.current(n) for n in node.all_input_nodes}
+        moved = [n for n in value_map if value_map[n] in emit.captured_meta]
+        if not moved or not self._can_be_run(node):
+            return [self._copy_node(emit, node, value_map)]
+        if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
+            return self._as_captured(emit, node, moved, value_map)
+        value, before = _run(emit, node, value_map), []
+        if value is None:
+            tensors = [n for n in moved if isinstance(metadata(n), torch.Tensor)]
+            before = _in_order(emit, value_map, {n: list(range(metadata(n).dim())) for n in tensors}, node)
+            value = _run(emit, node, value_map)
+        new = self._copy_node(emit, node, value_map)
+        _update_meta(emit, new, value)
+        return [*before, new]
+
+    def _visit_output(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
+        """Copies of results, where they are to be dense and have other strides than are expected of them."""
         nodes = [leaf for leaf in tree_leaves(output.args[0]) if isinstance(leaf, fx.Node)]
         wanted = [metadata(n) for n in nodes] if self._expected is None else tensors_in(self._expected)
-        stands = {n: self.copies[n] for n in output.all_input_nodes}
+        value_map = {n: self.current(n) for n in output.all_input_nodes}
         orders = {}
         for node, want in zip(nodes, wanted) if len(nodes) == len(wanted) else ():
-            found = metadata(stands[node])
+            found = metadata(value_map[node])
             if isinstance(want, torch.Tensor) and isinstance(found, torch.Tensor) and not same_layout(found, want):
                 orders[node] = dense_order(want)
-        before = _in_order(emit, stands, orders, output)
-        return [*before, self._copied(emit, output, stands)]
+        before = _in_order(emit, value_map, orders, output)
+        return [*before, self._copy_node(emit, output, value_map)]
 
-    def _copied(self, emit: Emitter, node: fx.Node, stands: Mapping[fx.Node, fx.Node]) -> fx.Node:
-        new = self.copies[node] = emit.copy(node, stands.__getitem__)
-        if node in self._given:
-            emit.recorded[new] = self._given[node]
+    def _copy_node(self, emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        new = emit.copy(node, value_map.__getitem__)
+        if node in self._captured_meta:
+            emit.captured_meta[new] = self._captured_meta[node]
         return new
 
-    def _as_recorded(
-        self, emit: Emitter, node: fx.Node, moved: list[fx.Node], stands: dict[fx.Node, fx.Node]
+    def _as_captured(
+        self, emit: Emitter, node: fx.Node, moved: list[fx.Node], value_map: dict[fx.Node, fx.Node]
     ) -> list[fx.Node]:
-        """A call that goes by memory, or whose body was recorded for it, on copies that lie as recorded."""
-        orders = {n: dense_order(emit.recorded[stands[n]]) for n in moved}
-        before = _in_order(emit, stands, orders, node)
-        new = self._copied(emit, node, stands)
+        """A call that goes by memory, or whose body was traced for it, on copies that have the captured strides."""
+        orders = {n: dense_order(emit.captured_meta[value_map[n]]) for n in moved}
+        before = _in_order(emit, value_map, orders, node)
+        new = self._copy_node(emit, node, value_map)
         if None in orders.values() and not isinstance(node.target, torch._ops.HigherOrderOperator):
             self.lost[new] = _LOST
         return [*before, new]
@@ -127,16 +128,16 @@ class Relaying:
         return not any(is_data(size) for value in tensors_in(metadata(node)) for size in value.shape)
 
 
-def _run(emit: Emitter, node: fx.Node, stands: Mapping[fx.Node, fx.Node]) -> Any:
-    """What a call gives on the metadata of `stands`; None if it cannot be made on it."""
-    args, kwargs = fx.map_arg((node.args, node.kwargs), stands.__getitem__)
+def _run(emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> Any:
+    """What a call gives on the metadata of its arguments in `value_map`; None if it cannot be made on it."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), value_map.__getitem__)
     try:
         return emit.computed(node.op, node.target, args, kwargs)
     except Exception:
         return None
 
 
-def _renew(emit: Emitter, node: fx.Node, value: Any) -> None:
+def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
     """Give a node of the copy its true metadata, where it is another."""
     assert emit.key is not None
     before = metadata(node)
@@ -148,19 +149,19 @@ def _renew(emit: Emitter, node: fx.Node, value: Any) -> None:
             now.requires_grad_()
     following = iter(new)
     node.meta[emit.key] = tree_map(lambda x: next(following) if isinstance(x, torch.Tensor) else x, before)
-    emit.recorded.setdefault(node, before)
+    emit.captured_meta.setdefault(node, before)
 
 
 def _in_order(
-    emit: Emitter, stands: dict[fx.Node, fx.Node], orders: Mapping[fx.Node, list[int] | None], at: fx.Node
+    emit: Emitter, value_map: dict[fx.Node, fx.Node], orders: Mapping[fx.Node, list[int] | None], at: fx.Node
 ) -> list[fx.Node]:
-    """Let copies stand for nodes, whose dimensions lie in the given orders, the slowest first, where there are any."""
+    """Put copies into `value_map` whose dimensions have the given orders, the slowest first, where there are any."""
     made: list[fx.Node] = []
     for node, order in orders.items():
         if order is not None:
-            copy = dense_copy(emit, stands[node], order, at)
+            copy = dense_copy(emit, value_map[node], order, at)
             made += copy
-            stands[node] = copy[-1]
+            value_map[node] = copy[-1]
     return made
 
 
@@ -175,6 +176,6 @@ def dense_copy(emit: Emitter, node: fx.Node, order: list[int], at: fx.Node) -> l
 
 
 def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    """Whether any of them lies otherwise. (What nobody reads of several results may be of any shape.)"""
+    """Whether any of them has different strides. (What nobody reads of several results may be of any shape.)"""
     pairs = [pair for pair in zip(found, expected) if pair[0].dim() == pair[1].dim()]
     return len(found) == len(expected) and not all(same_layout(*pair) for pair in pairs)

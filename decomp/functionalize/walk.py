@@ -76,7 +76,7 @@ class _Walk:
         self.memory = Memory(self.emit, grad_enabled)
         self.alias_sets = AliasSets(graph, root, state)
         self.sources = GradientSources(root, state or ())
-        self.copies: dict[fx.Node, fx.Node] = {}
+        self.copies: dict[fx.Node, fx.Node] = self.emit.rewrite.values
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""
         self.requires_grad: dict[fx.Node, bool] = {}
@@ -106,7 +106,7 @@ class _Walk:
         self._sweep(writes)
         writes = tuple(self._without_copies(writes))
         self.emit.graph.lint()
-        return Functional(self.emit.graph, self.emit.origin, writes, self.submodules, self.emit.recorded)
+        return Functional(self.emit.rewrite, writes, self.submodules, self.emit.captured_meta)
 
     # What nodes denote.
 
@@ -147,7 +147,7 @@ class _Walk:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         requires = self._gradient_of(node)
-        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        new = self.emit.copy(node, self.value_of)
         self._fresh(node, new, requires)
         return new
 
@@ -159,7 +159,7 @@ class _Walk:
             self.tensors[node] = Tensor(self.memory.new(node, new, requires))
 
     def _input(self, node: fx.Node) -> None:
-        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        new = self.emit.copy(node, self.value_of)
         key = self.alias_sets.attribute_key(node)
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
@@ -197,11 +197,11 @@ class _Walk:
             self._result(node, base)
             return
         if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
-            self.copies[node] = self.emit.copy(node, self.value_of)
+            self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
             return
         before = self.memory.read(tensor.alias, node)
-        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        new = self.emit.copy(node, self.value_of)
         if self.emit.mode is None and tensor.alias.storage.write_count and new.target == "view":
             if not any(isinstance(argument, torch.dtype) for argument in new.args):
                 new.target = "reshape"  # where strides are not known, the new value may have others than the old one
@@ -220,7 +220,7 @@ class _Walk:
         """One of several new tensors: each is on memory of its own."""
         place = (base, node.args[1])
         if place in self.results:
-            self.copies[node] = self.emit.copy(node, self.value_of)
+            self.emit.copy(node, self.value_of)
             self.tensors[node] = self.results[place]
         else:
             self._copy(node)
@@ -364,7 +364,7 @@ class _Walk:
             self._refuse_unless_followed(node, operand)
             self._refuse_shared(node, operand, region)
         requires = self._gradient_of_region(node, region)
-        new = self.copies[node] = self.emit.copy(node, self.value_of)
+        new = self.emit.copy(node, self.value_of)
         self.requires_grad[node] = requires
         if not region.writes:
             return
@@ -392,7 +392,7 @@ class _Walk:
     def _result_of_region(self, node: fx.Node, region: _Region) -> None:
         """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
         index = node.args[1]
-        new = self.copies[node] = self.emit.copy(node, lambda n: self.copies[n])
+        new = self.emit.copy(node, lambda n: self.copies[n])
         same, views = region.outputs[index] if isinstance(index, int) else (None, ())
         if same is not None and region.operands[same] in self.tensors:
             self.tensors[node] = self.tensors[region.operands[same]]
@@ -413,7 +413,8 @@ class _Walk:
             source = storage.source
             if source.op in ("placeholder", "get_attr"):
                 value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=True)
-                yield Write(source, value, storage.only_untracked, self._tracked(source) or storage.detached)
+                differentiable = self._tracked(source) or storage.detached
+                yield Write(self.copies[source], value, storage.only_untracked, differentiable)
 
     def _whole(self, source: fx.Node) -> Alias:
         alias = self.tensors[source].alias
@@ -424,7 +425,7 @@ class _Walk:
     def _sweep(self, writes: tuple[Write, ...]) -> None:
         """Erase what the walk made, or left, without a use: it was there to be written."""
         kept = {write.value for write in writes}
-        origin, emitted = self.emit.origin, self.emit.emitted
+        origin, emitted = self.emit.rewrite.origin, self.emit.emitted
         self.emit.sweep(
             node for node in reversed(list(self.emit.graph.nodes))
             if node not in kept and (node in emitted or origin[node].users)
@@ -437,8 +438,7 @@ class _Walk:
             plain = node in self.emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
             source = node.args[0] if plain else None
             if isinstance(source, fx.Node) and self._is_new(source):
-                self.emit.origin.pop(node)
-                self.emit.graph.erase_node(node)
+                self.emit.rewrite.erase(node)
                 yield replace(write, value=source)
             else:
                 yield write
@@ -447,7 +447,7 @@ class _Walk:
         """Whether a node is sure to be on memory of its own."""
         if node.op not in ("call_function", "call_method") or node in self.emit.emitted:
             return False
-        return node.target is not operator.getitem and not view_bases(self.emit.origin[node], self.root)
+        return node.target is not operator.getitem and not view_bases(self.emit.rewrite.origin[node], self.root)
 
 
 class _Region:
@@ -466,7 +466,8 @@ class _Region:
         written_here: list[Write] = []
         self.functional = walk.functional(written_here)
         self.changed = mutates(body.graph, body)
-        self.writes = [(self.inputs.index(w.source), w) for w in written_here if w.source in self.inputs]
+        places = {walk.copies[source]: i for i, source in enumerate(self.inputs)}
+        self.writes = [(places[w.source], w) for w in written_here if w.source in places]
         if len(self.writes) < len(written_here):
             raise refusal(node, "its body writes a buffer of its own", "pass the buffer to the body")
         output = next(iter(reversed(body.graph.nodes)))

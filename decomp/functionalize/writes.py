@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp.graphs.graph_builder import is_aten, own_memory
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.op_facts import SAVES_NOTHING
@@ -22,48 +23,55 @@ class Write:
     """An input or buffer that the program writes, and its final value."""
 
     source: fx.Node
-    """Placeholder or `get_attr` of the source graph."""
+    """Placeholder or `get_attr`, of the graph that owes the write."""
     value: fx.Node
-    """Node of the functional graph."""
     untracked: bool = False
     """Whether the write is hidden from autograd, because it was made with gradients off."""
     differentiable: bool = False
     """Whether the tensor may require a gradient when the program runs."""
+
+    def through(self, rewrite: Rewrite) -> Write:
+        """The same write in a graph that was made from this one."""
+        return replace(self, source=rewrite.values[self.source], value=rewrite.values[self.value])
 
 
 @dataclass(frozen=True)
 class Functional:
     """A program without mutation, and what to write back."""
 
-    graph: fx.Graph
-    origin: dict[fx.Node, fx.Node]
-    """For every node of this graph, the node of the source that it stands for."""
-    writes: tuple[Write, ...]
+    rewrite: Rewrite
+    """From the program that came in; every node has its origin there."""
+    writes: tuple[Write, ...] = ()
     """Inputs and buffers to be written back, once each, in order of the first write."""
-    submodules: dict[str, fx.GraphModule]
+    submodules: dict[str, fx.GraphModule] = field(default_factory=dict)
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
-    recorded: Mapping[fx.Node, Any] = field(default_factory=dict)
+    captured_meta: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata."""
 
+    @property
+    def graph(self) -> fx.Graph:
+        """The functional graph."""
+        return self.rewrite.graph
 
-def append_writes(functional: Functional) -> None:
+    def rewritten(self, after: Rewrite) -> Functional:
+        """The program with a graph that was made from its own."""
+        writes = tuple(write.through(after) for write in self.writes)
+        captured = {after.values[node]: meta for node, meta in self.captured_meta.items() if node in after.values}
+        return Functional(self.rewrite.then(after), writes, self.submodules, captured)
+
+
+def append_writes(graph: fx.Graph, writes: Iterable[Write]) -> None:
     """Write inputs and buffers back, by `copy_` nodes before the output."""
-    output = next(iter(reversed(functional.graph.nodes)))
-    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
-    aten_dialect = is_aten(functional.graph)
-    with functional.graph.inserting_before(output):
-        for write in functional.writes:
-            target = copies[write.source]
-            if write.untracked:
-                target = _detach(functional.graph, target, aten_dialect)
-                functional.origin[target] = write.source
+    aten_dialect = is_aten(graph)
+    with graph.inserting_before(graph.output_node()):
+        for write in writes:
+            target = _detach(graph, write.source, aten_dialect) if write.untracked else write.source
             if aten_dialect:
-                new = functional.graph.call_function(aten.copy_.default, (target, write.value))
+                new = graph.call_function(aten.copy_.default, (target, write.value))
             else:
-                new = functional.graph.call_method("copy_", (target, write.value))
+                new = graph.call_method("copy_", (target, write.value))
             new.meta = {k: v for k, v in write.source.meta.items() if k in ("val", "example_value", "stack_trace")}
-            functional.origin[new] = write.source
-    functional.graph.lint()
+    graph.lint()
 
 
 def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
@@ -72,25 +80,23 @@ def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
     if not functional.writes:
         return
     saving = _calls_saving_arguments(functional.graph, root)
-    copies = {source: copy for copy, source in functional.origin.items() if copy.op in ("placeholder", "get_attr")}
     for write in functional.writes:
-        node = copies[write.source]
-        if any(user in saving for user in node.users):
-            _use_copy_of_old_value(functional, node, write.source)
+        if any(user in saving for user in write.source.users):
+            _use_copy_of_old_value(functional.rewrite, write.source)
 
 
-def _use_copy_of_old_value(functional: Functional, node: fx.Node, source: fx.Node) -> None:
+def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node) -> None:
     after = node.next
     while after.op in ("placeholder", "get_attr"):
         after = after.next
-    clone = aten.clone.default if is_aten(functional.graph) else torch.clone
-    with functional.graph.inserting_before(after):
-        new = functional.graph.create_node("call_function", clone, (node,), {}, name=f"{node.name}_before")
+    clone = aten.clone.default if is_aten(rewrite.graph) else torch.clone
+    with rewrite.graph.inserting_before(after):
+        new = rewrite.graph.create_node("call_function", clone, (node,), {}, name=f"{node.name}_before")
     new.meta = dict(node.meta)
     for key in ("val", "example_value"):
         if isinstance(value := node.meta.get(key), torch.Tensor):
             new.meta[key] = own_memory(value)
-    functional.origin[new] = source
+    rewrite.origin[new] = rewrite.origin[node]
     node.replace_all_uses_with(new, lambda user: user is not new)
 
 

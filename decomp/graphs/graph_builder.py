@@ -4,14 +4,13 @@ that no node of the source has, and with a record of what each node stands for."
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-import copy
 import operator
 from typing import Any
 
 import torch
 from torch import fx
 
-from decomp.graphs.node_builder import copied
+from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata, nodes_in
@@ -37,23 +36,18 @@ class Emitter:
     """Appends nodes to the functional graph, and remembers what each stands for."""
 
     def __init__(self, source: fx.Graph) -> None:
-        self.graph = fx.Graph(tracer_cls=getattr(source, "_tracer_cls", None))
-        # There is a public way to set a graph's codegen, and none to read it (torch 2.13).
-        self.graph.set_codegen(copy.copy(source._codegen))
-        self.origin: dict[fx.Node, fx.Node] = {}
+        self.rewrite = Rewrite.of(source)
+        self.graph = self.rewrite.graph
         self.emitted: set[fx.Node] = set()
         """Nodes that are not copies."""
-        self.recorded: dict[fx.Node, Any] = {}
-        """Nodes that lie in memory otherwise than was recorded for the nodes that use them, and what was recorded."""
+        self.captured_meta: dict[fx.Node, Any] = {}
+        """Nodes whose strides differ from the captured metadata that their users were traced with, and that."""
         self.is_aten = is_aten(source)
         self.key, self.mode = captured_metadata(source)
-        self._taken = {node.name for node in source.nodes}
-        self._next: dict[str, int] = {}
 
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
         """Copy `node`, with its name and metadata."""
-        new = copied(self.graph, node, value_of)
-        self.origin[new] = node
+        new: fx.Node = self.rewrite.copy(node, value_of)
         if self.mode is not None:
             for given in node.all_input_nodes:
                 self._compare(value_of(given), metadata(given))
@@ -61,25 +55,26 @@ class Emitter:
 
     def like(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
         """A node that takes the place of `node`: its name, its metadata, on memory of its own."""
-        new = self.graph.create_node(op, target, tuple(args), dict(kwargs), name=node.name)
+        new = self.rewrite.add(op, target, tuple(args), dict(kwargs), at=node)
+        self.emitted.add(new)
         new.meta = dict(node.meta)
         if self.key is not None and self.key in new.meta:
             new.meta[self.key] = self.fresh(new.meta[self.key])
             value = metadata(node)
             if isinstance(value, torch.Tensor) and not is_in_order(value):
-                # On memory of its own, without gaps, a value may lie otherwise than in what was written.
+                # On memory of its own, without gaps, a value may have other strides than in what was written.
                 found = self.computed(op, target, args, kwargs)
                 if isinstance(found, torch.Tensor) and found.dim() == value.dim():
                     new.meta[self.key] = self.fresh(found)
                     self._compare(new, value)
-        return self._made(new, node)
+        return new
 
-    def _compare(self, new: fx.Node, recorded: Any) -> None:
-        """Note where a node lies otherwise than what was recorded for those that use it."""
+    def _compare(self, new: fx.Node, captured: Any) -> None:
+        """Note where a node has other strides than those that use it were captured with."""
         value = metadata(new)
-        if isinstance(value, torch.Tensor) and isinstance(recorded, torch.Tensor) and value is not recorded:
-            if not same_layout(value, recorded):
-                self.recorded.setdefault(new, recorded)
+        if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor) and value is not captured:
+            if not same_layout(value, captured):
+                self.captured_meta.setdefault(new, captured)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node,
              label: str = "") -> fx.Node:
@@ -115,28 +110,15 @@ class Emitter:
     def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node,
              label: str = "") -> fx.Node:
         """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
-        new = self.graph.create_node(op, target, args, kwargs, name=self.name(label or at.name))
+        new = self.rewrite.add(op, target, args, kwargs, f"{label or at.name}_updated", at=at)
+        self.emitted.add(new)
         kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
         new.meta = {key: at.meta[key] for key in kept if key in at.meta}
         if self.key is not None:
             value = self.computed(op, target, args, kwargs)
             if value is not None:
                 new.meta[self.key] = value
-        return self._made(new, at)
-
-    def _made(self, new: fx.Node, at: fx.Node) -> fx.Node:
-        self.origin[new] = at
-        self.emitted.add(new)
         return new
-
-    def name(self, base: str) -> str:
-        """A name that no node of the source has."""
-        while True:
-            self._next[base] = count = self._next.get(base, 0) + 1
-            name = f"{base}_updated" if count == 1 else f"{base}_updated{count}"
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
 
     def fresh(self, value: Any) -> Any:
         """`value` on memory of its own: a fake tensor that two nodes share would make them look like one storage."""
@@ -173,9 +155,8 @@ class Emitter:
         """Erase what nothing uses any more, of `candidates` in reverse order."""
         for node in candidates:
             if not node.users and not _has_effect(node):
-                self.origin.pop(node, None)
-                self.recorded.pop(node, None)
-                self.graph.erase_node(node)
+                self.captured_meta.pop(node, None)
+                self.rewrite.erase(node)
 
 
 def _is_complex(node: fx.Node) -> bool:

@@ -3,55 +3,33 @@ the node, and does only that where nothing else listens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 import functools
 from typing import Any
 
 from torch import fx
 
-_CREATE_NODE, _NODE_COPY, _NODE_INIT = fx.Graph.create_node, fx.Graph.node_copy, fx.Node.__init__
+_CREATE_NODE, _NODE_INIT = fx.Graph.create_node, fx.Node.__init__
+Create = Callable[..., fx.Node]
+"""Makes a node of `(op, target, args, kwargs, name, type_expr=None)` at the end of a graph, under that very name."""
 
 
-class Appender:
-    """Appends to the end of one graph: directly where `is_plain` allows it, else by `Graph.create_node`."""
-
-    def __init__(self, graph: fx.Graph, reserved: Iterable[str]) -> None:
-        """`reserved`: names that belong to nodes still to be copied, and that no other node may take."""
-        self.graph = graph
-        self.used = set(reserved)
-        self.direct = is_plain(graph)
-        self.create: Callable[..., fx.Node] = _direct(graph) if self.direct else graph.create_node
-        """Make a node of `(op, target, args, kwargs, name)`, under a name that `free` gave or that is reserved."""
-
-    def copy(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> fx.Node:
-        """Copy a node of another graph under its own name."""
-        if not self.direct:
-            return copied(self.graph, node, values.__getitem__)
-        args = fx.map_arg(node.args, values.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, values.__getitem__) if node.kwargs else node.kwargs
-        new = self.create(node.op, node.target, args, kwargs, node.name, node.type)
-        new.meta.update(node.meta)
-        return new
-
-    def free(self, name: str) -> str:
-        """`name`, or the first of `name_1`, `name_2`, … that nobody has; it is taken from now on."""
-        if name in self.used:
-            i = 1
-            while f"{name}_{i}" in self.used:
-                i += 1
-            name = f"{name}_{i}"
-        self.used.add(name)
-        return name
+def node_creator(graph: fx.Graph) -> Create:
+    """What appends to a graph: directly where `is_plain` allows it, else by `Graph.create_node`."""
+    return _direct(graph) if is_plain(graph) else _public(graph)
 
 
-def copied(graph: fx.Graph, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> fx.Node:
-    """Copy a node of another graph under its very name: graphs of torch.export hold names that `create_node` would not
-    give, such as `input`."""
-    new = graph.node_copy(node, value_of)
-    if new.name != node.name:
-        graph._graph_namespace._rename_object(new, node.name)
-        new.name = node.name
-    return new
+def _public(graph: fx.Graph) -> Create:
+    """By `create_node`, which would not give some names that graphs of torch.export hold, such as `input`."""
+
+    def create(op: str, target: Any, args: Any, kwargs: Any, name: str, type_expr: Any = None) -> fx.Node:
+        node = graph.create_node(op, target, args, kwargs, name, type_expr)
+        if node.name != name:
+            graph._graph_namespace._rename_object(node, name)
+            node.name = name
+        return node
+
+    return create
 
 
 def is_plain(graph: fx.Graph) -> bool:
@@ -61,14 +39,13 @@ def is_plain(graph: fx.Graph) -> bool:
         type(graph) is fx.Graph
         and graph.owning_module is None
         and fx.Graph.create_node is _CREATE_NODE
-        and fx.Graph.node_copy is _NODE_COPY
         and fx.Node.__init__ is _NODE_INIT
-        and vars(graph).keys().isdisjoint(("create_node", "node_copy"))
+        and "create_node" not in vars(graph)
         and _internals_are_known()
     )
 
 
-def _direct(graph: fx.Graph) -> Callable[..., fx.Node]:
+def _direct(graph: fx.Graph) -> Create:
     """What `create_node` does in torch 2.13 for a name that is known to be free, without the search for a free name and
     for raw symbolic sizes. The next free number of a name is not noted: a later `create_node` finds it by counting."""
     namespace, table, make, prepend = graph._graph_namespace, graph._find_nodes_lookup_table.table, fx.Node, graph._root
@@ -95,7 +72,7 @@ def _internals_are_known() -> bool:
         return False
 
 
-def _probe(creator: Callable[[fx.Graph], Callable[..., fx.Node]]) -> fx.Graph:
+def _probe(creator: Callable[[fx.Graph], Create]) -> fx.Graph:
     graph = fx.Graph()
     create = creator(graph)
     x = create("placeholder", "x", (), {}, "x", int)

@@ -19,16 +19,15 @@ def functional(gm):
     before = gm.graph.python_code("self").src
     result = functionalize(gm.graph, gm)
     assert gm.graph.python_code("self").src == before
-    assert set(result.origin) == set(result.graph.nodes)
-    assert all(node in gm.graph.nodes for node in result.origin.values())
+    assert set(result.rewrite.origin) == set(result.graph.nodes)
+    assert all(node in gm.graph.nodes for node in result.rewrite.origin.values())
     new = fx.GraphModule(gm, result.graph)
     assert not mutates(new.graph, new) or result.submodules
     for name, inner in result.submodules.items():
         assert not mutates(inner.graph, inner)
         setattr(new, name, inner)
     assert not mutates(new.graph, new)
-    append_writes(result)
-    assert set(result.origin) == set(result.graph.nodes)
+    append_writes(result.graph, result.writes)
     new.graph = result.graph
     return new
 
