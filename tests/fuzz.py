@@ -1,9 +1,15 @@
 """Random programs, captured in every form, lowered to every target, compared with PyTorch:
 
-    python -m tests.fuzz --minutes 60 [--seed 0] [--programs 10000] [--workers 2] [--only FORM] [--target NAME]
+    python -m tests.fuzz --minutes 60 [--seed 0] [--programs 10000] [--workers 2]
+    python -m tests.fuzz --all | --only FORM | --target NAME     each program in all forms, or those, on all targets
     python -m tests.fuzz --replay SEED        print one program, what came of it, and the shortest with the same fault
 
 A program is its seed: the same number is the same program. A worker that hangs or dies is a fault of its program.
+
+A program gets one of the forms that are slow to capture (torch.export, torch.compile, metadata of example inputs) and
+one of those that are not (a symbolic trace), each on one target. The seed says which: forms and targets take turns, so
+that 99 programs in a row have every form on every target. One program in 198 is compiled by Inductor, too. All of it on
+one program is what --replay shows, and what --all, --only and --target ask for, which costs eight times as much.
 """
 
 from __future__ import annotations
@@ -24,41 +30,43 @@ from typing import Any
 
 import torch
 
-from tests.fuzzing.checking import FORMS, TARGETS, Verdict, check
+from tests.fuzzing.checking import FORMS, TARGETS, Pair, Verdict, check, pairs
 from tests.fuzzing.programs import program
 from tests.fuzzing.reducing import reduced
 
 SECONDS, LARGEST = 60, 2_300_000
 """A program may take so long; a process may hold so many KiB."""
-EVERY = 40
+EVERY = 198
 """One program in so many is compiled by Inductor."""
+SLOW = ("exported", "graph with args", "module", "compiled", "graph with args", "exported graph", "module", "exported",
+        "graph with args", "decomposed", "graph with args")
+"""Their number is odd, and no multiple of 3: a seed's remainders by it, by 3 (targets) and by 4 are independent."""
+FAST = ("graph", "module without args", "decomposed graph")
 
 
 class Hangs(BaseException):
     """A program takes too long. Nobody is to catch it."""
 
 
-def verdicts(seed: int, forms: tuple[str, ...] | None = None, on: tuple[str, ...] = TARGETS) -> dict[str, Any]:
+def verdicts(seed: int, wanted: list[Pair] | None = None) -> dict[str, Any]:
     """One program, and what came of it: seed, features, seconds of the processor, verdicts."""
     began = time.process_time()
     made = program(seed)
     found: list[Verdict] = []
     try:
-        for form in forms or FORMS:
-            found += check(made, (form,), on if forms else _share(form, seed, on))
+        for verdict in check(made, wanted or share(seed)):
+            found.append(verdict)
     except Hangs:
         found.append(Verdict("", "", "fault", f"takes more than {SECONDS} seconds"))
     lines = [(v.form, v.target, v.status, v.text) for v in found]
     return dict(seed=seed, features=sorted(made.features), seconds=time.process_time() - began, verdicts=lines)
 
 
-def _share(form: str, seed: int, on: tuple[str, ...]) -> tuple[str, ...]:
-    """The targets of a form for a program: what compiles takes turns."""
-    if form == "compiled":
-        return (on[seed % len(on)],)
-    if form == "inductor":
-        return (on[seed // EVERY % len(on)],) if seed % EVERY == 0 else ()
-    return on
+def share(seed: int) -> list[Pair]:
+    """The forms that a program gets, and the target of each."""
+    slow, fast = SLOW[seed % len(SLOW)], FAST[seed % len(FAST)]
+    found = pairs([slow], [TARGETS[seed // len(SLOW) % 3]]) + pairs([fast], [TARGETS[seed // len(FAST) % 3]])
+    return found + ([] if seed % EVERY else [("inductor", TARGETS[seed // EVERY % 3])])
 
 
 def quiet() -> None:
@@ -70,14 +78,14 @@ def quiet() -> None:
 # A worker: programs in turn, a line of JSON each
 
 
-def work(first: int, step: int, forms: tuple[str, ...] | None, on: tuple[str, ...]) -> None:
+def work(first: int, step: int, wanted: list[Pair] | None) -> None:
     quiet()
     signal.signal(signal.SIGALRM, _alarm)
     seed = first
     while resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < LARGEST:
         signal.alarm(SECONDS)
         try:
-            result = verdicts(seed, forms, on)
+            result = verdicts(seed, wanted)
         finally:
             signal.alarm(0)
         print(json.dumps(result), flush=True)
@@ -205,14 +213,13 @@ def _take(worker: Worker, result: Any, tally: Tally) -> None:
         tally.add(died)
 
 
-def replay(seed: int, forms: tuple[str, ...] | None, on: tuple[str, ...], shrink: bool) -> int:
+def replay(seed: int, wanted: list[Pair], shrink: bool) -> int:
     """Print a program and its verdicts, and the shortest with each fault."""
     quiet()
     made = program(seed)
     print(made.source)
-    found = [verdict for form in forms or FORMS for verdict in check(made, (form,), on)]
-    kinds = {}
-    for verdict in found:
+    kinds: dict[str, Verdict] = {}
+    for verdict in check(made, wanted):
         print(f"{verdict.status:8}{verdict.form:22}{verdict.target:12}{verdict.text}")
         if verdict.status == "fault":
             kinds.setdefault(verdict.kind, verdict)
@@ -228,19 +235,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--programs", type=int, default=10**9, help="at most so many")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--all", action="store_true", help="every program in every form on every target")
     parser.add_argument("--only", choices=FORMS, action="append", help="only this form; may be repeated")
     parser.add_argument("--target", choices=TARGETS, action="append", help="only this target; may be repeated")
     parser.add_argument("--replay", type=int, metavar="SEED", help="print a program, its verdicts, its shortest faults")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not look for the shortest program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    forms, on = tuple(chosen.only or ()) or None, tuple(chosen.target or TARGETS)
+    wanted = pairs(chosen.only or FORMS, chosen.target or TARGETS)
+    sampled = not (chosen.all or chosen.only or chosen.target)
     if chosen.replay is not None:
-        return replay(chosen.replay, forms, on, not chosen.whole)
+        return replay(chosen.replay, wanted, not chosen.whole)
     if chosen.worker:
-        work(*map(int, chosen.worker.split(":")), forms, on)
+        work(*map(int, chosen.worker.split(":")), None if sampled else wanted)
         return 0
-    options = [word for form in forms or () for word in ("--only", form)]
+    options = ["--all"] if chosen.all else []
+    options += [word for form in chosen.only or () for word in ("--only", form)]
     options += [word for target in chosen.target or () for word in ("--target", target)]
     tally = run(chosen.seed, chosen.minutes, chosen.programs, chosen.workers, options)
     print("\n".join(tally.lines()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 import re
 from typing import Any
@@ -87,8 +87,18 @@ class Loaded:
         return tuple({dim: auto for dim in range(a.dim()) if a.shape[dim] != b.shape[dim]} for a, b in pairs)
 
 
-def check(program: Program, forms: tuple[str, ...] = FORMS, on: tuple[str, ...] = TARGETS) -> Iterator[Verdict]:
-    """Verdicts of a program in `forms`, lowered to the targets `on`."""
+Pair = tuple[str, str]
+"""A form, and the target that a program is lowered to in it."""
+
+
+def pairs(forms: Iterable[str] = FORMS, on: Iterable[str] = TARGETS) -> list[Pair]:
+    """Every form with every target. Where rules are applied wherever they match there are no targets."""
+    on = tuple(on)
+    return [(form, target) for form in forms for target in (("rules",) if form.startswith("decomposed") else on)]
+
+
+def check(program: Program, wanted: Iterable[Pair]) -> Iterator[Verdict]:
+    """Verdicts of a program."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = Loaded(program)
@@ -97,9 +107,8 @@ def check(program: Program, forms: tuple[str, ...] = FORMS, on: tuple[str, ...] 
         tracked = loaded.tracked and "special=True" not in program.source
         cases = [case for case in cases if tracked or not case[2]]
         cases = [case for case in cases if _runs(loaded, case)]
-        for form in forms:
-            for target in on if not form.startswith("decomposed") else ("rules",):
-                yield _verdict(loaded, form, target, cases)
+        for form, target in wanted:
+            yield _verdict(loaded, form, target, cases)
 
 
 def _runs(loaded: Loaded, case) -> bool:

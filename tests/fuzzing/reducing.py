@@ -14,7 +14,7 @@ def reduced(program: Program, verdict: Verdict) -> Program:
 
     def fails(candidate: Program) -> bool:
         try:
-            found = list(check(candidate, (verdict.form,), (verdict.target,)))
+            found = list(check(candidate, [(verdict.form, verdict.target)]))
         except Exception:  # a line that is needed was dropped
             return False
         return any(other.status == "fault" and other.kind == verdict.kind for other in found)

@@ -8,7 +8,7 @@ import torch
 import decomp
 from tests import fuzz
 from tests.fuzzing import checking
-from tests.fuzzing.checking import Loaded, Verdict, check
+from tests.fuzzing.checking import FORMS, Loaded, Verdict, check, pairs
 from tests.fuzzing.outcomes import difference
 from tests.fuzzing.programs import Program, program
 from tests.fuzzing.reducing import reduced, smallest
@@ -84,7 +84,7 @@ def test_a_wrong_rule_is_a_fault_and_its_program_is_reduced(monkeypatch):
     wrong = decomp.Rules({torch.relu: lambda x: torch.where(x > 0.5, x, 0)})
     monkeypatch.setattr(checking, "DECOMPOSING", wrong)
     source = made("v1 = x0.sin()", "v2 = v1.relu()", "v3 = v2 * 2", "v4 = x0 + 1", returned=("v3", "v4"))
-    (verdict,) = check(source, ("decomposed",))
+    (verdict,) = check(source, [("decomposed", "rules")])
     assert verdict.status == "fault" and "output 0: values differ" in verdict.text
     assert reduced(replace(source, body=("v1 = x0", *source.body[1:])), verdict).body == (
         "v1 = x0", "v2 = v1.relu()", "v3 = v2 * 2")
@@ -101,7 +101,7 @@ def test_an_error_that_is_not_the_projects_own_is_a_fault(monkeypatch):
         raise KeyError("x")
 
     monkeypatch.setattr(checking.decomp, "lower", lower)
-    (verdict,) = check(made("v1 = x0 + 1"), ("exported",), ("core_aten",))
+    (verdict,) = check(made("v1 = x0 + 1"), [("exported", "core_aten")])
     assert (verdict.status, verdict.text) == ("fault", "raises KeyError: 'x'")
 
 
@@ -113,12 +113,29 @@ def test_the_summary_counts_programs_by_form_and_says_why_some_were_refused():
     assert "1 programs, 0 with a fault, 0.50 s" in text and "NotLowered: aten.gelu: pass args=" in text
 
 
-FIRST, PROGRAMS = 20001, 13
+def test_programs_in_a_row_get_every_form_on_every_target():
+    first = 20000
+    given = [share for seed in range(first, first + 99) for share in fuzz.share(seed)]
+    assert {*given} >= {*pairs([form for form in FORMS if form != "inductor"])}
+    often = [share for seed in range(first, first + 3 * fuzz.EVERY) for share in fuzz.share(seed)]
+    assert {*often} == {*pairs()}
+    slow = [fuzz.share(seed)[0] for seed in range(first, first + 132) if seed % 4 == 1]  # inputs without gradients
+    assert {*slow} == {*pairs(fuzz.SLOW)}
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + PROGRAMS))
+def faults(found):
+    return [verdict for verdict in found if verdict.status == "fault"]
+
+
+@pytest.mark.sampled(11)
+@pytest.mark.parametrize("seed", range(20001, 20034))
+def test_random_programs_are_right(seed):
+    assert faults(Verdict(*line) for line in fuzz.verdicts(seed)["verdicts"]) == []
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", range(20034, 20038))
 def test_random_programs_are_right_in_every_form_on_every_target(seed):
-    found = [Verdict(*line) for line in fuzz.verdicts(seed)["verdicts"]]
-    assert [verdict for verdict in found if verdict.status == "fault"] == []
+    found = [Verdict(*line) for line in fuzz.verdicts(seed, pairs())["verdicts"]]
+    assert faults(found) == []
     assert any(verdict.status == "right" for verdict in found)
