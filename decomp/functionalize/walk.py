@@ -31,6 +31,7 @@ from decomp.functionalize.writes import (
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import (
     bodies,
+    is_same_tensor,
     is_view,
     method_name,
     mutated_args,
@@ -40,7 +41,7 @@ from decomp.ir.aliases import (
     view_bases,
 )
 from decomp.ir.call import bound_call, kind_of, metadata
-from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE, SAME_TENSOR
+from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE
 from decomp.torch_internals.modes import set_grad_enabled
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
@@ -196,7 +197,7 @@ class _Walk:
         if tensor.alias.storage.source is base and node.target is operator.getitem and kind_of(base) == "many":
             self._result(node, base)
             return
-        if shares and spelling_of(node).op.short in SAME_TENSOR and not _changes_numbers(node, base):
+        if shares and is_same_tensor(node, base):
             self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
             return
@@ -487,13 +488,6 @@ class _Region:
     def module(self) -> fx.GraphModule:
         """The functional body."""
         return as_module(self.body, self.functional)
-
-
-def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
-    """Whether `conj` or `real` of this tensor is more than the tensor itself."""
-    value = metadata(base)
-    real = isinstance(value, torch.Tensor) and not value.is_complex()
-    return not real and spelling_of(node).op.short in ("conj", "real", "resolve_conj", "resolve_neg")
 
 
 def _has_out(node: fx.Node) -> bool:

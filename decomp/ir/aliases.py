@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.errors import MutationError, describe, source_line
 from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
-from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
+from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, SAME_TENSOR, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
 from decomp.ir.ops import Spelling, of_function, of_method
 from decomp.metadata.symbolic_sizes import PRIME, size_hint
 from decomp.torch_internals.graphs import DropoutNd
@@ -227,6 +227,21 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
     return True if train is False or p == 0 else False if train is True and isinstance(p, (int, float)) else None
 
 
+def is_same_tensor(node: fx.Node, base: fx.Node) -> bool:
+    """Whether the result of `node`, which shares the memory of `base`, is the very tensor, and not a view of it."""
+    name = spelling_of(node).op.short
+    if name in SAME_TENSOR:
+        return not _changes_numbers(node, base)
+    return name in MAYBE_VIEW and any(result is made for made, result in _on_meta(node, base))
+
+
+def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
+    """Whether `conj` or `real` of this tensor is more than the tensor itself."""
+    value = metadata(base)
+    real = isinstance(value, torch.Tensor) and not value.is_complex()
+    return not real and spelling_of(node).op.short in ("conj", "real", "resolve_conj", "resolve_neg")
+
+
 def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
     """Whether the result of `node` shares memory with `base`, found by running the op on meta tensors of the captured
     sizes and strides; None without metadata, or where it does not run."""
@@ -237,16 +252,21 @@ def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
     result = metadata(node)
     if moved or isinstance(result, torch.Tensor) and result.device != device:
         return False
+    results = _on_meta(node, base)
+    return any(r.untyped_storage() is made.untyped_storage() for made, r in results) if results else None
+
+
+def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors that the call gives on meta tensors, each with what stands in for `base`; none where it fails."""
     stand_ins: dict[fx.Node, Any] = {}
     args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
     function: Callable[..., Any] = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
     try:
         out = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
     except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
-        return None
-    own = stand_ins[base].untyped_storage()
+        return []
     results = out if isinstance(out, (list, tuple)) else (out,)
-    return any(r.untyped_storage() is own for r in results if isinstance(r, torch.Tensor))
+    return [(stand_ins[base], result) for result in results if isinstance(result, torch.Tensor)]
 
 
 def _is_device(value: Any) -> bool:

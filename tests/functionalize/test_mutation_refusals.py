@@ -74,6 +74,18 @@ def test_refusal_of_a_changed_shape_of_an_input():
     ]
 
 
+@pytest.mark.parametrize("same", [torch.atleast_2d, lambda x: x.flatten(1, 1), lambda x: x.sum_to_size(x.shape)],
+                         ids=["atleast_2d", "flatten", "sum_to_size"])
+def test_refusal_of_a_new_shape_for_an_input_that_a_function_hands_through(same):
+    def forward(x):
+        v = same(x)
+        v.unsqueeze_(0)
+        return v
+
+    with pytest.raises(MutationError, match="it changes the shape of the input 'x' itself"):
+        decomp.lower(fx.symbolic_trace(forward), to=targets.core_aten, args=(torch.ones(2, 3),))
+
+
 def test_refusal_of_buffers_that_overlap():
     memory = torch.ones(4)
 

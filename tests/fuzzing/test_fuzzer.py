@@ -67,6 +67,23 @@ def test_a_planted_fault_is_seen(name):
     assert compared(RIGHT, replace(RIGHT, body=body)).startswith(text)
 
 
+def test_strides_of_dimensions_of_size_one_are_no_difference():
+    one, other = "v1 = x0[:, 0:1]", "v1 = x0.as_strided((3, 1), (4, 7))"
+    assert compared(made(one), made(other)) == ""
+
+
+def test_a_view_made_without_gradients_is_as_good_as_one_that_needs_none():
+    one = made("with torch.no_grad():\n    v1 = x0.view(-1)", "v2 = v1 * 2", returned=("v2",))
+    assert compared(one, made("v1 = x0.detach().view(-1)", "v2 = v1 * 2", returned=("v2",))) == ""
+    assert "requires_grad True" in compared(one, made("v1 = x0.view(-1)", "v2 = v1 * 2", returned=("v2",)))
+
+
+def test_inputs_have_the_same_strides_with_gradients_and_without():
+    program = made(inputs=("x0 = given.tensor(3, 4, dtype=torch.float32, order=[1, 0], step=2)",), returned=("x0",))
+    loaded = Loaded(program)
+    assert {loaded.given(1, 3, tracked)[1][0].stride() for tracked in (True, False)} == {(2, 6)}
+
+
 def test_another_structure_is_seen():
     assert compared(RIGHT, replace(RIGHT, packing="[{}]")).startswith("structure of the outputs")
 
@@ -74,6 +91,7 @@ def test_another_structure_is_seen():
 @pytest.mark.parametrize("one, other", [
     ("v1 = (x0 * 3).sin() * 1e3", "v1 = (x0 + x0 + x0).sin() * 1e3"),
     ("v1 = (x0 + 1e4 - x0 - 1e4) * 1e3", "v1 = torch.zeros_like(x0) * x0"),
+    ("v1 = F.batch_norm(torch.full((4, 3), 0.1), None, None, training=True)", "v1 = torch.zeros(4, 3)"),
     ("v1 = (x0 / 3 * 3 == x0).float() * x0", "v1 = 1.0 * x0"),
 ])
 def test_what_rounding_decides_is_no_fault(one, other):
