@@ -13,6 +13,10 @@ AGAINST_OWN = 2.0
 """A rule may have so many times the error of PyTorch's own kernel."""
 PRECISE = 2.0**20
 """An error of so many ULP is that of numbers of another precision."""
+TIMES_WORSE, SHARE_WORSE = 1.5, 0.6
+"""An error so many times as large, and this share of `LIMITS`, are no regression but another processor. Measured on 172
+rules, AVX2 against scalar kernels, once what PyTorch's own kernel lost is taken off: 1910 ULP for 1200 in float32, 2.55
+for 0.21 in complex64; 61 of them are the same with one thread and with two."""
 GOOD = ("equal", "traces", "distributions agree")
 """Verdicts in words that find nothing amiss."""
 OF_PRIMS = "not defined by torch.ops.prims"
@@ -158,8 +162,9 @@ class Certificate:
         return next((way for way in self.ways if way.name == name), None)
 
     def worse_than(self, other: Certificate) -> tuple[str, ...]:
-        """In what this certificate is worse than another of the same rule; nothing if it is as good. Half a ULP and a
-        quarter of the error are left for other processors, whose vector units round differently."""
+        """In what this certificate is worse than another of the same rule; nothing if it is as good. What another
+        processor explains is left out: `TIMES_WORSE`, `SHARE_WORSE`, and what PyTorch's own kernel lost on the same
+        inputs."""
         if self.error:
             return () if other.error else (self.error,)
         return tuple(worse for way in self.ways for worse in _worse(way, other.way(way.name)))
@@ -188,7 +193,8 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
     for what in ("values", "gradients", "second"):
         now, then = getattr(way, what), getattr(other, what)
         for dtype in then.keys() & now.keys():
-            yield from (f"{way.name}: {what} in {dtype}: {text}" for text in _worse_figures(now[dtype], then[dtype]))
+            worse = _worse_figures(dtype, now[dtype], then[dtype])
+            yield from (f"{way.name}: {what} in {dtype}: {text}" for text in worse)
     for what in ("dtypes", "notes"):
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
@@ -198,11 +204,12 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
             yield f"{way.name}: {name}: {way.notes[name]}"
 
 
-def _worse_figures(now: Figures, then: Figures) -> Iterator[str]:
+def _worse_figures(dtype: str, now: Figures, then: Figures) -> Iterator[str]:
     if now.mismatches > then.mismatches * 1.1 + 2 or now.mismatches and not then.mismatches:
         example = f", {now.examples[0]}" if now.examples else ""
         yield f"{now.mismatches} wrong, where there were {then.mismatches}{example}"
-    if now.max > then.max * 1.25 + 0.5:
+    lost = max(0.0, (now.own_max or 0.0) - (then.own_max or 0.0))
+    if now.max > then.max * TIMES_WORSE + SHARE_WORSE * LIMITS[dtype] + lost:
         yield f"{now.max:g} ULP at {now.worst}, where there were {then.max:g}"
 
 
