@@ -77,6 +77,12 @@ _ASIN = {
 _TERMS = {torch.float32: 4, torch.float64: 8}
 _SINH = {dtype: tuple(1 / math.factorial(2 * k + 3) for k in range(n)) for dtype, n in _TERMS.items()}
 _COSH = {dtype: tuple(1 / math.factorial(2 * k + 2) for k in range(n)) for dtype, n in _TERMS.items()}
+# From where on e^|x| / 2 is e^(|x| − c) times e^c / 2, which overflows no sooner than it should; c; and e^c / 2, which
+# is all but a float.
+_NEAR_OVERFLOW = {
+    torch.float32: (80.0, 45.4375, 2.7053628736963346e19),
+    torch.float64: (700.0, 461.6875, 1.611772041512646e200),
+}
 
 # What π/2 has beyond its float.
 _QUARTER_TURN_REST = {torch.float32: -4.371139000186241e-08, torch.float64: 6.123233995736766e-17}
@@ -221,14 +227,14 @@ def tanh(x: Tensor) -> Tensor:
 @register(aten.sinh)
 @float_math
 def sinh(x: Tensor) -> Tensor:
-    """x times its series in x² up to 1/2, beyond ±(t + t / (1 + t)) / 2 with t = e^|x| − 1, which does not overflow
-    before its time. ≤ 2 ULP."""
+    """x times its series in x² up to 1/2, beyond ±(t + t / (1 + t)) / 2 with t = e^|x| − 1. ≤ 2 ULP."""
     near = _within_half(x)
     inner = torch.where(near, x, 0.0)
-    t = torch.expm1(torch.where(x < 0, -x, x))
+    exponent, half = _scaled(torch.where(x < 0, -x, x))
+    t = torch.expm1(exponent)
     # Long before t is infinite, and the quotient NaN, the quotient is 1.
     bounded = torch.where(t < 2.0**60, t, 2.0**60)
-    outer = _with_sign_of(x, 0.5 * (t + bounded * torch.reciprocal(1 + bounded)))
+    outer = _with_sign_of(x, half * t + 0.5 * (bounded * torch.reciprocal(1 + bounded)))
     square = inner * inner
     return torch.where(near, inner + inner * (square * polynomial(square, _SINH[x.dtype])), outer)
 
@@ -239,10 +245,18 @@ def cosh(x: Tensor) -> Tensor:
     """(e^|x| + e^−|x|) / 2, up to 1/2 by the series in x², whose gradient keeps its digits. ≤ 2 ULP."""
     near = _within_half(x)
     inner = torch.where(near, x, 0.0)
-    e = torch.exp(torch.where(x < 0, -x, x))
+    exponent, half = _scaled(torch.where(x < 0, -x, x))
+    e = torch.exp(exponent)
     square = inner * inner
     series = 1 + square * polynomial(square, _COSH[x.dtype])
-    return torch.where(near, series, e * 0.5 + 0.5 * torch.reciprocal(e))
+    return torch.where(near, series, e * half + 0.5 * torch.reciprocal(e))
+
+
+def _scaled(magnitude: Tensor) -> tuple[Tensor, Tensor]:
+    """y and h of e^|x| / 2 = h·e^y: |x| and 1/2, but where e^|x| may overflow before its half does. Exact."""
+    start, shift, half = _NEAR_OVERFLOW[magnitude.dtype]
+    large = start < magnitude
+    return magnitude - torch.where(large, shift, 0.0), torch.where(large, constant(magnitude, half), 0.5)
 
 
 def _within_half(x: Tensor) -> Tensor:

@@ -91,7 +91,9 @@ def test_bodies_are_lowered_and_compute_the_same(cls: type[nn.Module], target: s
     outs, wanted = listed(module(x)), listed(reference(x))
     for out, expected in zip(outs, wanted, strict=True):
         assert out.dtype == expected.dtype
-        assert float((out - expected).detach().abs().max()) <= 4 * torch.finfo(out.dtype).eps
+        # Of the largest element, 1.43 ε measured on AVX2 and 1.14 on scalar kernels: three rounds of gelu add up.
+        error, size = (float(t.detach().abs().max()) for t in (out - expected, expected))
+        assert error <= 3 * torch.finfo(out.dtype).eps * size
     for call in decomp.calls(low.result):
         free = call.op.name.startswith(("higher_order.", "aten._assert"))
         assert free or getattr(targets, target).why_illegal(call) is None, call.op
