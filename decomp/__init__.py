@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from decomp._library import TOOLS, tool
 from decomp.backends import backend as backend
-from decomp.derive.planner import Plan as Plan
+from decomp.derive.decisions import Plan as Plan
 from decomp.errors import (
     ArgumentError as ArgumentError,
     CaptureError as CaptureError,
@@ -25,9 +25,10 @@ from decomp.lowering import Lowering as Lowering, decompose as decompose, lower 
 from decomp.proof.correspondence import VerificationError as VerificationError
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report
+from decomp.rules.declining import Declined as Declined, decline as decline
 from decomp.rules.limitation import Limitation as Limitation
 from decomp.rules.linting import Finding as Finding, lint as lint
-from decomp.rules.rules import Declined as Declined, Rule as Rule, Rules as Rules, decline as decline
+from decomp.rules.rules import Rule as Rule, Rules as Rules
 from decomp.rules.target import Target as Target
 from decomp.samples import Leeway as Leeway, Sample as Sample
 from decomp.verification import verify as verify

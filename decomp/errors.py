@@ -100,6 +100,10 @@ class BindingError(DecompError, TypeError):
     """The arguments of a call fit no overload of its op."""
 
 
+class ShapeUnknown(BindingError):
+    """What a call means depends on the shape of a tensor, and the program has no metadata."""
+
+
 class TargetError(DecompError, ValueError):
     """A target, or the file that describes it, is malformed."""
 
@@ -189,6 +193,8 @@ class Blocker:
     """Why the target refuses the call, where it knows the op under a condition."""
     limitation: str | None = None
     """Why the op cannot be decomposed in principle, where that is known."""
+    needs_metadata: bool = False
+    """Whether more could be said, or done, if the program had shapes and dtypes."""
 
     def lines(self) -> list[str]:
         """This blocker as text, one thought a line."""
@@ -226,7 +232,7 @@ def remedies(blockers: Sequence[Blocker]) -> list[str]:
     """What a user can do about `blockers`, the easiest first."""
     names = ", ".join(sorted({blocker.op for blocker in blockers}))
     lines = []
-    if any("args=" in reason for blocker in blockers for _, reason in blocker.tried):
+    if any(blocker.needs_metadata for blocker in blockers):
         lines.append("pass example inputs (args=...), so that rules know shapes and dtypes")
     lines += [
         f"keep what your backend can run anyway: keep={{...}} (of {names})",

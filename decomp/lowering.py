@@ -3,9 +3,11 @@ never touched, and a failure leaves nothing half done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, field, replace
 import functools
+import time
 from typing import Any
 
 from torch import fx
@@ -13,9 +15,18 @@ from torch import fx
 from decomp._library import library
 from decomp.capture import frontends
 from decomp.capture.frontends import Program
+from decomp.derive.decisions import Plan
 from decomp.derive.exclusive import collector_paused, exclusively
-from decomp.derive.pipeline import Piece, Pipeline, correspondence
-from decomp.derive.planner import Cost, Plan
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import (
+    RewrittenGraph,
+    Source,
+    capture_program,
+    plan_program,
+    prove_program,
+    rebuild_program,
+    rewrite_program,
+)
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import op as op_of
@@ -24,22 +35,11 @@ from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
+from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target
 from decomp.validation.values import measured
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was to be lowered, and how."""
-
-    model: Any
-    rules: Rules
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    tracer_class: type[fx.Tracer]
-    dynamic_shapes: Any
 
 
 @dataclass
@@ -50,20 +50,23 @@ class Lowering:
     """The lowered program, of the kind that came in."""
     target: Target
     plan: Plan
-    pieces: tuple[Piece, ...] = field(repr=False)
+    pieces: tuple[RewrittenGraph, ...] = field(repr=False)
+    """Its lowered graphs: its own, then the bodies of higher-order ops."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
     """Seconds by stage."""
-    runs: int = 0
+    runs: int
     """How many times a rule was run; everything else was stamped."""
-    returned_program: ReturnedProgram | None = field(default=None, repr=False)
+    returned_program: ReturnedProgram = field(repr=False)
     """`result` as it was put together, for verification."""
-    request: Request | None = field(default=None, repr=False)
+    source: Source = field(repr=False)
     """What was lowered, and how it was captured."""
-    program: Program | None = field(default=None, repr=False)
+    matching: Matching = field(repr=False)
+    """The rules and the target that it was captured for."""
+    program: Program = field(repr=False)
     """The program that came in, as a graph."""
-    verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
+    verdicts: dict[Any, Any] = field(repr=False)
     """What measuring found out, by expansion; kept with what planning remembers."""
 
     @property
@@ -74,43 +77,37 @@ class Lowering:
     @property
     def model(self) -> Any:
         """The program that came in."""
-        return self.request.model if self.request is not None else None
+        return self.source.model
 
     @property
     def given(self) -> fx.Graph:
         """The graph of the program that came in."""
-        assert self.program is not None
         return self.program.graph
 
     @property
     def root(self) -> Any:
         """Owner of the attributes that this graph names."""
-        assert self.program is not None
         return self.program.root
 
     @property
     def example_inputs(self) -> tuple[Any, Any]:
         """The example inputs that the program was lowered with; (None, None) if there were none."""
-        return (self.request.args, self.request.kwargs) if self.request is not None else (None, None)
+        return self.source.args, self.source.kwargs
 
     def flat_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What the graph that came in takes for a call of the program; None where it cannot be told."""
-        assert self.program is not None
         return frontends.all_inputs(self.program, args, kwargs)
 
     @property
     def correspondences(self) -> list[Correspondence]:
         """How each lowered graph relates to its source, as verification wants it: the program's own, then those of the
         bodies of higher-order ops."""
-        return [correspondence(piece, self.target) for piece in self.pieces]
+        return [piece.correspondence(self.target) for piece in self.pieces]
 
     def graph_of(self, source: Any) -> fx.Graph:
         """The graph of `source`, captured as the program that came in was. Raises `CaptureError`."""
-        asked = self.request
-        assert asked is not None
-        work = Pipeline(asked.rules, self.target)
-        with exclusively(asked.rules, source, captures=asked.args is not None):
-            return work.captured(source, asked.args, asked.kwargs, asked.tracer_class, asked.dynamic_shapes).graph
+        with exclusively(self.matching.rules, source, captures=self.source.args is not None):
+            return capture_program(replace(self.source, model=source), self.matching).graph
 
     def provenance(self, node: fx.Node | str) -> Provenance:
         """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""
@@ -178,19 +175,8 @@ def lower(
     Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
     `VerificationError`.
     """
-    chosen, target = _chosen(to, rules, keep)
-    return _lowered(
-        model,
-        chosen,
-        target,
-        args=args,
-        kwargs=kwargs,
-        cost=cost,
-        partial=partial,
-        verify=verify,
-        tracer_class=tracer_class,
-        dynamic_shapes=dynamic_shapes,
-    )
+    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
+    return _lowered(source, Matching(*_chosen(to, rules, keep)), partial, verify, cost)
 
 
 @boundary("decompose", CHECKS)
@@ -207,17 +193,8 @@ def decompose(
     """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. Where a rule
     calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
     of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
-    return _lowered(
-        model,
-        as_rules(rules),
-        _EVERYTHING,
-        args=args,
-        kwargs=kwargs,
-        partial=True,
-        verify=verify,
-        tracer_class=tracer_class,
-        dynamic_shapes=dynamic_shapes,
-    ).result
+    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
+    return _lowered(source, Matching(as_rules(rules), _EVERYTHING), partial=True, verify=verify).result
 
 
 @boundary("plan", CHECKS)
@@ -236,11 +213,11 @@ def plan(
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = _chosen(to, rules, keep)
-    work = Pipeline(chosen, target, cost)
+    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
-        program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
+        program = capture_program(source, matching)
         with without_guards(program.mode):
-            return work.planned(program)
+            return plan_program(program, matching, cost).plan
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -263,57 +240,60 @@ def _keeping(target: Target, keep: Iterable[Any]) -> Target:
 
 
 def _lowered(
-    model: Any,
-    rules: Rules,
-    target: Target,
-    *,
-    args: Any,
-    kwargs: Any,
-    partial: bool,
-    verify: bool | str,
-    tracer_class: type[fx.Tracer],
-    dynamic_shapes: Any,
-    cost: Cost | None = None,
+    source: Source, matching: Matching, partial: bool, verify: bool | str, cost: Cost | None = None
 ) -> Lowering:
-    work = Pipeline(rules, target, cost)
-    clock = work.clock
-    with exclusively(rules, model, captures=args is not None) as sizes, neutral(), collector_paused():
+    clock = _Clock()
+    captures = source.args is not None
+    with exclusively(matching.rules, source.model, captures) as sizes, neutral(), collector_paused():
         with clock.stage("capture"):
-            program = work.captured(model, args, kwargs, tracer_class, dynamic_shapes)
+            program = capture_program(source, matching)
         with without_guards(program.mode):
-            request = Request(model, rules, args, kwargs, tracer_class, dynamic_shapes)
-            lowered = _through(work, program, request, partial, verify)
-        sizes.keep(lowered.result)
-    return lowered
-
-
-def _through(work: Pipeline, program: Program, request: Request, partial: bool, verify: bool | str) -> Lowering:
-    """The stages behind the capture."""
-    clock, target = work.clock, work.target
-    with clock.stage("plan"):
-        the_plan = work.planned(program)
-    if the_plan.blocked and not partial:
-        raise NotLowered(target.name, the_plan.blockers)
-    with clock.stage("retrace"):
-        work.retrace()
-    with clock.stage("rebuild"):
-        result = work.rebuilt(program)
-    proof = None
-    if verify:
-        with clock.stage("verify"):
-            proof = work.verified(full=verify == "full")
-    pieces = tuple(piece for piece, _ in work.done)
-    lowering = Lowering(
-        result, target, the_plan, pieces, proof, clock.times, work.runs, work.returned_program, request, program,
-        work.verdicts,
-    )
-    if verify == "values":
-        with clock.stage("values"):
-            _measure(lowering)
+            lowering = _through(source, program, matching, cost, partial, verify, clock)
+        sizes.keep(lowering.result)
     return lowering
 
 
-def _measure(lowering: Lowering) -> None:
-    """Adds what running it tells to the proof of a lowering."""
-    assert lowering.proof is not None and lowering.request is not None
-    lowering.proof = lowering.proof.also(measured(lowering.request.model, lowering, None, None))
+def _through(
+    source: Source,
+    program: Program,
+    matching: Matching,
+    cost: Cost | None,
+    partial: bool,
+    verify: bool | str,
+    clock: _Clock,
+) -> Lowering:
+    """The stages behind the capture."""
+    target = matching.target
+    with clock.stage("plan"):
+        planned = plan_program(program, matching, cost)
+    if planned.plan.blocked and not partial:
+        raise NotLowered(target.name, planned.plan.blockers)
+    with clock.stage("retrace"):
+        rewritten = rewrite_program(planned)
+    with clock.stage("rebuild"):
+        rebuilt = rebuild_program(rewritten)
+    with clock.stage("verify") if verify else contextlib.nullcontext():
+        proof = prove_program(rewritten, rebuilt, target, full=verify == "full") if verify else None
+    lowering = Lowering(
+        rebuilt.result, target, planned.plan, rewritten.graphs, proof, clock.times, planned.runs,
+        rebuilt.returned_program, source, matching, program, planned.memory.verdicts,
+    )  # fmt: skip
+    if proof is not None and verify == "values":
+        with clock.stage("values"):
+            lowering.proof = proof.also(measured(source.model, lowering, None, None))
+    return lowering
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - began

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.derive.planner import PROVED
+from decomp.derive.decisions import PROVED
 from decomp.errors import spelled
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path

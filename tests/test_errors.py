@@ -59,7 +59,7 @@ def test_not_lowered_lists_every_blocker_and_the_remedies():
     sorts = ("sort", "sort_1", "sort_2", "sort_3")
     sort = Blocker("aten.sort", sorts, "model.py:12: x.sort()", (), None, "depends on data")
     conv = Blocker("aten.convolution", ("conv",), None, (("conv (convolution.py:3)", "needs shapes; pass args="),),
-                   "groups is 1")
+                   "groups is 1", needs_metadata=True)
     error = decomp.NotLowered("chip", [sort, conv])
     assert error.blockers == (sort, conv) and error.target == "chip"
     assert str(error) == "\n".join([
@@ -78,7 +78,7 @@ def test_not_lowered_lists_every_blocker_and_the_remedies():
 
 
 def test_remedies_come_in_order_of_ease():
-    tried = Blocker("aten.sort", ("sort",), None, (("rule", "needs shapes; pass args="),))
+    tried = Blocker("aten.sort", ("sort",), None, (("rule", "needs shapes; pass args="),), needs_metadata=True)
     assert remedies([tried]) == [
         "  to do, the easiest first:",
         "    1. pass example inputs (args=...), so that rules know shapes and dtypes",

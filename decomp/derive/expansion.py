@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import operator
 import re
 from typing import Any
@@ -24,12 +24,13 @@ from decomp.metadata.symbolic_sizes import same_shape
 from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
 from decomp.rules.rules import Declined, Rule
-from decomp.rules.torch_tables import Refused, traced
+from decomp.rules.torch_tables import traced
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
-GUARDS = "adds a guard on sizes that are dynamic"
+_ADDS_GUARD = "adds a guard on sizes that are dynamic"
+_FIX_SIZES = "compute from x.shape instead of numbers, or decomp.decline(...) before; or lower with fixed sizes"
 COMPOSITE = "PyTorch's composite kernel"
 NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 
@@ -58,17 +59,28 @@ class Composite:
         return f"{self.name} ({self.location})"
 
 
-def expand(
-    rule: Rule, bound: Bound, node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None, dialect: str
-) -> Expansion | Declined:
-    """Run `rule` on proxies for the call that `node` makes. Returns the expansion, or the reason why the rule does not
-    serve. Raises `RuleError` if the rule does what a rule may not do."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an expansion is recorded: for which call, and how."""
+
+    node: fx.Node
+    tensor_args: list[fx.Node]
+    """The distinct nodes among its arguments."""
+    mode: FakeTensorMode | None
+    """The fake mode to run in; None if metadata is missing."""
+    dialect: str
+    """"aten" or "torch"."""
+
+
+def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
+    """Run `rule` on proxies for the call `bound`, which a node makes. Returns the expansion, or the reason why the rule
+    does not serve. Raises `RuleError` if the rule does what a rule may not do."""
     accepted = rule.accept(bound)
     if isinstance(accepted, Declined):
         return accepted
     args, kwargs = accepted
-    function = _of_tensor(rule.function, node) if _is_of_numbers(bound) else rule.function
-    return _record(rule, function, args, kwargs, node, slots, mode, dialect)
+    function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.function
+    return _record(rule, function, args, kwargs, site)
 
 
 def _is_of_numbers(bound: Bound) -> bool:
@@ -87,11 +99,12 @@ def _of_tensor(function: Callable[..., Any], node: fx.Node) -> Callable[..., Any
     return lambda number, *args, **kwargs: function(torch.full((), number, device=device), *args, **kwargs)
 
 
-def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode | None) -> Expansion | Declined:
-    """Record what PyTorch itself runs for `node`: its composite kernel, or, for a function of Python, the ATen ops."""
-    if mode is None:
-        return Declined("PyTorch's own kernel cannot be recorded without metadata; pass args=")
-    target = node.target
+def expand_composite(site: Site) -> Expansion | Declined:
+    """Record what PyTorch itself runs for a node: its composite kernel, or, for a function of Python, the ATen ops."""
+    node, target = site.node, site.node.target
+    if site.mode is None:
+        reason = "PyTorch's own kernel cannot be recorded without metadata; pass args="
+        return Declined(reason, needs_metadata=True)
     function: Callable[..., Any]
     if isinstance(target, torch._ops.OpOverload):
         if not target._can_decompose() or not target.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
@@ -103,7 +116,7 @@ def expand_composite(node: fx.Node, slots: list[fx.Node], mode: FakeTensorMode |
         function = target  # type: ignore[assignment]
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
     try:
-        recorded = _record(composite, function, list(node.args), dict(node.kwargs), node, slots, mode, "aten")
+        recorded = _record(composite, function, list(node.args), dict(node.kwargs), replace(site, dialect="aten"))
     except RuleError as error:
         return Declined(error.problem)
     if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
@@ -131,30 +144,24 @@ def _record(
     function: Callable[..., Any],
     args: list[Any],
     kwargs: dict[str, Any],
-    node: fx.Node,
-    slots: list[fx.Node],
-    mode: FakeTensorMode | None,
-    dialect: str,
+    site: Site,
 ) -> Expansion | Declined:
-    tape = Tape(fx.Graph(), mode)
-    tracer = RuleTracer(tape, rule, dialect)
-    values = {slot: _input(tracer, slot, i) for i, slot in enumerate(slots)}
+    tape = Tape(fx.Graph(), site.mode)
+    tracer = RuleTracer(tape, rule, site.dialect)
+    values = {given: _input(tracer, given, i) for i, given in enumerate(site.tensor_args)}
     args, kwargs = substituted((args, kwargs), values.__getitem__)
     try:
-        with refusing_guards(mode) as asked:
-            if isinstance(rule, Rule) and rule.overload is not None:
-                function, args, kwargs = traced(rule.function, fakes_of(args), fakes_of(kwargs), mode)
-            result = run_on_proxies(function, tracer, args, kwargs)
+        with refusing_guards(site.mode) as asked:
+            result = _run(rule, function, tracer, args, kwargs)
             if isinstance(result, Declined):
                 return result
-            result = _checked(tracer, result, metadata(node), _read(node))
+            result = _checked(tracer, result, metadata(site.node), _read(site.node))
             tape.graph.output(tape.arguments(result))
         if asked:
-            return Declined(f"{GUARDS}: {asked[0]}")
-    except Refused as refused:
-        return Declined(str(refused))
+            return declined_for_sizes(rule, f"{_ADDS_GUARD}: {asked[0]}")
     except MetadataMissing as missing:
-        return Declined(missing.problem + "; pass args=")
+        error = MetadataMissing(rule, missing.problem, missing.remedy)  # anew: frames of the rule are not to be kept
+        return Declined(f"{missing.problem}; pass args=", needs_metadata=True, error=error)
     except RuleError as error:
         raise error.at(line=line_of(function, error)) from error.__cause__
     except UnknownSize as unknown:
@@ -162,7 +169,7 @@ def _record(
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
     except NewGuard as guard:
-        return Declined(f"{GUARDS}: {guard}")
+        return declined_for_sizes(rule, f"{_ADDS_GUARD}: {guard}")
     except Exception as error:
         raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
     finally:
@@ -170,6 +177,25 @@ def _record(
     drop_dead(tape.graph)
     used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
     return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
+
+
+def _run(
+    rule: Rule | Composite, function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """What a rule returns, its tensors as nodes of the tape; an entry of a table is traced before."""
+    if isinstance(rule, Rule) and rule.overload is not None:
+        if tracer.tape.mode is None:
+            raise MetadataMissing(rule, "an entry of a table is traced, which takes shapes", _PASS_ARGS)
+        found = traced(rule.function, fakes_of(args), fakes_of(kwargs), tracer.tape.mode)
+        if isinstance(found, Declined):
+            return found
+        function, args, kwargs = found
+    return run_on_proxies(function, tracer, args, kwargs)
+
+
+def declined_for_sizes(rule: Rule | Composite, reason: str) -> Declined:
+    """A rule that would serve a call if its sizes were known."""
+    return Declined(reason, error=RuleError(rule, reason, _FIX_SIZES))
 
 
 def _what_failed(error: Exception) -> tuple[str, str]:
@@ -187,16 +213,17 @@ def _what_failed(error: Exception) -> tuple[str, str]:
     return f"failed with {type(error).__name__}: {text[0] if text else ''}", _TRY
 
 
+_PASS_ARGS = "pass example inputs: args=(...)"
 _TRY = "run the rule on tensors of these shapes to see where"
 _UNBOUND = re.compile(r"descriptor '(\w+)' for 'torch._C.TensorBase'")
 
 
-def _input(tracer: RuleTracer, slot: fx.Node, index: int) -> Any:
+def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
     """What a rule sees for a node among the arguments: a proxy; or the number itself, where it is known."""
-    value, mode = metadata(slot), tracer.tape.mode
+    value, mode = metadata(given), tracer.tape.mode
     if mode is None or value is None:
         node = tracer.tape.placeholder(f"arg{index}", None)
-        if kind_of(slot) == "host":
+        if kind_of(given) == "host":
             node.meta[NUMBER] = True
             tracer.numbers.add(node)
         return tracer.proxy(node)

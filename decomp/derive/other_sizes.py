@@ -42,14 +42,14 @@ class OtherSizes:
         self.mode = FakeTensorMode()
         self._drawn: dict[frozenset[Any], list[Sizes]] = {}
 
-    def why_not(self, graph: fx.Graph, node: fx.Node, slots: list[fx.Node]) -> str | None:
+    def why_not(self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node]) -> str | None:
         """At which sizes the expansion `graph` of the call `node` gives another shape than the call itself, or does not
         run; None if there are none among those tried."""
-        inputs = [metadata(slot) for slot in slots]
+        inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
-                problem = self._problem(graph, node, dict(zip(slots, [at(value, sizes) for value in inputs])))
-            if problem is not None and _is_accepted(node, slots, inputs, sizes):
+                problem = self._problem(graph, node, dict(zip(tensor_args, [at(value, sizes) for value in inputs])))
+            if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
                 said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
                 return f"at {said} {problem}"
         return None
@@ -158,7 +158,7 @@ def _called(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     return node.target(*args, **kwargs)
 
 
-def _is_accepted(node: fx.Node, slots: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:
+def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:
     """Whether the kernel of the call itself runs at these sizes: fake tensors do not check what a gradient, say, must
     have in common with what it is the gradient of. Assumed where it cannot be tried."""
     known = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
@@ -170,7 +170,7 @@ def _is_accepted(node: fx.Node, slots: list[fx.Node], inputs: list[Any], sizes: 
         return True
     try:
         with torch.no_grad():
-            _called(node, dict(zip(slots, tree_map(_zeros, given))))
+            _called(node, dict(zip(tensor_args, tree_map(_zeros, given))))
     except Exception:
         return False
     return True

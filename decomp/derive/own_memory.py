@@ -14,11 +14,12 @@ from decomp.derive.expansion import Expansion
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import is_view_on_meta, spelling_of, view_bases
+from decomp.ir.aliases import is_view_on_meta, view_bases
 from decomp.ir.call import metadata
 
 if TYPE_CHECKING:
-    from decomp.derive.planner import Decision, Derived, Planner
+    from decomp.derive.decisions import Decision, Derived
+    from decomp.derive.planner import Planner
 
 
 def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner) -> None:
@@ -27,8 +28,7 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
     if planner.everywhere:
         return
     for node, derived in list(_leaving(graph, decisions)):
-        key = planner.memory.signatures.of(node)[0]
-        stamp = planner.reached(_copying(derived), key, spelling_of(node).op, 0, metadata(node))
+        stamp = planner.reach(_copying(derived), planner.request(node), 0)
         if isinstance(stamp, Stamp):
             decisions[node] = replace(derived, stamp=stamp)
 

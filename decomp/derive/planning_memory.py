@@ -12,8 +12,8 @@ from decomp.ir.signature import Signatures
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
+    from decomp.derive.decisions import Decision
     from decomp.derive.expansion import Expansion
-    from decomp.derive.planner import Decision
     from decomp.graphs.template import Stamp
     from decomp.rules.rules import Declined
 

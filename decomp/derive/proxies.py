@@ -312,7 +312,7 @@ class _Method:
         return self.owner.tracer.create_proxy("call_method", self.name, (self.owner, *args), kwargs)
 
 
-class Written(torch.overrides.TorchFunctionMode):
+class FactoryRecorder(torch.overrides.TorchFunctionMode):
     """Refuses what a rule may not switch; in the torch dialect it also records what a rule calls without any proxy
     among the arguments: factories."""
 
@@ -372,10 +372,10 @@ def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[
     """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
     with torch.no_grad():
         if tracer.knows and tracer.dialect == "aten":
-            with recording(tracer.tape, tracer.refuse), Written(tracer):
+            with recording(tracer.tape, tracer.refuse), FactoryRecorder(tracer):
                 result = function(*args, **kwargs)
         else:
-            with Written(tracer):
+            with FactoryRecorder(tracer):
                 result = function(*args, **kwargs)
     return _as_nodes(tracer, result)
 

@@ -18,8 +18,8 @@ from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
+    from decomp.derive.decisions import Derived
     from decomp.derive.expansion import Expansion
-    from decomp.derive.planner import Derived
 
 _OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain", "is_wrapped"))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.errors import ShapeUnknown
 from decomp.ir import spellings
 from decomp.ir.ops import Op, Spelling
 from decomp.ir.schema import MISSING, BindingError, Bound, Kind, Parameter, fits, names, overloads
@@ -208,7 +209,7 @@ def _softmax(op: Op, values: Values) -> tuple[Op, Values]:
 def _metadata(value: Any, what: str) -> Any:
     found = value.meta.get("val", value.meta.get("example_value")) if isinstance(value, fx.Node) else value
     if found is None:
-        raise BindingError(f"{what} needs the shape of the tensor; pass args=")
+        raise ShapeUnknown(f"{what} needs the shape of the tensor; pass args=")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -11,6 +11,16 @@ from decomp.ir.call import kind_of, metadata
 from decomp.metadata.symbolic_sizes import SYMBOLIC, strides_of
 
 Key = tuple[Any, ...]
+
+
+class Signature(NamedTuple):
+    """What an expansion for a call depends on."""
+
+    key: Key
+    tensor_args: list[fx.Node]
+    """The distinct nodes among the arguments, in order."""
+    symbolic: bool
+    """Whether metadata of them, or of the result, holds symbolic sizes."""
 
 
 class Signatures:
@@ -41,15 +51,16 @@ class Signatures:
         """Let go of a node whose metadata has changed."""
         self._of_node.pop(node, None)
 
-    def of(self, node: fx.Node) -> tuple[Key, list[fx.Node], bool]:
-        """The signature of a call, the distinct nodes among its arguments in order, and whether it is symbolic."""
-        slots: dict[fx.Node, int] = {}
-        args = tuple([self._pattern(arg, slots) for arg in node.args])
-        kwargs = tuple([(k, self._pattern(v, slots)) for k, v in node.kwargs.items()]) if node.kwargs else ()
+    def of(self, node: fx.Node) -> Signature:
+        """The signature of a call."""
+        places: dict[fx.Node, int] = {}
+        args = tuple([self._pattern(arg, places) for arg in node.args])
+        kwargs = tuple([(k, self._pattern(v, places)) for k, v in node.kwargs.items()]) if node.kwargs else ()
         # The result is part of it: the strides of attention depend on which inputs require gradients, which no input
         # says.
-        specs = tuple([self.spec(slot) for slot in (*slots, node)])
-        return (node.op, node.target, args, kwargs, specs), list(slots), not self.symbolic.isdisjoint(specs)
+        specs = tuple([self.spec(each) for each in (*places, node)])
+        key = (node.op, node.target, args, kwargs, specs)
+        return Signature(key, list(places), not self.symbolic.isdisjoint(specs))
 
     def spec(self, node: fx.Node) -> int:
         """A number for the metadata of `node`'s value, equal for equal metadata; without, for its kind: `x * 2` of a
@@ -64,32 +75,32 @@ class Signatures:
             self._of_node[node] = found
         return int(found)
 
-    def _pattern(self, value: Any, slots: dict[fx.Node, int]) -> Any:
+    def _pattern(self, value: Any, places: dict[fx.Node, int]) -> Any:
         """`value` as something hashable in which 1, 1.0 and True differ and nodes are numbered."""
         kind = type(value)
         if kind is fx.Node:
-            return _Slot(slots.setdefault(value, len(slots)))
+            return _Place(places.setdefault(value, len(places)))
         if kind is int or kind is bool or kind is str or value is None:
             return (kind, value)
         if kind is float or kind is complex:
             return (kind, repr(value))
         if isinstance(value, (list, tuple)):
-            return (list if isinstance(value, list) else tuple, *[self._pattern(item, slots) for item in value])
+            return (list if isinstance(value, list) else tuple, *[self._pattern(item, places) for item in value])
         if kind is slice:
-            return (slice, *[self._pattern(item, slots) for item in (value.start, value.stop, value.step)])
+            return (slice, *[self._pattern(item, places) for item in (value.start, value.stop, value.step)])
         if isinstance(value, dict):
-            return (dict, *[(k, self._pattern(v, slots)) for k, v in value.items()])
+            return (dict, *[(k, self._pattern(v, places)) for k, v in value.items()])
         return (kind, value)
 
 
-class _Slot(int):
+class _Place(int):
     """The place of a node among the distinct nodes of a call."""
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Slot and int(self) == int(other)
+        return type(other) is _Place and int(self) == int(other)
 
     def __hash__(self) -> int:
-        return hash((_Slot, int(self)))
+        return hash((_Place, int(self)))
 
 
 def described(value: Any) -> Any:

@@ -12,7 +12,7 @@ from decomp._library import library
 from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickled
 from decomp.ir.call import Call
 from decomp.ir.ops import Op
-from decomp.rules.requirements import Needs, lacking
+from decomp.rules.requirements import Needs, missing_ops
 from decomp.rules.target import Target
 
 
@@ -45,7 +45,7 @@ class Limitation:
     def concerns(self, target: Target) -> bool:
         """Whether some call of the op is beyond reach of `target`."""
         if self.needs:
-            return lacking(self.needs, target) is not None
+            return missing_ops(self.needs, target) is not None
         return self.when is not None or not target.knows(self.op)
 
     def __str__(self) -> str:

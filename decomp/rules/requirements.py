@@ -18,7 +18,7 @@ def needs_of(spellings: Iterable[Any]) -> Needs:
     return tuple(tuple(map(op_of, group)) for group in groups)
 
 
-def lacking(needs: Needs, target: Target) -> str | None:
+def missing_ops(needs: Needs, target: Target) -> str | None:
     """The first group of which `target` knows no op, as text; None if it has what is asked for."""
     return next((spelled_out(group) for group in needs if not any(map(target.knows, group))), None)
 

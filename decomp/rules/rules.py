@@ -11,35 +11,19 @@ from typing import Any, TypeVar
 
 import torch
 
-from decomp.errors import ArgumentError, ReasonMissing, RuleError, located, pickled, spelled
+from decomp.errors import ArgumentError, RuleError, located, pickled, spelled
 from decomp.ir import spellings
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, once_known, op as op_of
 from decomp.ir.python_signatures import python_signature
 from decomp.ir.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.rules.declining import Declined as Declined
 from decomp.rules.instance_checks import require_no_tensor_checks
 from decomp.rules.limitation import Limitation, first, from_library, library_place
 from decomp.rules.requirements import Needs, needs_of
 from decomp.rules.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Declined:
-    """What a rule returns if it cannot compute a call; `decline` makes one."""
-
-    reason: str
-    meant: bool = True
-    """Whether the rule is for calls of this form at all: if not, the reason says little about the call."""
-
-
-def decline(reason: str) -> Declined:
-    """For `return decline("only float inputs")` in a rule: the call goes to the next alternative, and the reason into
-    the error if none reaches the target. Raises `ReasonMissing` for an empty reason."""
-    if not isinstance(reason, str) or not reason.strip():
-        raise ReasonMissing(reason)
-    return Declined(reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +89,7 @@ class Rule:
         """The positional and keyword arguments to call the function with, or `Declined` if it does not take them."""
         if self.overload is not None:
             fits = _means(self.overload, bound)
-            return _as_written(bound) if fits else Declined(f"is for {self.overload}", meant=False)
+            return _as_written(bound) if fits else Declined(f"is for {self.overload}", applicable=False)
         if self.parameters is None:
             return _if_it_fits(self, *_as_written(bound))
         return _by_name(self, bound)
@@ -336,7 +320,7 @@ def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[li
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        return Declined(f"cannot be called with the arguments of the op: {error}", meant=False)
+        return Declined(f"cannot be called with the arguments of the op: {error}", applicable=False)
     return args, kwargs
 
 
@@ -398,7 +382,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
         elif rule.beyond_schema(parameter):
             value = next(default for own, _, default in rule.spelled if own == parameter.name)
         else:
-            return Declined(f"needs the argument {name or parameter.name}, which the call lacks", meant=False)
+            return Declined(f"needs the argument {name or parameter.name}, which the call lacks", applicable=False)
         if parameter.kind is parameter.KEYWORD_ONLY:
             kwargs[parameter.name] = value
         else:
@@ -408,7 +392,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
             if rule.takes_rest:
                 kwargs[next((own for own, known, _ in rule.spelled if known == name), name)] = value
                 continue
-            return Declined(f"does not take {name}={_brief(value)}", meant=False)
+            return Declined(f"does not take {name}={_brief(value)}", applicable=False)
     return args, kwargs
 
 

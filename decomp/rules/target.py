@@ -27,6 +27,10 @@ class Condition:
     reason: str
 
 
+class OpenCondition(str):
+    """What a target says of a call that it cannot judge, because the program has no metadata."""
+
+
 Alternatives = tuple[tuple[Condition, ...], ...]
 """A call is legal if all conditions of one alternative hold; `((),)` is always, `()` never."""
 
@@ -183,7 +187,9 @@ def _broken(condition: Condition, call: Call) -> str | None:
         return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
     except (AttributeError, TypeError, LookupError) as error:
         if _has_unknown(call):
-            return f"{condition.reason}, which is open: the program has no metadata for an argument; pass args="
+            return OpenCondition(
+                f"{condition.reason}, which is open: the program has no metadata for an argument; pass args="
+            )
         raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
 
 

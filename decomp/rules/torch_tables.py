@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.errors import UnknownOp
 from decomp.ir.ops import Spelling, of_function
-from decomp.rules.rules import Rule
+from decomp.rules.rules import Declined, Rule
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.graphs import make_fx
@@ -49,17 +49,11 @@ def _rule(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> Rule
     return Rule(spelling.op, function, name, overload=overload)
 
 
-class Refused(Exception):
-    """An entry of a table does not serve a call."""
-
-
 def traced(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], mode: FakeTensorMode | None
-) -> tuple[fx.GraphModule, list[Any], dict[str, Any]]:
-    """What `function` does with these arguments (fake tensors, numbers), as a graph of their tensors, which follow.
-    Raises `Refused` if it does not serve them."""
-    if mode is None:
-        raise Refused("an entry of a table is traced, which takes shapes; pass args=")
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], mode: FakeTensorMode
+) -> tuple[fx.GraphModule, list[Any], dict[str, Any]] | Declined:
+    """What `function` does with these arguments (fake tensors, numbers), as a graph of their tensors, which follow;
+    or why it does not serve them."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -77,5 +71,5 @@ def traced(
             graph = make_fx(torch.func.functionalize(of_tensors, remove="mutations"))(*tensors)
     except Exception as error:  # somebody else's function: what goes wrong in it is a reason to ask the next
         said = str(error).strip().splitlines()
-        raise Refused(f"cannot be traced: {type(error).__name__}: {said[0] if said else ''}") from error
+        return Declined(f"cannot be traced: {type(error).__name__}: {said[0] if said else ''}")
     return graph, tensors, {}

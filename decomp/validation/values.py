@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from decomp.derive.planner import Derived
+from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import graphs_of
@@ -32,7 +32,7 @@ from decomp.validation.running_programs import (
 )
 
 if TYPE_CHECKING:
-    from decomp.derive.pipeline import Piece
+    from decomp.derive.pipeline import RewrittenGraph
     from decomp.lowering import Lowering
 
 
@@ -97,7 +97,7 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
     return [verdicts[stamp] for stamp in distinct]
 
 
-def _derived(piece: Piece) -> Iterator[tuple[fx.Node, Derived]]:
+def _derived(piece: RewrittenGraph) -> Iterator[tuple[fx.Node, Derived]]:
     return ((node, d) for node, d in piece.decisions.items() if isinstance(d, Derived))
 
 

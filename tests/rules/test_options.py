@@ -168,7 +168,7 @@ def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch
     def planned(*args):
         raise ZeroDivisionError("no such plan")
 
-    monkeypatch.setattr("decomp.derive.pipeline.Pipeline.planned", planned)
+    monkeypatch.setattr("decomp.lowering.plan_program", planned)
     with pytest.raises(decomp.InternalError) as caught:
         decomp.lower(nn.Softmax(-1), to=targets.tinygrad, args=(X,))
     assert re.match(

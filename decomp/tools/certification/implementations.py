@@ -12,9 +12,9 @@ import torch
 from torch import fx
 
 from decomp._library import library
-from decomp.derive.expansion import expand
+from decomp.derive.decisions import Blocked, Derived
+from decomp.derive.expansion import Site, expand
 from decomp.derive.other_sizes import OtherSizes
-from decomp.derive.planner import Blocked, Derived
 from decomp.errors import DecompError, RuleError, spelled
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import bound_call, kind_of, metadata
@@ -184,12 +184,12 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
     log.setLevel(logging.CRITICAL)  # torch 2.13 logs a guard that is refused before it raises
     try:
         call = bound_call(call_node)
-        slots = [node for node in inputs if metadata(node) is not None]
+        tensor_args = [node for node in inputs if metadata(node) is not None]
         dialect = "aten" if isinstance(call_node.target, torch._ops.OpOverload) else "torch"
         found = None
         if call is not None:
             bound = Bound(call.op, call.overload, call.arguments, call.inplace, call.given)
-            found = expand(rule, bound, call_node, slots, mode, dialect)
+            found = expand(rule, bound, Site(call_node, tensor_args, mode, dialect))
     except RuleError as error:
         return error.problem
     except (DecompError, *FAILURES) as error:
@@ -200,7 +200,7 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
         return None
     if isinstance(found, Declined):
         return f"declines: {found.reason}"
-    pinned = OtherSizes(mode.shape_env).why_not(found.graph, call_node, slots)
+    pinned = OtherSizes(mode.shape_env).why_not(found.graph, call_node, tensor_args)
     if pinned is not None:
         return f"holds at some sizes only: {pinned}"
     return "traces" if len(mode.shape_env.guards) == guards else "adds a guard on sizes"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.derive.planner import Blocked, Decision, Derived
+from decomp.derive.decisions import Blocked, Decision, Derived
 from decomp.errors import spelled
 from decomp.lowering import plan
 from decomp.rules.rules import Rules

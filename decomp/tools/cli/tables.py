@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from decomp.derive.planner import Plan
+from decomp.derive.decisions import Plan
 from decomp.errors import spelled
 from decomp.ir.ops import Op, resolve
 from decomp.report import ROWS, Report, folded, folded_modules

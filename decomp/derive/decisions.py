@@ -1,0 +1,186 @@
+"""What planning decides for a node: it stays, goes, is replaced by an expansion, or is blocked. And the plan of a
+program: a decision for each of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from decomp.derive.expansion import Composite
+from decomp.errors import Blocker, NotPortable, source_line, spelled
+from decomp.graphs.template import Stamp
+from decomp.ir.call import call_if_bound, is_host
+from decomp.ir.ops import Op
+from decomp.rules.rules import Declined, Rule
+
+Tried = tuple[tuple[str, str], ...]
+"""Alternatives that were asked, with the reason why each did not serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The node stays as it is: the target knows it, or it is no tensor op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The node goes: it asserts what its metadata proves."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derived:
+    """The node is replaced by an expansion."""
+
+    rule: Rule | Composite
+    stamp: Stamp
+    passed_over: Tried = ()
+    """Alternatives that were asked before."""
+    results: Any = None
+    """The metadata of what the expansion gives, where its strides are not those of what the call gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """No alternative reaches the target."""
+
+    op: str
+    tried: Tried = ()
+    condition: str | None = None
+    """Why the target does not know the call, where it knows the op under a condition."""
+    limitation: str | None = None
+    """Why it cannot be done in principle, where that is declared: for the op itself, or for one that it leads to."""
+    best_reason: str | None = None
+    """The reason of the last alternative that is for calls of this form, and for this target."""
+    needs_metadata: bool = False
+    """Whether an alternative, or what it leads to, could not be asked because the program has no metadata."""
+
+    @classmethod
+    def because(cls, op: str, reason: str, needs_metadata: bool = False) -> Blocked:
+        """A call for which no alternative is asked."""
+        return cls(op, ((op, reason),), needs_metadata=needs_metadata)
+
+    @property
+    def reason(self) -> str | None:
+        """Of the reasons why alternatives did not serve, the one that says most."""
+        return self.best_reason or (self.tried[-1][1] if self.tried else None)
+
+    def why(self) -> str:
+        """The reason in one clause."""
+        if self.condition:
+            return f"{self.op} is legal only if {self.condition}"
+        if self.limitation and not self.tried:
+            return f"{self.op}: {self.limitation}"
+        if not self.tried:
+            return f"no rule for {self.op}"
+        return f"{self.op}: {self.reason}"
+
+    def after(self, what: str, declined: Declined) -> Blocked:
+        """The same after one more alternative declined."""
+        return replace(
+            self,
+            tried=(*self.tried, (what, declined.reason)),
+            limitation=self.limitation or declined.limitation,
+            best_reason=declined.reason if declined.applicable else self.best_reason,
+            needs_metadata=self.needs_metadata or declined.needs_metadata,
+        )
+
+    def as_declined(self, op: Op) -> Declined:
+        """Why a rule for `op` that makes this call does not serve."""
+        if self.op == str(op):
+            reason = self.reason or self.why()
+        else:
+            reason = f"emits {self.op}, which {self.why()}" if self.tried else f"emits {self.why()}"
+        return Declined(reason, needs_metadata=self.needs_metadata, limitation=self.limitation)
+
+
+Decision = Keep | Derived | Blocked | Proved
+KEEP, PROVED = Keep(), Proved()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision for every node of a program. `str(plan)` is a table."""
+
+    target: str
+    entries: tuple[tuple[fx.Node, Decision], ...]
+
+    def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
+        return iter(self.entries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Plan cannot be pickled: it holds nodes of your program\n  to do: pickle str(plan), or plan.blockers"
+        )
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self
+
+    @property
+    def legal(self) -> list[fx.Node]:
+        """Calls that the target knows as they are."""
+        return [n for n, d in self.entries if isinstance(d, Keep) and n.op.startswith("call") and not is_host(n)]
+
+    @property
+    def derived(self) -> dict[fx.Node, Derived]:
+        """Calls that rules take to the target."""
+        return {node: d for node, d in self.entries if isinstance(d, Derived)}
+
+    @property
+    def blocked(self) -> dict[fx.Node, Blocked]:
+        """Calls that do not reach the target."""
+        return {node: d for node, d in self.entries if isinstance(d, Blocked)}
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What blocks, one entry an op and reason, with every node."""
+        groups: dict[Any, list[fx.Node]] = {}
+        for node, decision in self.blocked.items():
+            groups.setdefault(decision, []).append(node)
+        return tuple(
+            Blocker(
+                b.op,
+                tuple(node.name for node in nodes),
+                _first_line(nodes),
+                b.tried,
+                b.condition,
+                b.limitation,
+                b.needs_metadata,
+            )
+            for b, nodes in groups.items()
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call reaches the target."""
+        return not self.blocked
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan for {self.target}: {len(self.legal)} calls legal, {len(self.derived)} derived, "
+            f"{len(self.blocked)} blocked"
+        ]
+        counts: dict[tuple[str, str], int] = {}
+        for node, derived in self.derived.items():
+            name = str(op_of_node(node) or spelled(node.target))
+            counts[name, str(derived.rule)] = counts.get((name, str(derived.rule)), 0) + 1
+        common_first = sorted(counts.items(), key=lambda item: -item[1])
+        lines += [f"  {count:5d} × {op} by {rule}" for (op, rule), count in common_first]
+        for blocker in self.blockers:
+            lines += [f"  {line}" for line in blocker.lines()]
+        return "\n".join(lines)
+
+
+def _first_line(nodes: list[fx.Node]) -> str | None:
+    return next((line for node in nodes if (line := source_line(node))), None)
+
+
+def op_of_node(node: fx.Node) -> Op | None:
+    """The op that a node calls; None if it calls none, or its arguments fit no schema."""
+    call = call_if_bound(node)
+    return call.op if call is not None else None

@@ -1,0 +1,133 @@
+"""What of a program a target and rules have a say in: which calls rules match, which leaf modules are to be replaced by
+the graph of their forward, and which graphs are to be made functional."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.capture.inlining import Body, Leaves, body_of_graph_module, inlined, traced_forward
+from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised, is_guards
+from decomp.errors import Blocker, NotLowered
+from decomp.functionalize.alias_sets import regions, touching_writes
+from decomp.functionalize.walk import mutates
+from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
+from decomp.ir.ops import of_function, of_module_class
+from decomp.rules.requirements import missing_ops
+from decomp.rules.rules import Declined, Rules
+from decomp.rules.target import Everything, Target
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Rules and a target, asked about a program before it is planned."""
+
+    rules: Rules
+    target: Target
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether rules apply wherever one matches, and not only to what the target does not know."""
+        return isinstance(self.target, Everything)
+
+    @property
+    def leaves(self) -> Leaves:
+        """What is to become of leaf modules while the program is captured."""
+        return Leaves(self._body_of_module, self._wants, self._serves)
+
+    def keeps_module(self, module: nn.Module, call: fx.Node) -> bool:
+        """Whether a leaf module that capture has left may stay as it is."""
+        if is_guards(module) or not self.everywhere and self._is_legal(module):
+            return True
+        return self.everywhere and not self._hides_match(module, call)
+
+    def must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
+        """Whether a graph that mutates cannot be lowered as it is."""
+        if not mutates(graph, root):
+            return False
+        if not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes):
+            return True
+        # What a rule gives may share memory where what the op gives does not, or the reverse.
+        if any(node.op != "call_module" and self._matches(root, node) for node in touching_writes(graph, root)):
+            return True
+        return any(self.must_be_functional(body.graph, body) for n in graph.nodes for _, body in regions(n, root))
+
+    def infer(self, node: fx.Node) -> Any:
+        """What a call gives according to the first rule that serves it, run on the metadata of its arguments. Raises
+        `NotLowered` if it is declared that none can."""
+        call = call_if_bound(node)
+        if call is None:
+            return None
+        bound: Any = call
+        for rule in self.rules.of(call.op):
+            accepted = rule.accept(bound)
+            if isinstance(accepted, Declined) or missing_ops(rule.needs, self.target) is not None:
+                continue
+            args, kwargs = fx.node.map_arg(accepted, metadata)
+            result = rule.function(*args, **kwargs)
+            if not isinstance(result, Declined):
+                return result
+        limitation = self.rules.limitation(call, self.target)
+        if limitation is not None:
+            raise NotLowered(self.target.name, [Blocker(str(call.op), (node.name,), None, (), None, limitation)])
+        return None
+
+    def _body_of_module(self, module: nn.Module, call: fx.Node) -> Body | None:
+        """The forward of a leaf module, where what it computes has to be lowered. What hooks do beside it cannot be
+        put into a graph."""
+        if hooks_of(module) or is_guards(module) or not self.everywhere and self._is_legal(module):
+            return None
+        if isinstance(module, fx.GraphModule) and not has_own_forward(module):
+            return self._inlined_within(module, body_of_graph_module(module, call))
+        body = traced_forward(module, call)
+        if body is None or self.everywhere and not self._serves(body.graph, module):
+            return None
+        return self._inlined_within(module, body)
+
+    def _inlined_within(self, module: nn.Module, body: Body) -> Body:
+        """A forward with the modules that it calls inlined in turn."""
+        if any(node.op == "call_module" for node in body.graph.nodes):
+            return replace(body, graph=inlined(body.graph, module, self._body_of_module).graph)
+        return body
+
+    def _is_legal(self, module: nn.Module) -> bool:
+        """Whether a leaf module is a call that the target knows. One that writes its input is more than that."""
+        if is_customised(module) or getattr(module, "inplace", False) or isinstance(module, fx.GraphModule):
+            return False
+        return self.target.surely_legal(of_module_class(type(module)), None)
+
+    def _wants(self, module: nn.Module, call: fx.Node) -> bool:
+        """Whether a leaf module that is left is to be captured by torch.export."""
+        if is_guards(module) or not self.everywhere:
+            return not is_guards(module) and not self._is_legal(module)
+        return self._hides_match(module, call) or traced_forward(module, call) is None
+
+    def _serves(self, body: fx.Graph, module: nn.Module) -> bool:
+        """Whether there is something in the forward of a leaf module for which it should be inlined."""
+        return not self.everywhere or any(self._matches(module, node) for node in body.nodes)
+
+    def _hides_match(self, module: nn.Module, call: fx.Node) -> bool:
+        """Whether hooks keep a module from being inlined although a rule matches inside."""
+        body = traced_forward(module, call) if hooks_of(module) else None
+        return body is not None and self._serves(body.graph, module)
+
+    def _matches(self, module: nn.Module, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            inner = module.get_submodule(str(node.target))
+            return self._body_of_module(inner, node) is not None or self._hides_match(inner, node)
+        if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+            return False
+        call = call_if_bound(node)
+        return call is not None and bool(self.rules.of(call.op))
+
+    def _rule_for_inplace(self, node: fx.Node) -> bool:
+        if node.op not in ("call_function", "call_method"):
+            return False
+        if node.op == "call_function" and node.kwargs.get("out") is not None:
+            return bool(self.rules.of(of_function(node.target).op))
+        call = call_if_bound(node)
+        if call is None or not self.rules.of(call.op):
+            return False
+        return call.inplace or call.op.short == "batch_norm"
