@@ -245,7 +245,7 @@ class _Walk:
             self._out(node, targets)
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
-        elif len(targets) > 1 or node.op == "call_module":
+        elif len(targets) > 1 or node.op == "call_module" or _writes_list(node):
             raise refusal(node, "it writes its arguments, and it has no functional form",
                           "let the module be traced, or return new tensors from it" if node.op == "call_module"
                           else "use an op that returns new tensors")
@@ -488,6 +488,11 @@ class _Region:
     def module(self) -> fx.GraphModule:
         """The functional body."""
         return as_module(self.body, self.functional)
+
+
+def _writes_list(node: fx.Node) -> bool:
+    """Whether a call writes the tensors of a list, even if they are one tensor (`torch._foreach_add_`)."""
+    return isinstance(next(iter((*node.args, *node.kwargs.values()))), (list, tuple))
 
 
 def _has_out(node: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 import decomp
-from decomp.errors import RuleError
+from decomp.errors import InternalError, RuleError
 from decomp.proof.correspondence import VerificationError
 from decomp_rules import targets
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
@@ -23,7 +23,7 @@ from tests.fuzzing.programs import SIZES, Program
 TARGETS = ("core_aten", "tinygrad", "luminal")
 FORMS = ("exported", "module", "module without args", "exported graph", "graph", "graph with args", "decomposed",
          "decomposed graph", "compiled", "inductor")
-INTERNAL = (RuleError, VerificationError)
+INTERNAL = (InternalError, RuleError, VerificationError)
 """Refusals that a program has no part in: the library's own rules, or the proof, failed."""
 
 
