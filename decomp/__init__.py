@@ -10,6 +10,7 @@ from decomp.errors import (
     CaptureError as CaptureError,
     DecompError as DecompError,
     InputMismatch as InputMismatch,
+    InputsOverlap as InputsOverlap,
     InternalError as InternalError,
     MutationError as MutationError,
     NotLowered as NotLowered,

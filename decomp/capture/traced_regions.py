@@ -22,7 +22,7 @@ _SWITCHED = (
     ("autocast {}", is_any_autocast_enabled),
 )
 """How messages name each mode, and whether it is on. Inference mode comes first: it switches gradients off, too."""
-_HERE = str(pathlib.Path(__file__).parent)
+_HERE = str(pathlib.Path(__file__).parents[1])
 
 
 @contextlib.contextmanager
