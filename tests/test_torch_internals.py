@@ -287,6 +287,12 @@ def is_false_of_plain_tensors():
     assert not modes.is_traceable_wrapper_subclass(torch.ones(2))
 
 
+@piece("pytree.tensors_in")
+def _():
+    one, two = torch.ones(1), torch.ones(2)
+    assert pytree.tensors_in({"a": (one, 3), "b": [two]}) == [one, two]
+
+
 @piece(*(f"pytree.{name}" for name in vars(pytree) if name.startswith("tree_")), "pytree.TreeSpec", "pytree.keystr")
 def takes_trees_apart():
     tree = {"a": (1, [2]), "b": 3}

@@ -249,7 +249,9 @@ def cosh(x: Tensor) -> Tensor:
     e = torch.exp(exponent)
     square = inner * inner
     series = 1 + square * polynomial(square, _COSH[x.dtype])
-    return torch.where(near, series, e * half + 0.5 * torch.reciprocal(e))
+    # Long before e is infinite, and the gradient of its reciprocal NaN, the reciprocal counts for nothing.
+    bounded = torch.where(e < 2.0**60, e, 2.0**60)
+    return torch.where(near, series, e * half + 0.5 * torch.reciprocal(bounded))
 
 
 def _scaled(magnitude: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,10 +95,14 @@ def verdict(job: Job) -> Row:
     name, target, count = job
     if not _KNOWN:
         torch.set_num_threads(1)
-        logging.disable(logging.ERROR)
         _KNOWN.update({str(case): case for case in cases()})
     case = _KNOWN[name]
-    found = judge(case, getattr(targets, target), count)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # of the process, whose other tests may listen
+    try:
+        found = judge(case, getattr(targets, target), count)
+    finally:
+        logging.disable(disabled)
     return Row(case.entry, case.dtype_name, case.capture, target, found.status, found.why)
 
 
