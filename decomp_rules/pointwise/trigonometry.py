@@ -77,11 +77,11 @@ _ASIN = {
 _TERMS = {torch.float32: 4, torch.float64: 8}
 _SINH = {dtype: tuple(1 / math.factorial(2 * k + 3) for k in range(n)) for dtype, n in _TERMS.items()}
 _COSH = {dtype: tuple(1 / math.factorial(2 * k + 2) for k in range(n)) for dtype, n in _TERMS.items()}
-# From where on e^|x| / 2 is e^(|x| − c) times e^c / 2, which overflows no sooner than it should; c; and e^c / 2, which
-# is all but a float.
+# From where to where e^|x| / 2 is e^(|x| − c) times e^c / 2, which overflows no sooner than it should; c; and e^c / 2,
+# which is all but a float. Beyond, e^|x| itself is infinite, and so is its gradient.
 _NEAR_OVERFLOW = {
-    torch.float32: (80.0, 45.4375, 2.7053628736963346e19),
-    torch.float64: (700.0, 461.6875, 1.611772041512646e200),
+    torch.float32: (80.0, 89.41599, 45.4375, 2.7053628736963346e19),
+    torch.float64: (700.0, 710.475860073944, 461.6875, 1.611772041512646e200),
 }
 
 # What π/2 has beyond its float.
@@ -256,8 +256,8 @@ def cosh(x: Tensor) -> Tensor:
 
 def _scaled(magnitude: Tensor) -> tuple[Tensor, Tensor]:
     """y and h of e^|x| / 2 = h·e^y: |x| and 1/2, but where e^|x| may overflow before its half does. Exact."""
-    start, shift, half = _NEAR_OVERFLOW[magnitude.dtype]
-    large = start < magnitude
+    start, end, shift, half = _NEAR_OVERFLOW[magnitude.dtype]
+    large = torch.logical_and(start < magnitude, magnitude < end)
     return magnitude - torch.where(large, shift, 0.0), torch.where(large, constant(magnitude, half), 0.5)
 
 
