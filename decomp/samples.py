@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import fx, nn
 
 from decomp._library import samples as library_samples
 from decomp.errors import ArgumentError, spelled
@@ -116,6 +117,21 @@ class Sample:
     def __str__(self) -> str:
         written = [_brief(arg) for arg in self.args] + [f"{key}={_brief(value)}" for key, value in self.kwargs.items()]
         return f"{spelled(self.overload)}({', '.join(written)})"
+
+
+def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """A program that makes this one call, and its inputs."""
+    graph, tensors = fx.Graph(), []
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value)
+        return graph.placeholder(f"x{len(tensors) - 1}")
+
+    args, kwargs = pytree.tree_map(placed, (tuple(sample.args), dict(sample.kwargs)))
+    graph.output(graph.call_function(sample.overload, args, kwargs))
+    return fx.GraphModule(nn.Module(), graph), tuple(tensors)
 
 
 def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:

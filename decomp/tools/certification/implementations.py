@@ -23,8 +23,7 @@ from decomp.lowering import lower
 from decomp.metadata.fakes import new_mode
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target
-from decomp.samples import Sample
-from decomp.tools.cli.explanation import program_of
+from decomp.samples import Sample, program_of
 from decomp.tools.measurement.trials import FAILURES, Function, Trial
 from decomp.torch_internals.fakes import FakeTensorMode
 

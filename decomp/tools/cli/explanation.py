@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import fx
 
 from decomp.derive.decisions import Blocked, Decision, Derived
 from decomp.errors import spelled
 from decomp.lowering import plan
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
-from decomp.samples import Sample
-from decomp.torch_internals import pytree
+from decomp.samples import Sample, program_of
 
 
 @dataclass
@@ -49,21 +44,6 @@ def _route(sample: Sample, target: Target, rules: Rules) -> Route:
     the_plan = plan(module, to=target, args=tensors, rules=rules)
     decision = next(decision for node, decision in the_plan.entries if node.target is sample.overload)
     return Route(str(sample), *_judged(decision))
-
-
-def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
-    """A program that makes this one call, and its inputs."""
-    graph, tensors = fx.Graph(), []
-
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        tensors.append(value)
-        return graph.placeholder(f"x{len(tensors) - 1}")
-
-    args, kwargs = pytree.tree_map(placed, (tuple(sample.args), dict(sample.kwargs)))
-    graph.output(graph.call_function(sample.overload, args, kwargs))
-    return fx.GraphModule(torch.nn.Module(), graph), tuple(tensors)
 
 
 def _judged(decision: Decision) -> tuple[str, Step, tuple[str, ...]]:
