@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from decomp import costs as costs
 from decomp._library import TOOLS, tool
 from decomp.backends import backend as backend
 from decomp.derive.decisions import Plan as Plan

@@ -108,6 +108,13 @@ class TargetError(DecompError, ValueError):
     """A target, or the file that describes it, is malformed."""
 
 
+class UnknownOpInFile(UnknownOp, TargetError):
+    """A file names an op that does not exist."""
+
+    def __init__(self, text: str) -> None:
+        TargetError.__init__(self, text)
+
+
 class CaptureError(DecompError):
     """The model could not be turned into a graph, or the graph that was given is malformed."""
 

@@ -230,7 +230,7 @@ def _chosen(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[
 
 @functools.lru_cache(maxsize=256)
 def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
-    return Target._of(target.name, (target | keep)._entries, target.description)
+    return Target._of(target.name, (target | keep)._entries, target.description, target.costs)
 
 
 def _keeping(target: Target, keep: Iterable[Any]) -> Target:

@@ -28,7 +28,7 @@ from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
-from decomp.rules.costs import Cost, price
+from decomp.rules.costs import Cost, price_of_graph
 from decomp.rules.rules import Declined, Rules
 from decomp.rules.target import Everything, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -266,9 +266,7 @@ class Planner:
 
 def _price(cost: Cost, stamp: Stamp) -> float:
     """What the calls of a flat expansion cost."""
-    calls = (node for node in stamp.graph.nodes if node.op.startswith("call"))
-    bound = (call_if_bound(node) for node in calls if not is_host(node) and not is_projection(node))
-    return price(cost, (call for call in bound if call is not None))
+    return price_of_graph(cost, stamp.graph)
 
 
 def _cheapest(reaching: list[tuple[float, Derived]], blocked: Blocked) -> Derived:

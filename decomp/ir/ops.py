@@ -64,6 +64,16 @@ def op(spelling: Any) -> Op:
     return resolve(spelling).op
 
 
+def meant_overload(found: Spelling) -> str | None:
+    """The overload that a spelling means: `aten.relu.default` means the op where `default` is all there is to it;
+    `aten.sum.dim_IntList` means itself."""
+    packet = found.op.packet
+    if found.overload is None or packet is None:
+        return None
+    others = {name for name in packet.overloads() if "out" not in name}
+    return None if others <= {found.overload} else found.overload
+
+
 def resolve(spelling: Any) -> Spelling:
     """Like `op`, with what the spelling says beyond the op: overload, in-place, implied arguments."""
     if isinstance(spelling, Op):

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from decomp.costs.model import CostModel
 from decomp.errors import TargetError, pickled
 from decomp.ir.call import Call, Predicate, metadata
-from decomp.ir.ops import Op, Spelling, resolve
+from decomp.ir.ops import Op, Spelling, meant_overload, resolve
 from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
 
 Key = tuple[Op, str | None]
@@ -50,12 +51,16 @@ class Target:
         """`ops`: ops by any spelling (`"add"`, `torch.exp`, `F.conv2d`); an overload (`"sum.dim_IntList"`) means that
         overload alone. Raises `UnknownOp`."""
         self.name, self.description = name, description
+        self.costs: CostModel | None = None
+        """What calls cost on this target, where its file says so."""
         self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
 
     @classmethod
-    def _of(cls, name: str, entries: Mapping[Key, Alternatives], description: str = "") -> Target:
+    def _of(
+        cls, name: str, entries: Mapping[Key, Alternatives], description: str = "", costs: CostModel | None = None
+    ) -> Target:
         target = cls(name, description=description)
-        target._entries = dict(entries)
+        target._entries, target.costs = dict(entries), costs
         return target
 
     @classmethod
@@ -74,7 +79,11 @@ class Target:
         for key in meant or [(op, overload)]:
             now = self._lookup(key) or ALWAYS
             entries[key] = tuple((*conditions, condition) for conditions in now)
-        return self._of(self.name, entries, self.description)
+        return self._of(self.name, entries, self.description, self.costs)
+
+    def with_costs(self, costs: CostModel | None) -> Target:
+        """A copy of this target on which calls cost what `costs`, one of `decomp.costs`, says."""
+        return self._of(self.name, self._entries, self.description, costs)
 
     def why_illegal(self, call: Call) -> str | None:
         """None if the call is legal; otherwise the reason of the condition that does not hold, or "" if the target does
@@ -128,7 +137,7 @@ class Target:
         remedy = "define its predicate at the top level of a module, or write the target as TOML"
         for condition in dict.fromkeys(conditions):
             pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
-        return type(self)._of, (self.name, self._entries, self.description)
+        return type(self)._of, (self.name, self._entries, self.description, self.costs)
 
     def __copy__(self) -> Target:
         return self
@@ -141,14 +150,15 @@ class Target:
         right = _as_target(other)
         keys = dict.fromkeys((*self._entries, *right._entries))
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
-        return self._of(_joined(self, "|", other), entries, self.description)
+        return self._of(_joined(self, "|", other), entries, self.description, self.costs or right.costs)
 
     def __and__(self, other: Any) -> Target:
         """The ops that both have: a call is legal if it is in each of them."""
         right = _as_target(other)
         keys = {*self._entries, *right._entries}
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
-        return self._of(_joined(self, "&", other), {k: v for k, v in both.items() if v or k[1]}, self.description)
+        common = {key: found for key, found in both.items() if found or key[1]}
+        return self._of(_joined(self, "&", other), common, self.description, self.costs)
 
     def __sub__(self, other: Any) -> Target:
         """The ops of this target without those of the other."""
@@ -156,7 +166,7 @@ class Target:
         gone = {op for op, overload in right._entries if overload is None}
         entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
         entries.update({key: () for key in right._entries if key[1] is not None})
-        return self._of(_joined(self, "-", other), entries, self.description)
+        return self._of(_joined(self, "-", other), entries, self.description, self.costs)
 
     def _lookup(self, key: Key) -> Alternatives:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
@@ -221,16 +231,7 @@ def _key(spelling: Any) -> Key:
     if isinstance(spelling, tuple) and len(spelling) == 2 and isinstance(spelling[0], Op):
         return spelling
     found: Spelling = resolve(spelling)
-    return found.op, _meant_overload(spelling, found)
-
-
-def _meant_overload(spelling: Any, found: Spelling) -> str | None:
-    """`aten.relu.default` means the op where `default` is all there is to it; `aten.sum.dim_IntList` means itself."""
-    packet = found.op.packet
-    if found.overload is None or packet is None:
-        return None
-    others = {name for name in packet.overloads() if "out" not in name}
-    return None if others <= {found.overload} else found.overload
+    return found.op, meant_overload(found)
 
 
 def _shown(key: Key) -> str:

@@ -11,7 +11,8 @@ reason = "negative padding is a slice"    # optional
 
 The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given`
 (written, and no empty list), each of one `argument`; `dtype` and `result` hold the kinds of dtypes (float, complex,
-integer, bool) that tensor arguments and results may have. Conditions of one op add up."""
+integer, bool) that tensor arguments and results may have. Conditions of one op add up. `[costs]` says what calls cost
+(`decomp.costs.table`)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from decomp.errors import TargetError, UnknownOp
+from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile
 from decomp.ir.call import Call, Predicate
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
 from decomp.ir.schema import names
@@ -32,7 +33,7 @@ from decomp.rules.target import Key, Target
 from decomp.torch_internals.schemas import all_schemas
 
 _LISTS = ("ops", "tags", "namespaces")
-_KEYS = ("name", "description", *_LISTS, "when")
+_KEYS = ("name", "description", *_LISTS, "when", "costs")
 _DTYPES: dict[str, Callable[[torch.dtype], bool]] = {
     "float": lambda dtype: dtype.is_floating_point,
     "complex": lambda dtype: dtype.is_complex,
@@ -41,22 +42,16 @@ _DTYPES: dict[str, Callable[[torch.dtype], bool]] = {
 }
 
 
-class UnknownOpInFile(UnknownOp, TargetError):
-    """A file names an op that does not exist."""
-
-    def __init__(self, text: str) -> None:
-        TargetError.__init__(self, text)
-
-
 def read(path: Path) -> Target:
     """The target that the file describes. Raises `TargetError` and `UnknownOp`, both with the file's name."""
     try:
-        return _target(tomllib.loads(path.read_text(encoding="utf-8")), path.stem)
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _priced(_target(data, path.stem), data, path.name)
     except OSError as error:
         raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{path}: not valid TOML: {error}") from error
-    except TargetError as error:
+    except (TargetError, CostError) as error:
         raise TargetError(f"{path}: {error}") from error
     except UnknownOp as error:
         raise UnknownOpInFile(f"{path}: {error}") from error
@@ -75,6 +70,14 @@ def _target(data: dict[str, Any], stem: str) -> Target:
     for entry in conditions:
         target = _with_condition(target, entry)
     return target
+
+
+def _priced(target: Target, data: dict[str, Any], file: str) -> Target:
+    if "costs" not in data:
+        return target
+    from decomp.costs.tables import table_of  # of the targets that ship with the project, most have no prices
+
+    return target.with_costs(table_of(data["costs"], file))
 
 
 def _names(data: dict[str, Any], key: str) -> list[str]:

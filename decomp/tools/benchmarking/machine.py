@@ -1,4 +1,4 @@
-"""The machine: what it is, and the limits that no program on it can pass, measured in the same run."""
+"""The limits that no program on a machine can pass, measured in the same run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator
 import contextlib
 import ctypes
 import os
-from pathlib import Path
-import platform
-from typing import Any
 
 import torch
 
@@ -43,20 +40,6 @@ def kept_pages() -> Iterator[str]:
             mallopt(option, value)
 
 
-def described(device: torch.device) -> dict[str, Any]:
-    """Processor, device, versions and threads."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "vectors": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
 def limits(device: torch.device, seed: int = 0) -> dict[str, float]:
     """`copy`: bytes a second, read and written, of a large copy; `matmul`: operations a second of a large product."""
     source = torch.zeros(COPIED // 4, device=device)
@@ -68,13 +51,3 @@ def limits(device: torch.device, seed: int = 0) -> dict[str, float]:
     timing = interleaved(runs, Clock(device), Effort(warm_up=3, seconds=0.3), seed)
     best = {name: min(timing.taken[name]) for name in runs}
     return {"copy": 2 * COPIED / best["copy"], "matmul": 2 * edge**3 / best["matmul"]}
-
-
-def _processor() -> str:
-    """As the system calls it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from decomp.costs.machine import described
 from decomp.lowering import lower
 from decomp.tools.benchmarking import attributing, machine
 from decomp.tools.benchmarking.clock import Effort
@@ -66,7 +67,7 @@ def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False
     `ValueError` where the file is of another machine, version, seed or number of threads.
     """
     with machine.kept_pages() as pages:
-        return _run(plan, {**machine.described(plan.device), "pages": pages}, command, path, resume, progress)
+        return _run(plan, {**described(plan.device), "pages": pages}, command, path, resume, progress)
 
 
 def _run(plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None

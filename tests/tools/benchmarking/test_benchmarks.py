@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import contenders, lowering, measuring, programs
 import decomp
-from decomp.tools.benchmarking import machine
+from decomp.costs.machine import described
 from decomp.tools.benchmarking.comparing import compared
 from decomp.tools.benchmarking.records import Case, Results, Row, Spread
 
@@ -40,7 +40,7 @@ def test_contenders_over_their_limit_sit_out():
 
 def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     case = ("synthetic", 60)
-    results = Results("test", machine.described(torch.device("cpu")), 0, tuple(lowering.measured(case, 2)),
+    results = Results("test", described(torch.device("cpu")), 0, tuple(lowering.measured(case, 2)),
                       notes={"bytes_per_node": {"lower, warm": 1.0}})  # fmt: skip
     lowering.save(tmp_path, results)
     saved = Results.load(tmp_path / "lowering.json")

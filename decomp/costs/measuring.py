@@ -1,0 +1,239 @@
+"""What calls take on this machine: each is timed once, at its shapes, dtypes and strides, on operands that are made up,
+and remembered in a file by the machine, so that the next process prices alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from dataclasses import dataclass
+import functools
+import gc
+import hashlib
+import json
+import os
+from pathlib import Path
+import statistics
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.costs.machine import described
+from decomp.costs.model import CostModel
+from decomp.costs.sizes import operands, results, size
+from decomp.errors import CostError, first_line, spelled
+from decomp.ir.call import Call, metadata, substituted
+from decomp.metadata.ambient_modes import neutral
+
+WARM_UP, SAMPLES, LEAST = 3, 15, 5
+"""Calls before the first that counts; measurements, and how many are taken of a call however long it takes."""
+SAMPLE = 2e-4
+"""Seconds that a measurement takes at least: shorter calls are repeated in it."""
+PATIENCE = 1.0
+"""Seconds after which no further measurement of a call begins."""
+DIRECTORY = "DECOMP_CACHE"
+"""The variable of the environment that names another directory than the user's own for caches."""
+
+
+@dataclass(frozen=True)
+class Measured(CostModel):
+    """Microseconds that PyTorch takes for a call on this machine, eager and without gradients: the median of several
+    measurements, warm. The time to dispatch a call is in it, of a view too. Measured once for each machine, number of
+    threads and version of torch, and kept in a file there.
+
+    A call is timed on the device that the program is on. Floats are drawn between 1/2 and 3/2; integers are ones, or
+    zeros where ones are out of range."""
+
+    directory: str | None = None
+    """Where the times are kept; by default `$DECOMP_CACHE`, or `decomp` among the user's caches."""
+
+    unit = "µs"
+
+    def __call__(self, call: Call) -> float:
+        device = next((t.device for t in (*operands(call), *results(call))), torch.device("cpu"))
+        device = torch.device("cpu") if device.type == "meta" else device
+        return _times(self.directory or _own_directory(), device, torch.get_num_threads()).of(call)
+
+    def __repr__(self) -> str:
+        return "decomp.costs.measured" if self.directory is None else f"decomp.costs.Measured({self.directory!r})"
+
+
+MEASURED = Measured()
+
+
+def _own_directory() -> str:
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get(DIRECTORY) or os.path.join(caches, "decomp")
+
+
+@functools.lru_cache(maxsize=None)
+def _times(directory: str, device: torch.device, threads: int) -> _Times:
+    machine = json.dumps(described(device), sort_keys=True)
+    name = hashlib.sha256(machine.encode()).hexdigest()[:16]
+    return _Times(Path(directory) / f"measured-{name}.jsonl", machine, device)
+
+
+class _Times:
+    """The times on one machine. The file has one line a call, and those of another process are read when it opens."""
+
+    def __init__(self, path: Path, machine: str, device: torch.device) -> None:
+        self.path, self.machine, self.device = path, machine, device
+        self.lock = threading.Lock()
+        self.known = dict(_read(path))
+
+    def of(self, call: Call) -> float:
+        """Microseconds."""
+        key = call_as_text(call)
+        with self.lock:
+            if key not in self.known:
+                self.known[key] = round(1e6 * _seconds(call, self.device), 3)
+                self._append({"call": key, "microseconds": self.known[key]})
+            return self.known[key]
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        """A cache that cannot be written costs the next process the time, and this one nothing."""
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps(entry)] if self.path.exists() else [self.machine, json.dumps(entry)]
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+
+
+def _read(path: Path) -> Iterator[tuple[str, float]]:
+    """The times that a file has; lines that two processes wrote at once are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            taken = entry.get("microseconds") if isinstance(entry, dict) else None
+            if isinstance(taken, (int, float)) and isinstance(entry.get("call"), str):
+                yield entry["call"], float(taken)
+
+
+def call_as_text(call: Call) -> str:
+    """A call with the metadata of its operands: `aten.mul.Tensor(float32[3, 4]:[4, 1], 2.0)`."""
+    assert call.place is not None
+    node = call.place
+    args, kwargs = substituted((node.args, node.kwargs), _node_as_text)
+    written = [*map(_as_text, args), *(f"{name}={_as_text(value)}" for name, value in kwargs.items())]
+    return f"{spelled(node.target)}({', '.join(written)})"
+
+
+class _Text(str):
+    """What stands for a node."""
+
+    __repr__ = str.__str__
+
+
+def _node_as_text(node: fx.Node) -> _Text:
+    value = metadata(node)
+    leaves = value if isinstance(value, (list, tuple)) else [value]
+    return _Text(", ".join(map(_value_as_text, leaves)))
+
+
+def _value_as_text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(size(value)) if isinstance(value, torch.SymInt) else repr(value)
+    strides = [size(s) for s in value.stride()] if value.layout is torch.strided else value.layout
+    return f"{str(value.dtype).removeprefix('torch.')}{[size(s) for s in value.shape]}:{strides}"
+
+
+def _as_text(value: Any) -> str:
+    return _value_as_text(value) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _seconds(call: Call, device: torch.device) -> float:
+    """What one call takes. Raises `CostError` where it does not run."""
+    with neutral(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        return _median(_running(call, device), device)
+
+
+def _running(call: Call, device: torch.device) -> Callable[[], Any]:
+    """A function that runs the call, tried once."""
+    assert call.place is not None
+    node, failed = call.place, CostError("")
+    for integer in (1, 0):
+        try:
+            made = {given: _made(metadata(given), integer, device) for given in node.all_input_nodes}
+            args, kwargs = substituted((node.args, node.kwargs), made.__getitem__)
+            function = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
+            run = functools.partial(function, *(args[1:] if node.op == "call_method" else args), **kwargs)
+            run()
+            return run
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # whatever a kernel has against operands that are made up
+            failed = CostError(
+                f"{call_as_text(call)} cannot be timed here: {type(error).__name__}: {first_line(error)}\n"
+                "  to do: price it in a table, decomp.costs.table"
+            )
+    raise failed
+
+
+def _made(value: Any, integer: int, device: torch.device) -> Any:
+    """A concrete value with this metadata."""
+    if isinstance(value, (list, tuple)):
+        return [_made(item, integer, device) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return size(value) if isinstance(value, torch.SymInt) else value
+    if value.layout is not torch.strided:
+        raise ValueError(f"operands of layout {value.layout} are not made up")
+    made = torch.empty_strided(
+        [size(s) for s in value.shape], [size(s) for s in value.stride()], dtype=value.dtype, device=device
+    )
+    if made.is_floating_point() or made.is_complex():
+        drawn = torch.rand(made.numel() or 1, generator=torch.Generator().manual_seed(0)) + 0.5
+    else:
+        drawn = torch.full((made.numel() or 1,), integer)
+    return _filled(made, drawn.to(device))
+
+
+def _filled(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """`made` with these numbers; elements that share memory get one of them."""
+    if 0 in made.stride():
+        index = tuple(slice(None) if stride else slice(1) for stride in made.stride())
+        shown = made[index]
+        shown.copy_(drawn[: shown.numel()].reshape(shown.shape))
+    elif made.numel():
+        made.copy_(drawn.reshape(made.shape))
+    return made
+
+
+def _median(run: Callable[[], Any], device: torch.device) -> float:
+    began = _timed(run, 1, device)
+    for _ in range(WARM_UP if began < PATIENCE else 0):
+        began = _timed(run, 1, device)
+    repeats = max(1, min(round(SAMPLE / max(began, 1e-7)), 10_000))
+    taken: list[float] = []
+    spent = 0.0
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        while len(taken) < SAMPLES and (len(taken) < LEAST or spent < PATIENCE):
+            taken.append(_timed(run, repeats, device))
+            spent += taken[-1] * repeats
+            if spent > 5 * PATIENCE:
+                break
+    finally:
+        gc.enable() if collecting else None
+    return statistics.median(taken)
+
+
+def _timed(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
+    """Seconds a call, the mean of `repeats`."""
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    _wait(device)
+    return (time.perf_counter() - began) / repeats
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,77 @@
+"""What calls read and write, from metadata: elements and bytes. Symbolic sizes count as they were in the example
+inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import CostError
+from decomp.ir.aliases import is_view, view_bases
+from decomp.ir.call import Call, metadata
+from decomp.metadata.symbolic_sizes import size_hint
+
+OF_DATA = 64
+"""What a size is taken to be that only the running program knows."""
+
+
+def size(value: Any) -> int:
+    """A size as a number."""
+    return int(size_hint(value, OF_DATA))
+
+
+def numel(tensor: torch.Tensor) -> int:
+    """How many elements a tensor has."""
+    return math.prod(map(size, tensor.shape))
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """How many bytes of memory the elements of a tensor take: an element that is repeated by a stride of 0 is one."""
+    if tensor.layout is not torch.strided:
+        return numel(tensor) * int(tensor.element_size())
+    apart = (size(n) if type(stride) is not int or stride != 0 else min(size(n), 1)
+             for n, stride in zip(tensor.shape, tensor.stride()))  # fmt: skip
+    return int(tensor.element_size()) * math.prod(apart)
+
+
+def tensors_of(node: fx.Node, call: Call | None = None) -> list[torch.Tensor]:
+    """The tensors that a node stands for. Raises `CostError` where the program has no metadata for it."""
+    found = metadata(node)
+    if found is None:
+        of = f"a call of {call.op}" if call is not None else f"{node.name}"
+        raise CostError(
+            f"what {of} costs depends on shapes, and the program has no metadata for {node.name}\n  to do: pass args="
+        )
+    return list(_leaves(found))
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+
+
+def operands(call: Call) -> list[torch.Tensor]:
+    """The tensors that a call is given, each once. Raises `CostError`."""
+    return [tensor for node in dict.fromkeys(call.inputs) for tensor in tensors_of(node, call)]
+
+
+def results(call: Call) -> list[torch.Tensor]:
+    """The tensors that a call gives. Raises `CostError`."""
+    return tensors_of(call.place, call) if call.place is not None else []
+
+
+def viewed(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory the result of a node surely shares."""
+    return [base for base in view_bases(node) if is_view(node, base)]
+
+
+def gives_view(call: Call) -> bool:
+    """Whether a call computes nothing: its result is memory that is there."""
+    return call.place is not None and not call.inplace and bool(viewed(call.place))
