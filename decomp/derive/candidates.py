@@ -169,17 +169,17 @@ class Candidates:
     def _site(self, request: Request) -> Site:
         """Where to record: in the program's own fake mode where sizes are symbolic, in none where metadata is missing.
         What PyTorch's own kernels left in a graph of the torch dialect is ATen already."""
-        node, (_, tensor_args, symbolic) = request.node, request.signature
+        node, (_, tensor_args, symbolic, read) = request.node, request.signature
         mode = self.mode if symbolic else self.memory.mode
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
             mode = None
         dialect = "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
-        return Site(node, tensor_args, mode, dialect)
+        return Site(node, tensor_args, mode, dialect, read)
 
     def _for_all_sizes(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion, unless it holds at the sizes of the example only."""
-        _, tensor_args, symbolic = request.signature
+        _, tensor_args, symbolic, read = request.signature
         if not symbolic or self._other_sizes is None or isinstance(found, Declined):
             return found
-        why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args)
+        why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")

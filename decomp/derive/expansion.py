@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-import operator
 import re
 from typing import Any
 
@@ -70,6 +69,8 @@ class Site:
     """The fake mode to run in; None if metadata is missing."""
     dialect: str
     """"aten" or "torch"."""
+    read: tuple[int, ...] | None = None
+    """Which of several results are read; None if all may be."""
 
 
 def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
@@ -155,7 +156,7 @@ def _record(
             result = _run(rule, function, tracer, args, kwargs)
             if isinstance(result, Declined):
                 return result
-            result = _checked(tracer, result, metadata(site.node), _read(site.node))
+            result = _checked(tracer, result, metadata(site.node), site.read)
             tape.graph.output(tape.arguments(result))
         if asked:
             return declined_for_sizes(rule, f"{_ADDS_GUARD}: {asked[0]}")
@@ -236,17 +237,10 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
     return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
 
 
-def _read(node: fx.Node) -> set[Any] | None:
-    """Which of several results are read; None if the whole is handed on."""
-    indices = [user.args[1] for user in node.users if user.target is operator.getitem]
-    known = len(indices) == len(node.users) and all(isinstance(index, int) for index in indices)
-    return set(indices) if known else None
-
-
-def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | None = None) -> Any:
+def _checked(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ...] | None = None) -> Any:
     """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several
-    results only those that are `read` matter: what PyTorch says of the others need not be true (`_embedding_bag`,
-    torch 2.13)."""
+    results only those that are `read` stay, so that the others are not computed; and what PyTorch says of these need
+    not be true (`_embedding_bag`, torch 2.13)."""
     if expected is None or tracer.tape.mode is None:
         return _plausible(tracer, result)
     if isinstance(expected, (tuple, list)):
@@ -255,7 +249,7 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any, read: set[Any] | No
             got = len(result) if isinstance(result, (tuple, list)) else "one value"
             tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
         matters = [read is None or i in read for i in range(len(expected))]
-        return tuple(_checked(tracer, r, e) if m else r for r, e, m in zip(result, expected, matters))
+        return tuple(_checked(tracer, r, e) if m else None for r, e, m in zip(result, expected, matters))
     if not isinstance(expected, torch.Tensor):
         return result
     if not isinstance(result, fx.Node):

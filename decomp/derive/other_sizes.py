@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.ir.call import metadata
+from decomp.ir.call import metadata, those_at
 from decomp.metadata.shape_env import quiet
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.torch_internals.fakes import (
@@ -42,21 +42,26 @@ class OtherSizes:
         self.mode = FakeTensorMode()
         self._drawn: dict[frozenset[Any], list[Sizes]] = {}
 
-    def why_not(self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node]) -> str | None:
-        """At which sizes the expansion `graph` of the call `node` gives another shape than the call itself, or does not
-        run; None if there are none among those tried."""
+    def why_not(
+        self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node], read: tuple[int, ...] | None = None
+    ) -> str | None:
+        """At which sizes the expansion `graph` of the call `node`, of which these results are `read`, gives another
+        shape than the call itself, or does not run; None if there are none among those tried."""
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
-                problem = self._problem(graph, node, dict(zip(tensor_args, [at(value, sizes) for value in inputs])))
+                given = dict(zip(tensor_args, [at(value, sizes) for value in inputs]))
+                problem = self._problem(graph, node, given, read)
             if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
                 said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
                 return f"at {said} {problem}"
         return None
 
-    def _problem(self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any]) -> str | None:
+    def _problem(
+        self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None
+    ) -> str | None:
         try:
-            expected = _shapes(_called(node, given))
+            expected = _shapes(those_at(read, _called(node, given)))
         except Exception:  # the call itself is not for these sizes, or nobody knows what it gives
             return None
         try:

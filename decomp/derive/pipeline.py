@@ -165,6 +165,7 @@ class _Planning:
 
     def _decided(self, functional: Functional, owner: nn.Module) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions."""
+        self.planner.memory.signatures.written.update(write.value for write in functional.writes)
         propagation = StridePropagation(functional.graph, functional.captured_meta)
         decisions: dict[fx.Node, Decision] = {}
         depth = 0

@@ -21,7 +21,7 @@ from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
-from decomp.ir.call import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata
+from decomp.ir.call import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata, those_at
 from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
@@ -200,7 +200,7 @@ class Planner:
         if len(request.context) > DEEPEST:
             return Declined(f"leads into a recursion deeper than {DEEPEST} rules")
         context = (*request.context, Derivation(request.signature.key, request.op, place))
-        propagation = StridePropagation(expansion.graph, expected=request.expected)
+        propagation = StridePropagation(expansion.graph, expected=those_at(request.signature.read, request.expected))
         decisions: dict[fx.Node, Decision] = {}
         for node in propagation.nodes():
             if node in propagation.lost:

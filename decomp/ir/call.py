@@ -3,7 +3,7 @@ targets look at, and what `calls(program, op)` finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 import functools
 import operator
@@ -236,13 +236,39 @@ def is_projection(node: fx.Node) -> bool:
 
 def projected(node: fx.Node, results: tuple[Any, ...]) -> Any:
     """What a projection takes of `results`."""
-    if node.target is operator.getitem:
-        return results[node.args[1]]  # type: ignore[index]
-    call = bound_call(node.args[0])  # type: ignore[arg-type]
+    return results[_which(node)]
+
+
+def _which(projection: fx.Node) -> Any:
+    """The place of the result that a projection takes, or a slice of them."""
+    if projection.target is operator.getitem:
+        return projection.args[1]
+    call = bound_call(projection.args[0])  # type: ignore[arg-type]
     packet = call.op.packet if call is not None else None
     assert call is not None and packet is not None
     names = [r.name for r in getattr(packet, call.overload or "default")._schema.returns]
-    return results[names.index(str(node.args[1]))]
+    return names.index(str(projection.args[1]))
+
+
+def read_results(node: fx.Node, kept: Container[fx.Node] = ()) -> tuple[int, ...] | None:
+    """Which of several results of a call are read, in order; None if it gives one, or the whole is handed on. A
+    projection that nobody uses, of which torch.export leaves many, reads nothing unless it is to be `kept`."""
+    results = metadata(node)
+    if type(results) not in (tuple, list) or not node.users or node in kept:
+        return None
+    if not all(is_projection(user) for user in node.users):
+        return None
+    places = [_which(user) for user in node.users if user.users or user in kept]
+    if any(type(place) is not int for place in places):
+        return None
+    return tuple(sorted({place % len(results) for place in places}))
+
+
+def those_at(places: tuple[int, ...] | None, results: Any) -> Any:
+    """Several results, None in the place of each that is not at one of these; all if it is not said which."""
+    if places is None or not isinstance(results, (tuple, list)):
+        return results
+    return tuple(each if i in places else None for i, each in enumerate(results))
 
 
 def bound_call(node: fx.Node) -> Call | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from decomp.ir.call import kind_of, metadata
+from decomp.ir.call import kind_of, metadata, read_results
 from decomp.metadata.symbolic_sizes import SYMBOLIC, strides_of
 
 Key = tuple[Any, ...]
@@ -21,6 +21,8 @@ class Signature(NamedTuple):
     """The distinct nodes among the arguments, in order."""
     symbolic: bool
     """Whether metadata of them, or of the result, holds symbolic sizes."""
+    read: tuple[int, ...] | None
+    """Which of several results are read; None if all may be."""
 
 
 class Signatures:
@@ -31,6 +33,8 @@ class Signatures:
         self._of_node: dict[fx.Node, Any] = {}
         self.symbolic: set[int] = set()
         """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
+        self.written: set[fx.Node] = set()
+        """What a program writes back in the end: it is read, though no node of its graph uses it."""
 
     def mark(self) -> int:
         """How many kinds of metadata have been met."""
@@ -45,7 +49,7 @@ class Signatures:
 
     def forget_nodes(self) -> None:
         """Let go of the nodes of a program that is done."""
-        self._of_node = {}
+        self._of_node, self.written = {}, set()
 
     def forget(self, node: fx.Node) -> None:
         """Let go of a node whose metadata has changed."""
@@ -59,8 +63,9 @@ class Signatures:
         # The result is part of it: the strides of attention depend on which inputs require gradients, which no input
         # says.
         specs = tuple([self.spec(each) for each in (*places, node)])
-        key = (node.op, node.target, args, kwargs, specs)
-        return Signature(key, list(places), not self.symbolic.isdisjoint(specs))
+        read = read_results(node, self.written)
+        key = (node.op, node.target, args, kwargs, specs, read)
+        return Signature(key, list(places), not self.symbolic.isdisjoint(specs), read)
 
     def spec(self, node: fx.Node) -> int:
         """A number for the metadata of `node`'s value, equal for equal metadata; without, for its kind: `x * 2` of a

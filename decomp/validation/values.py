@@ -15,7 +15,7 @@ from torch import fx, nn
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import graphs_of
+from decomp.ir.call import graphs_of, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
@@ -170,7 +170,8 @@ class _Measure:
 
     def on(self, choices: Iterator[list[Any]], slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
-        own, wide = functools.partial(_own, self.node), functools.partial(_own, self.node, wide=True)
+        given = _given(self.node, self.stamp)
+        own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
         try:
             operands, truth = _accepted(own, wide, choices)
         except NoOperands as refused:
@@ -289,15 +290,26 @@ def _tracked(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
 
 
-def _own(node: fx.Node, operands: Sequence[Any], wide: bool = False) -> list[torch.Tensor]:
-    """The results of the op itself, flat."""
+def _given(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
+    """Which of several results an expansion is to give: it may leave out those that nobody reads."""
+    results: Any = next(iter(reversed(stamp.graph.nodes))).args[0]
+    read = read_results(node)
+    if read is None or not isinstance(results, (tuple, list)):
+        return None
+    return tuple(i for i, result in enumerate(results) if result is not None or i in read)
+
+
+def _own(
+    node: fx.Node, given: tuple[int, ...] | None, operands: Sequence[Any], wide: bool = False
+) -> list[torch.Tensor]:
+    """The results of the op itself at the places that are `given`, flat."""
     values = dict(zip(node.all_input_nodes, operands))
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
     if node.op == "call_method":
-        return pytree.tensors_in(getattr(args[0], str(node.target))(*args[1:], **kwargs))
-    return pytree.tensors_in(node.target(*args, **kwargs))  # type: ignore[operator]
+        return pytree.tensors_in(those_at(given, getattr(args[0], str(node.target))(*args[1:], **kwargs)))
+    return pytree.tensors_in(those_at(given, node.target(*args, **kwargs)))  # type: ignore[operator]
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
