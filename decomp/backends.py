@@ -16,6 +16,7 @@ from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
 from decomp.lowering import lower
+from decomp.rules.accuracy import DEFAULT, Spec
 from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
@@ -32,6 +33,7 @@ def backend(
     *,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     partial: bool = False,
     compiler: str | Compiler = "eager",
@@ -48,7 +50,7 @@ def backend(
     if not isinstance(compiler, str) and not callable(compiler) or isinstance(compiler, str) and compiler not in _NAMED:
         raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
-    settings = {"to": to, "rules": rules, "keep": kept, "cost": cost, "verify": verify}
+    settings = {"to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "verify": verify}
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
         return _Compilation(settings, partial, _inner_compiler(compiler, given)).of(module, list(example_inputs))

@@ -35,6 +35,7 @@ from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
+from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
@@ -64,6 +65,8 @@ class Lowering:
     """What was lowered, and how it was captured."""
     matching: Matching = field(repr=False)
     """The rules and the target that it was captured for."""
+    policy: Policy = field(repr=False)
+    """How one of several ways was chosen."""
     program: Program = field(repr=False)
     """The program that came in, as a graph."""
     verdicts: dict[Any, Any] = field(repr=False)
@@ -73,6 +76,11 @@ class Lowering:
     def blockers(self) -> tuple[Blocker, ...]:
         """What was not lowered (with `partial=True`)."""
         return self.plan.blockers
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """The level of accuracy that was asked for, op by op."""
+        return self.policy.accuracy
 
     @property
     def model(self) -> Any:
@@ -152,6 +160,7 @@ def lower(
     kwargs: Mapping[str, Any] | None = None,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     partial: bool = False,
     verify: bool | str = True,
@@ -165,8 +174,12 @@ def lower(
     - `args`, `kwargs`: example inputs. With them a module is captured by `torch.export` (with `dynamic_shapes`),
       without them by `tracer_class`, and rules that ask for shapes or dtypes cannot run.
     - `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops that stay as they are.
-    - `cost(call)`: what a call costs on the target. Each op then takes its cheapest alternative (`lambda call: 1`: the
-      fewest nodes), instead of the first that reaches the target.
+    - `accuracy`: "exact", "standard" (float32 within 4 ULP for normal numbers, extremes and gradients right) or "fast"
+      (textbook forms, for neural networks); or a dict of levels by op, with `...` for all other ops:
+      `{"softmax": "exact", ...: "fast"}`. The level of an op of the program holds for all that it is derived to.
+      Of the rules that reach the level the cheapest is taken, and at "exact" the first.
+    - `cost(call)`: what a call costs on the target; one, by default. With it, rules compete at "exact" too, and so do
+      rules without a level.
     - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
       graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
@@ -176,7 +189,7 @@ def lower(
     `VerificationError`.
     """
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    return _lowered(source, Matching(*_chosen(to, rules, keep)), partial, verify, cost)
+    return _lowered(source, Matching(*_chosen(to, rules, keep)), Policy(Accuracy.of(accuracy), cost), partial, verify)
 
 
 @boundary("decompose", CHECKS)
@@ -186,6 +199,7 @@ def decompose(
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    accuracy: Spec = DEFAULT,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     verify: bool | str = True,
     dynamic_shapes: Any = None,
@@ -194,7 +208,8 @@ def decompose(
     calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
     of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    return _lowered(source, Matching(as_rules(rules), _EVERYTHING), partial=True, verify=verify).result
+    policy = Policy(Accuracy.of(accuracy))
+    return _lowered(source, Matching(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
 
 
 @boundary("plan", CHECKS)
@@ -206,6 +221,7 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
+    accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
@@ -213,11 +229,12 @@ def plan(
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = _chosen(to, rules, keep)
+    policy = Policy(Accuracy.of(accuracy), cost)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = capture_program(source, matching)
         with without_guards(program.mode):
-            return plan_program(program, matching, cost).plan
+            return plan_program(program, matching, policy).plan
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -240,7 +257,7 @@ def _keeping(target: Target, keep: Iterable[Any]) -> Target:
 
 
 def _lowered(
-    source: Source, matching: Matching, partial: bool, verify: bool | str, cost: Cost | None = None
+    source: Source, matching: Matching, policy: Policy, partial: bool, verify: bool | str
 ) -> Lowering:
     clock = _Clock()
     captures = source.args is not None
@@ -248,7 +265,7 @@ def _lowered(
         with clock.stage("capture"):
             program = capture_program(source, matching)
         with without_guards(program.mode):
-            lowering = _through(source, program, matching, cost, partial, verify, clock)
+            lowering = _through(source, program, matching, policy, partial, verify, clock)
         sizes.keep(lowering.result)
     return lowering
 
@@ -257,7 +274,7 @@ def _through(
     source: Source,
     program: Program,
     matching: Matching,
-    cost: Cost | None,
+    policy: Policy,
     partial: bool,
     verify: bool | str,
     clock: _Clock,
@@ -265,7 +282,7 @@ def _through(
     """The stages behind the capture."""
     target = matching.target
     with clock.stage("plan"):
-        planned = plan_program(program, matching, cost)
+        planned = plan_program(program, matching, policy)
     if planned.plan.blocked and not partial:
         raise NotLowered(target.name, planned.plan.blockers)
     with clock.stage("retrace"):
@@ -276,7 +293,7 @@ def _through(
         proof = prove_program(rewritten, rebuilt, target, full=verify == "full") if verify else None
     lowering = Lowering(
         rebuilt.result, target, planned.plan, rewritten.graphs, proof, clock.times, planned.runs,
-        rebuilt.returned_program, source, matching, program, planned.memory.verdicts,
+        rebuilt.returned_program, source, matching, policy, program, planned.memory.verdicts,
     )  # fmt: skip
     if proof is not None and verify == "values":
         with clock.stage("values"):

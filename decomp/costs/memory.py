@@ -27,6 +27,7 @@ class PeakMemory(CostModel):
     """
 
     unit = "bytes"
+    additive = False
 
     def __call__(self, call: Call) -> float:
         """What the results of one call take."""

@@ -22,6 +22,8 @@ class CostModel:
 
     unit: str = ""
     """What it counts, for tables."""
+    additive: bool = True
+    """Whether what several calls cost together is the sum of their prices."""
 
     def __call__(self, call: Call) -> float:
         """What one call costs."""
@@ -40,6 +42,11 @@ def price(cost: Cost, graph: fx.Graph) -> float:
 def is_value(cost: Cost | None) -> bool:
     """Whether an equal cost will price alike whenever it is asked; nobody knows what a function of the user reads."""
     return cost is None or isinstance(cost, CostModel)
+
+
+def is_additive(cost: Cost | None) -> bool:
+    """Whether what several calls cost together is the sum of their prices."""
+    return not isinstance(cost, CostModel) or cost.additive
 
 
 def calls_in(graph: fx.Graph) -> Iterable[Call]:

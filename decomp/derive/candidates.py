@@ -1,15 +1,18 @@
 """A request to the planner: one call, with all that its derivation may depend on. And the candidates for it: what each
-rule for its op records for its signature, in order of registration, and then PyTorch's own composite kernel."""
+rule for its op records for its signature, in order of registration, and then PyTorch's own composite kernel; and which
+of them is the cheapest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+import math
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx
 
+from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import (
     COMPOSITE,
     NO_COMPOSITE,
@@ -22,10 +25,13 @@ from decomp.derive.expansion import (
 from decomp.derive.other_sizes import OtherSizes
 from decomp.derive.planning_memory import Memory
 from decomp.errors import RuleError, spelled
-from decomp.ir.call import Call, metadata
+from decomp.graphs.template import Stamp
+from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
+from decomp.rules.accuracy import LEVELS, reaches
+from decomp.rules.costs import Cost, price_of_calls, price_of_graph
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target
@@ -45,6 +51,8 @@ class Derivation(NamedTuple):
     op: Op
     place: int
     """Which of the alternatives for this op."""
+    level: str
+    """The accuracy that is asked for."""
 
 
 Context = tuple[Derivation, ...]
@@ -59,10 +67,13 @@ class Basis:
     """Whether the target asked where the call stands in the program."""
     cycle_depth: int = NO_CYCLE
     """The place in the context of the outermost derivation to which a cycle led back."""
+    beyond_limit: bool = False
+    """Whether nothing was found only because what there may be costs more than the limit."""
 
     def add(self, inner: Basis, depth: int) -> None:
         """Rest on what the decision for a call in a context of this depth rests on, too."""
         self.depends_on_context |= inner.depends_on_context
+        self.beyond_limit |= inner.beyond_limit
         if inner.cycle_depth < depth:
             self.cycle_depth = min(self.cycle_depth, inner.cycle_depth)
 
@@ -73,6 +84,8 @@ class Request:
 
     node: fx.Node
     signature: Signature
+    level: str
+    """The accuracy that is asked for."""
     context: Context = ()
     call: Call | None = None
     """The call with its arguments by name; None if they fit no schema of its op."""
@@ -80,6 +93,8 @@ class Request:
     """The condition under which the target would know the call, where there is one."""
     first: int = 0
     """The place of the first alternative to be asked."""
+    limit: float = math.inf
+    """What a derivation may cost: what is dearer is of no use."""
     basis: Basis = field(default_factory=Basis)
     """Filled while the request is being served."""
 
@@ -124,11 +139,14 @@ class Candidates:
         """How often a rule was run."""
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
 
-    def of(self, request: Request) -> Iterator[Candidate]:
-        """The alternatives for a call, from the first that is asked for; each is recorded when it is its turn."""
+    def of_rules(self, request: Request) -> Iterator[Candidate]:
+        """The rules for a call, from the first that is asked for; each is recorded when it is its turn."""
         rules = self.rules.of(request.op) if request.call is not None else ()
         for place in range(request.first, len(rules)):
             yield Candidate(rules[place], place, self._by_rule(rules[place], request))
+
+    def of_composite(self, request: Request) -> Iterator[Candidate]:
+        """PyTorch's own composite kernel for a call, if it has one."""
         composite = self._recorded(None, request) if self.composites else NO_COMPOSITE
         if composite is not NO_COMPOSITE:
             yield Candidate(None, AFTER_ALL_RULES, composite)
@@ -148,6 +166,8 @@ class Candidates:
         missing = missing_ops(rule.needs, self.target)
         if missing is not None:
             return Declined(f"is for targets that know {missing}", applicable=False)
+        if not reaches(rule.level, request.level):
+            return Declined(f"reaches the level {rule.level}, and {request.level} is asked for", applicable=False)
         return self._recorded(rule, request)
 
     def _recorded(self, rule: Rule | None, request: Request) -> Expansion | Declined:
@@ -183,3 +203,122 @@ class Candidates:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")
+
+
+# The cheapest.
+
+_GUESS = 8
+"""Calls that a call comes to which was not lowered yet: where a guess is wrong, more is asked than had to be."""
+_AGAIN = 3
+"""So many times a rule may lead to itself where another way is known: `cat` by `stack` by `cat` never ends."""
+_UNLEVELLED = -1
+"""The rank of a rule without a level, for which its author vouches."""
+
+
+def price_of_node(cost: Cost | None, node: fx.Node) -> float:
+    """What one call costs; one, if nothing else is said. Numbers and single outputs cost nothing."""
+    if is_host(node) or is_projection(node):
+        return 0.0
+    if cost is None:
+        return 1.0
+    call = call_if_bound(node)
+    return 0.0 if call is None else price_of_calls(cost, (call,))
+
+
+def price_of_stamp(cost: Cost | None, stamp: Stamp) -> float:
+    """What the calls of a flat expansion cost together."""
+    if cost is not None:
+        return price_of_graph(cost, stamp.graph)
+    return sum(price_of_node(None, node) for node in stamp.graph.nodes if node.op.startswith("call"))
+
+
+@dataclass
+class Race:
+    """Candidates that compete by cost, those that promise most first; iterating leaves out what cannot win."""
+
+    rivals: list[Candidate]
+    least: Callable[[fx.Graph, str], tuple[float, int]] | None
+    """What an expansion costs at least, and how many of its calls are left out of that; None if there is one candidate
+    alone."""
+    request: Request
+    found: dict[int, Derived | Declined] = field(default_factory=dict)
+    """What each candidate came to, by its place."""
+    left_out: bool = False
+    """Whether a candidate was not asked, because it costs too much."""
+    best: tuple[float, int, int] = field(init=False)
+    """Price, rank by accuracy, and place of the one that leads; the limit, as long as there is none."""
+
+    def __post_init__(self) -> None:
+        self.best = self.request.limit, len(LEVELS), 0
+
+    @property
+    def price(self) -> float:
+        """That of the one that leads, or the limit."""
+        return self.best[0]
+
+    @property
+    def limit(self) -> float:
+        """What a candidate may cost to win; infinite where calls cannot be added up one by one."""
+        return math.inf if self.least is None else self.price
+
+    def __iter__(self) -> Iterator[tuple[Candidate, float]]:
+        """Candidates that may still win, with what they cost at least."""
+        runners = sorted((self._promise(candidate) for candidate in self.rivals), key=lambda runner: runner[:2])
+        for _, place, least, candidate in runners:
+            if self.least is not None and (least, _rank(candidate), place) >= self.best:
+                self.left_out = True
+                self.found[place] = Declined(f"costs {least:g} or more, not {self.price:g}", applicable=False)
+            elif self.winner is not None and self._nested(candidate) >= _AGAIN:
+                self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
+                self.found[place] = Declined("leads to its own op again and again", applicable=False)
+            else:
+                yield candidate, least
+
+    def _nested(self, candidate: Candidate) -> int:
+        """How often the rule is being followed already, at other signatures: each time it may leave more to be done."""
+        op, place = self.request.op, candidate.place
+        return sum(outer.op == op and outer.place == place for outer in self.request.context)
+
+    def _outermost(self, candidate: Candidate) -> int:
+        op, place = self.request.op, candidate.place
+        return next(i for i, outer in enumerate(self.request.context) if outer.op == op and outer.place == place)
+
+    @property
+    def winner(self) -> Derived | None:
+        """The one that leads."""
+        found = self.found.get(self.best[2])
+        return found if isinstance(found, Derived) else None
+
+    def _promise(self, candidate: Candidate) -> tuple[float, int, float, Candidate]:
+        """What a candidate may cost, its place, what it costs at least, and itself."""
+        expansion = candidate.expansion
+        if self.least is None or isinstance(expansion, Declined):
+            return 0.0, candidate.place, 0.0, candidate
+        least, unknown = self.least(expansion.graph, self.request.level)
+        return least + unknown * _GUESS ** (1 + self._nested(candidate)), candidate.place, least, candidate
+
+    def result(self, candidate: Candidate, found: Derived | Declined) -> None:
+        """Take note of what a candidate came to."""
+        place = candidate.place
+        if isinstance(found, Declined) and candidate.rule is None:
+            found = replace(found, applicable=False)
+        self.found[place] = found
+        if isinstance(found, Derived):
+            self.best = min(self.best, (found.price, _rank(candidate), place))
+
+    def outcome(self, blocked: Blocked) -> Derived | Blocked:
+        """The winner, with the reasons of the others; or `blocked` with the reasons of all."""
+        winner = self.winner
+        for candidate in self.rivals:
+            found = self.found[candidate.place]
+            if isinstance(found, Derived):
+                found = Declined(f"costs {found.price:g}, not {self.price:g}", applicable=False)
+            if self.found[candidate.place] is not winner:
+                blocked = blocked.after(candidate.name, found)
+        return replace(winner, passed_over=blocked.tried) if winner is not None else blocked
+
+
+def _rank(candidate: Candidate) -> int:
+    """By accuracy, the best first."""
+    level = candidate.rule.level if candidate.rule is not None else None
+    return _UNLEVELLED if level is None else LEVELS.index(level)

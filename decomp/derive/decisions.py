@@ -40,6 +40,8 @@ class Derived:
     """Alternatives that were asked before."""
     results: Any = None
     """The metadata of what the expansion gives, where its strides are not those of what the call gives."""
+    price: float = 0.0
+    """What the calls of the expansion cost together, where alternatives compete by cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
-from decomp.rules.costs import Cost
+from decomp.rules.accuracy import Policy
 from decomp.rules.target import Everything, Target
 
 # Captured: a model as a graph.
@@ -112,9 +112,9 @@ class Planned:
     """How many times a rule was run."""
 
 
-def plan_program(program: Program, matching: Matching, cost: Cost | None = None) -> Planned:
+def plan_program(program: Program, matching: Matching, policy: Policy) -> Planned:
     """Decide what becomes of each call of a program."""
-    planner = Planner(matching.rules, matching.target, program.dialect, program.mode, cost)
+    planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
     with fresh_sizes_dropped(program.mode):
         graphs = _Planning(program, matching, planner).graphs("", program.graph, program.root, None)
     planner.memory.signatures.forget_nodes()

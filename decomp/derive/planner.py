@@ -1,17 +1,31 @@
 """Planning: for each node of a program, whether the target knows it, which rules take it there, or why none does.
-A decision is made once a signature. `Planner._choose` is the one place where one of the candidates is taken."""
+A decision is made once a signature and level of accuracy. `Planner._choose` is the one place where one of the
+candidates is taken."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+import math
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from decomp.derive.candidates import AFTER_ALL_RULES, Basis, Candidate, Candidates, Context, Derivation, Request
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Tried, op_of_node
+from decomp.derive.candidates import (
+    AFTER_ALL_RULES,
+    Basis,
+    Candidate,
+    Candidates,
+    Context,
+    Derivation,
+    Race,
+    Request,
+    price_of_node,
+    price_of_stamp,
+)
+from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, op_of_node
 from decomp.derive.expansion import Expansion
 from decomp.derive.planning_memory import Memory
 from decomp.derive.rewriter import flatten
@@ -26,9 +40,9 @@ from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
-from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
-from decomp.rules.costs import Cost, price_of_graph
+from decomp.rules.accuracy import Policy
+from decomp.rules.costs import is_additive, is_value
 from decomp.rules.rules import Declined, Rules
 from decomp.rules.target import Everything, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -41,17 +55,21 @@ class Planner:
     """Decides node by node. One planner serves one program and its sub-programs."""
 
     def __init__(
-        self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, cost: Cost | None = None
+        self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, policy: Policy = Policy()
     ) -> None:
-        self.rules, self.target, self.mode, self.cost = rules, target, mode, cost
+        self.rules, self.target, self.mode, self.policy = rules, target, mode, policy
         self.everywhere = isinstance(target, Everything)
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
-        # What was chosen by cost is good for this program: the next one may come with another function.
-        self.memory: Memory = rules.memory.setdefault((target, dialect), Memory()) if cost is None else Memory()
+        self.cost = policy.cost or target.costs
+        # What was chosen by a function of the user's is good for this program: the next one may come with another.
+        key = (target, dialect, self.cost, policy.cost is not None) if is_value(self.cost) else None
+        self.memory = Memory.within(rules.memory, dialect, key)
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
 
-    def decide(self, node: fx.Node, context: Context = (), basis: Basis | None = None) -> Decision:
+    def decide(
+        self, node: fx.Node, context: Context = (), basis: Basis | None = None, limit: float = math.inf
+    ) -> Decision:
         """What becomes of `node`, which stands in the program itself, or in an expansion; `basis` is then that of the
         call which this is for."""
         if node.op not in ("call_function", "call_method"):
@@ -62,12 +80,21 @@ class Planner:
         if sure:
             return KEEP
         signature = self.memory.signatures.of(node)
-        found = self.candidates.memory_for(signature.symbolic).decisions.get(signature.key)
-        return found if found is not None else self._decide_anew(node, signature, context, basis or Basis())
+        level = context[-1].level if context else self._level(node)
+        found = self.candidates.memory_for(signature.symbolic).decisions.get((signature.key, level))
+        if found is not None:
+            return found
+        return self._decide_anew(Request(node, signature, level, context, limit=limit), basis or Basis())
 
     def request(self, node: fx.Node) -> Request:
         """A request for a node of the program itself."""
-        return Request(node, self.memory.signatures.of(node))
+        return Request(node, self.memory.signatures.of(node), self._level(node))
+
+    def _level(self, node: fx.Node) -> str:
+        """The accuracy that is asked for a node of the program itself."""
+        accuracy = self.policy.accuracy
+        own = None if accuracy.uniform else op_of_node(node)
+        return accuracy.default if own is None else accuracy.level(own)
 
     def _surely_kept(self, node: fx.Node) -> bool:
         """Whether every call of this target stays, whatever its arguments: it is looked up once a target."""
@@ -94,15 +121,20 @@ class Planner:
             return False
         return self.target.surely_legal(spelling.op, spelling.overload)
 
-    def _decide_anew(self, node: fx.Node, signature: Signature, context: Context, outer: Basis) -> Decision:
-        request = Request(node, signature, context)
+    def _decide_anew(self, request: Request, outer: Basis) -> Decision:
+        signature, depth = request.signature, len(request.context)
         decision = self._decision(request)
         # A failure that a cycle through an outer call caused says nothing about this call alone.
         # Nor is the cheapest of what the cycle left the cheapest of all.
-        cut = request.basis.cycle_depth < len(context) and (isinstance(decision, Blocked) or self.cost is not None)
+        matters = isinstance(decision, Blocked) or self._by_cost(request.level)
+        cut = request.basis.cycle_depth < depth and matters
         if not request.basis.depends_on_context and not cut:
-            self.candidates.memory_for(signature.symbolic).decisions[signature.key] = decision
-        outer.add(request.basis, len(context))
+            memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, request.level)
+            if request.basis.beyond_limit:
+                memory.at_least[key] = max(request.limit, memory.at_least.get(key, 0.0))
+            else:
+                memory.decisions[key] = decision
+        outer.add(request.basis, depth)
         return decision
 
     def _decision(self, request: Request) -> Decision:
@@ -158,25 +190,54 @@ class Planner:
         raise RuleCycle(rule, f"is part of a circle: {circle}", "drop one of these rules, or let it emit other ops")
 
     def _choose(self, request: Request) -> Derived | Blocked:
-        """The first candidate, in order of registration, whose expansion reaches the target whole; with costs, the
-        cheapest of all that do. The price of a derivation is that of the calls it ends in, so that the cheapest
-        derivations of the calls that an expansion makes are part of its own cheapest one."""
+        """The first candidate whose expansion reaches the target whole; where candidates compete, the cheapest of all
+        that do. The price of a derivation is that of the calls it ends in, so that the cheapest derivations of the
+        calls that an expansion makes are part of its own cheapest one."""
         blocked = self._before_any_candidate(request)
-        reaching: list[tuple[float, Derived]] = []
-        for candidate in self.candidates.of(request):
-            if reaching and candidate.rule is None:
-                break  # PyTorch's own kernel is for calls that no rule takes to the target
-            derived = self._derive(candidate, request, blocked.tried)
-            if isinstance(derived, Declined):
-                derived = derived if candidate.rule is not None else replace(derived, applicable=False)
-                blocked = blocked.after(candidate.name, derived)
-            elif self.cost is None or candidate.rule is None:
-                return derived
-            else:
-                reaching.append((_price(self.cost, derived.stamp), derived))
-        return _cheapest(reaching, blocked) if reaching else blocked
+        for rivals in self._rivals(request):
+            found = self._cheapest(rivals, request, blocked)
+            if isinstance(found, Derived):
+                return found
+            blocked = found
+            if request.basis.beyond_limit:
+                break
+        return blocked
 
-    def _derive(self, candidate: Candidate, request: Request, passed_over: Tried) -> Derived | Declined:
+    def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
+        """The candidates, in order of registration, in groups of those that compete by cost. All rules do where a cost
+        is given; without one those with a level, except at the level exact."""
+        group: list[Candidate] = []
+        for candidate in self.candidates.of_rules(request):
+            by_level = candidate.rule is not None and candidate.rule.level is not None and request.level != "exact"
+            if by_level or self.policy.cost is not None:
+                group.append(candidate)
+                continue
+            if group:
+                yield group
+            yield [candidate]
+            group = []
+        if group:
+            yield group
+        # PyTorch's own kernel is for calls that no rule takes to the target.
+        yield from ([candidate] for candidate in self.candidates.of_composite(request))
+
+    def _cheapest(self, rivals: list[Candidate], request: Request, blocked: Blocked) -> Derived | Blocked:
+        """The cheapest of some candidates; of those with the same price the most accurate, and of these the first.
+        Those that promise most are asked first, and what cannot be cheaper than what is found is not followed."""
+        prunes = len(rivals) > 1 and is_additive(self.cost)
+        race = Race(rivals, self._least_price if prunes else None, request)
+        beyond = False
+        for candidate, least in race:
+            own = Basis()
+            found = self._derive(candidate, replace(request, basis=own, limit=race.limit))
+            race.result(candidate, found)
+            beyond |= own.beyond_limit
+            if isinstance(found, Derived) or race.winner is None or least < race.price:
+                request.basis.add(own, len(request.context) + 1)
+        request.basis.beyond_limit = race.winner is None and (beyond or race.left_out)
+        return race.outcome(blocked)
+
+    def _derive(self, candidate: Candidate, request: Request) -> Derived | Declined:
         """What one candidate comes to."""
         expansion = candidate.expansion
         if isinstance(expansion, Declined):
@@ -184,7 +245,31 @@ class Planner:
         stamp = self.reach(expansion, request, candidate.place)
         if isinstance(stamp, Declined):
             return stamp
-        return Derived(expansion.rule, stamp, passed_over, changed_strides(stamp.graph, request.expected))
+        price = price_of_stamp(self.cost, stamp) if self._by_cost(request.level) else 0.0
+        return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price)
+
+    def _by_cost(self, level: str) -> bool:
+        """Whether alternatives compete by cost."""
+        return self.policy.cost is not None or level != "exact"
+
+    def _least_price(self, graph: fx.Graph, level: str) -> tuple[float, int]:
+        """What the calls of an expansion cost at least, and of how many that is not known before they are lowered."""
+        known = [self._known_price(node, level) for node in graph.nodes if node.op.startswith("call")]
+        return sum(price for price in known if price is not None), known.count(None)
+
+    def _known_price(self, node: fx.Node, level: str) -> float | None:
+        if self.memory.sure.get(node.target):
+            return price_of_node(self.cost, node)
+        signature = self.memory.signatures.of(node)
+        memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
+        decision = memory.decisions.get(key)
+        return memory.at_least.get(key) if decision is None else self._price_of(decision, node)
+
+    def _price_of(self, decision: Decision, node: fx.Node) -> float:
+        """What a decision for a call comes to."""
+        if isinstance(decision, Derived):
+            return decision.price
+        return price_of_node(self.cost, node) if decision is KEEP and node.op.startswith("call") else 0.0
 
     def _before_any_candidate(self, request: Request) -> Blocked:
         limitation = self.rules.limitation(request.call, self.target) if request.call is not None else None
@@ -196,18 +281,24 @@ class Planner:
         )
 
     def reach(self, expansion: Expansion, request: Request, place: int) -> Stamp | Declined:
-        """The expansion lowered in turn, flat; or why it does not reach the target."""
+        """The expansion lowered in turn, flat; or why it does not reach the target, or not within the limit."""
         if len(request.context) > DEEPEST:
             return Declined(f"leads into a recursion deeper than {DEEPEST} rules")
-        context = (*request.context, Derivation(request.signature.key, request.op, place))
+        context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
+        spent = 0.0
         propagation = StridePropagation(expansion.graph, expected=those_at(request.signature.read, request.expected))
         decisions: dict[fx.Node, Decision] = {}
         for node in propagation.nodes():
             if node in propagation.lost:
                 return Declined(f"emits {node.target}, which {propagation.lost[node]}")
-            decision = decisions[node] = self._decide_inside(node, context, request.basis)
+            decision = decisions[node] = self._decide_inside(node, context, request.basis, request.limit - spent)
             if isinstance(decision, Blocked):
                 return decision.as_declined(request.op)
+            if request.limit < math.inf:
+                spent += self._price_of(decision, node)
+                if spent > request.limit:
+                    request.basis.beyond_limit = True
+                    return Declined(f"costs {spent:g} or more, not {request.limit:g}", applicable=False)
             self.propagate(propagation, node, decision)
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
         with without_guards(self.mode):
@@ -236,19 +327,20 @@ class Planner:
             true = kernel_value(KERNEL_STRIDES[name], fx.map_arg(call.arguments, metadata), recorded)
         return None if true is recorded else true
 
-    def _decide_inside(self, node: fx.Node, context: Context, basis: Basis) -> Decision:
+    def _decide_inside(self, node: fx.Node, context: Context, basis: Basis, limit: float) -> Decision:
         """What becomes of a call that an expansion makes."""
         if node.op not in ("call_function", "call_method") or self.memory.sure.get(node.target):
             return KEEP
         if self.everywhere:
             own = None if is_host(node) or is_projection(node) else op_of_node(node)
-            return KEEP if own == context[-1].op else self.decide(node, context, basis)
+            return KEEP if own == context[-1].op else self.decide(node, context, basis, limit)
         signature = self.memory.signatures.of(node)
         for depth, derivation in enumerate(context):
             if derivation.key == signature.key:
                 call = call_if_bound(node)
-                return self._try_next_alternative(Request(node, signature, context, call, basis=basis), depth)
-        return self.decide(node, context, basis)
+                request = Request(node, signature, derivation.level, context, call, limit=limit, basis=basis)
+                return self._try_next_alternative(request, depth)
+        return self.decide(node, context, basis, limit)
 
     def _try_next_alternative(self, request: Request, depth: int) -> Decision:
         """A call that is being lowered already, in the derivation at this depth: a rule may wrap its own op, which the
@@ -262,15 +354,3 @@ class Planner:
         request.basis.cycle_depth = min(request.basis.cycle_depth, depth)
         circle = " → ".join([*(str(derivation.op) for derivation in context[depth:]), str(request.op)])
         return Blocked.because(str(request.op), f"leads back to itself: {circle}")
-
-
-def _price(cost: Cost, stamp: Stamp) -> float:
-    """What the calls of a flat expansion cost."""
-    return price_of_graph(cost, stamp.graph)
-
-
-def _cheapest(reaching: list[tuple[float, Derived]], blocked: Blocked) -> Derived:
-    """The first of the cheapest; the others are told with their prices."""
-    least, cheapest = min(reaching, key=lambda each: each[0])
-    dearer = [(str(each.rule), f"costs {price:g}, not {least:g}") for price, each in reaching if each is not cheapest]
-    return replace(cheapest, passed_over=(*blocked.tried, *dearer))

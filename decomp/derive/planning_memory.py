@@ -24,6 +24,9 @@ class Memory:
 
     signatures: Signatures = field(default_factory=Signatures)
     decisions: dict[Any, Decision] = field(default_factory=dict)
+    """By signature and level of accuracy."""
+    at_least: dict[Any, float] = field(default_factory=dict)
+    """By signature and level, what a call costs that was not followed to its end, because that is more than it may."""
     expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
     sure: dict[Any, bool] = field(default_factory=dict)
     laid_out: dict[Any, str] = field(default_factory=dict)
@@ -33,6 +36,14 @@ class Memory:
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
     """What measuring an expansion found out."""
+
+    @classmethod
+    def within(cls, found: dict[Any, Memory], dialect: str, key: Any) -> Memory:
+        """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
+        does not depend on the target or on costs, so that all memories of one dialect share it."""
+        recorded = found.setdefault(dialect, cls())
+        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode)
+        return fresh if key is None else found.setdefault(key, fresh)
 
     def mark(self) -> tuple[int, ...]:
         """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
@@ -48,4 +59,4 @@ class Memory:
         del self.mode.enter_stack[entered:]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
-        return self.decisions, self.expansions, self.sure, self.laid_out, self.verdicts
+        return self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts

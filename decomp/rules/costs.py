@@ -5,4 +5,5 @@ from __future__ import annotations
 from decomp.costs import model
 
 Cost = model.Cost
-price, price_of_graph = model.price_of_calls, model.price
+price_of_calls, price_of_graph = model.price_of_calls, model.price
+is_value, is_additive = model.is_value, model.is_additive

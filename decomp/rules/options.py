@@ -11,6 +11,7 @@ from torch import fx
 
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op
+from decomp.rules.accuracy import Accuracy
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 
@@ -62,6 +63,10 @@ def _ops(name: str, value: Any) -> None:
 def _function(name: str, value: Any) -> None:
     if value is not None and not callable(value):
         _refuse(name, value, "a function of a call, that returns a number")
+
+
+def _accuracy(name: str, value: Any) -> None:
+    Accuracy.of(value)
 
 
 def _flag(name: str, value: Any) -> None:
@@ -130,6 +135,7 @@ CHECKS: Mapping[str, Check] = {
     "kwargs": _named_inputs,
     "rules": _rules,
     "keep": _ops,
+    "accuracy": _accuracy,
     "cost": _function,
     "partial": _flag,
     "verify": _one_of(VERIFY),

@@ -17,6 +17,7 @@ from decomp.ir.call import Call
 from decomp.ir.ops import Op, once_known, op as op_of
 from decomp.ir.python_signatures import python_signature
 from decomp.ir.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.rules.accuracy import require_level
 from decomp.rules.declining import Declined as Declined
 from decomp.rules.instance_checks import require_no_tensor_checks
 from decomp.rules.limitation import Limitation, first, from_library, library_place
@@ -44,6 +45,9 @@ class Rule:
     is run on fake tensors under a tracing mode instead of on proxies."""
     spelled: tuple[tuple[str, str | None, Any], ...] = ()
     """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
+    level: str | None = None
+    """The level of accuracy that it reaches, as its certificate shows. None if its author vouches for it: it then is
+    good enough wherever it is asked."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
     takes_rest: bool = field(init=False)
     """Whether it has `**kwargs`."""
@@ -77,7 +81,8 @@ class Rule:
             return from_library, place
         function, overload = _portable(self.function), _portable(self.overload)
         pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
-        return _rule_from, (self.op, function, self.name, self.order, self.texts, self.needs, overload, self.spelled)
+        rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level
+        return _rule_from, (self.op, function, *rest)
 
     def __copy__(self) -> Rule:
         return self
@@ -108,13 +113,19 @@ class Rules:
     """
 
     def __init__(
-        self, rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (), *, composites: bool = False
+        self,
+        rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (),
+        *,
+        composites: bool = False,
+        level: str | None = None,
     ) -> None:
         """`rules`: a dict from op (any spelling) to a function or a list of functions, or `Rule`s and `Limitation`s.
-        With `composites`, an op without a rule is expanded by tracing PyTorch's own composite kernel, if it has one."""
+        With `composites`, an op without a rule is expanded by tracing PyTorch's own composite kernel, if it has one.
+        `level`: of the functions that are registered without one."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
         self._limitations: dict[Op, tuple[Limitation, ...]] = {}
         self.composites = composites
+        self.level = level and require_level(level, "level=")
         self.memory: dict[Any, Any] = {}
         """A cache of what planning with these rules found, by target; cleared when a rule is added."""
         if isinstance(rules, Mapping):
@@ -139,15 +150,20 @@ class Rules:
 
         return cls(rules_of(table))
 
-    def register(self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = ()) -> Callable[[F], F]:
+    def register(
+        self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = (), level: str | None = None
+    ) -> Callable[[F], F]:
         """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
         rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
         ("softmax", "_softmax")]`: for rules that are good there, and poor where these ops would be expanded in turn.
+        `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with a level compete by cost, among
+        those that are accurate enough; rules without one are asked in their order, and the first that serves is taken.
         Raises `UnknownOp`, `RuleError` if no call of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
         needed = needs_of(needs)
+        reached = self.level if level is None else require_level(level, "level=")
 
         def registered(function: F) -> F:
             if not callable(function):
@@ -156,7 +172,8 @@ class Rules:
                 own = _python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or getattr(function, "__name__", None) or spelled(function)
-                rule = Rule(op, function, title, order, texts=order is not None, needs=needed, spelled=own)
+                texts = order is not None
+                rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached)
                 _check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)
@@ -228,13 +245,13 @@ class Rules:
         return f"Rules({len(self)} rules for {len(self._rules)} ops)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rules_from, (self.entries, self.composites)
+        return _rules_from, (self.entries, self.composites, self.level)
 
     def __copy__(self) -> Rules:
-        return _rules_from(self.entries, self.composites)
+        return _rules_from(self.entries, self.composites, self.level)
 
     def __deepcopy__(self, memo: Any) -> Rules:
-        return _rules_from(self.entries, self.composites)
+        return _rules_from(self.entries, self.composites, self.level)
 
     @property
     def ops(self) -> frozenset[Op]:
@@ -259,14 +276,14 @@ class Rules:
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
 
 
-def _rules_from(entries: Iterable[Rule | Limitation], composites: bool) -> Rules:
-    return Rules(entries, composites=composites)
+def _rules_from(entries: Iterable[Rule | Limitation], composites: bool, level: str | None) -> Rules:
+    return Rules(entries, composites=composites, level=level)
 
 
 def _rule_from(
-    op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, spelled_: Any = ()
+    op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, *rest: Any
 ) -> Rule:
-    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), spelled_)
+    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), *rest)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.complex.numbers import parts
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -23,7 +23,7 @@ from decomp_rules.complex.numbers import parts, real_part
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

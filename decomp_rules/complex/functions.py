@@ -20,7 +20,7 @@ from decomp_rules.complex.numbers import CHOICE, beside, parts, real_part
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
 from decomp_rules.support.operands import cast, constant, is_scalar, with_zero_gradient_to
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

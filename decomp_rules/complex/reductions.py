@@ -19,7 +19,7 @@ from decomp_rules.reduce.reduction import Dims, degrees, reduced_dims, root
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
 from decomp_rules.support.operands import cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

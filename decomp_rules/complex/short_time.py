@@ -13,7 +13,7 @@ from decomp_rules.complex.fourier import BY_ROOT, UNSCALED
 from decomp_rules.spatial.windows import fit
 from decomp_rules.support.operands import cast
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from decomp_rules.complex import fourier
 from decomp_rules.complex.fourier import BY_ROOT, BY_SIZE, UNSCALED, mirrored
 from decomp_rules.spatial.windows import fit
 
-RULES = Rules(fourier.RULES)
+RULES = Rules(fourier.RULES, level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from decomp_rules.complex.functions import Parts, by_parts, hyperbolic, infinite
 from decomp_rules.complex.numbers import parts
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

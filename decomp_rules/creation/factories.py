@@ -17,7 +17,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import cast, is_scalar, ramp, with_zero_gradient_to
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

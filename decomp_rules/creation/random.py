@@ -16,7 +16,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.support.operands import HALVES, cast, is_scalar
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ import torch
 
 from decomp import Rules, decline
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

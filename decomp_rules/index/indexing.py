@@ -19,7 +19,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, view_or_copy, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -17,7 +17,7 @@ from decomp_rules.index.indexing import located, picked
 from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, view_or_copy, wide, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -19,7 +19,7 @@ from decomp_rules.pointwise import comparison
 from decomp_rules.support.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted, same_size, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -17,7 +17,7 @@ from decomp_rules.index.indexing import picked
 from decomp_rules.support.operands import HALVES, cast, constant, ramp, wide, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -14,7 +14,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import constant, ramp, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -26,7 +26,7 @@ from decomp_rules.linalg.matrices import (
 )
 from decomp_rules.support.operands import cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

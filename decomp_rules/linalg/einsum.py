@@ -8,7 +8,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

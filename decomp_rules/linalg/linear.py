@@ -12,7 +12,7 @@ from decomp_rules.linalg import einsum
 from decomp_rules.linalg.matrices import unaffected_by
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules(einsum.RULES)
+RULES = Rules(einsum.RULES, level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from decomp import Rules
 from decomp_rules.linalg.matrices import identity
 from decomp_rules.support.operands import HALVES, cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -32,7 +32,7 @@ from decomp_rules.linalg.matrices import (
 )
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

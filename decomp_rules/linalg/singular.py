@@ -32,7 +32,7 @@ from decomp_rules.linalg.orthogonal import reflected, triangularised
 from decomp_rules.support.floating import is_tensor
 from decomp_rules.support.operands import cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

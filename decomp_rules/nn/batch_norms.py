@@ -13,7 +13,7 @@ from decomp_rules.nn.normalization import Gradients, affine, all_but_channel, pe
 from decomp_rules.reduce.reduction import moments
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

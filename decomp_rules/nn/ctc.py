@@ -19,7 +19,7 @@ from decomp_rules.nn.loss import MEAN, NONE
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

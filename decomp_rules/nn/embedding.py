@@ -12,7 +12,7 @@ from decomp import Rules, decline
 from decomp_rules.support.gradients import scaled_gradient
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from decomp import Rules, decline
 from decomp_rules.nn.attention import attended, bias_of, kernel_scores, softmax_scale
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from decomp import Rules
 from decomp_rules.nn.loss import MEAN, NONE, SUM, cross_entropy_loss
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}

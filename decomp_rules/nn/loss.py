@@ -12,7 +12,7 @@ from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from decomp import Rules, decline
 from decomp_rules.nn.loss import LEAST, MEAN, NONE
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from decomp_rules.reduce import norms
 from decomp_rules.reduce.reduction import average_over, extent, known_empty
 from decomp_rules.support.operands import HALVES, cast, wide
 
-RULES = Rules(norms.RULES)
+RULES = Rules(norms.RULES, level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

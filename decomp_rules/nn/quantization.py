@@ -18,7 +18,7 @@ from decomp import Rules
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, is_scalar, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

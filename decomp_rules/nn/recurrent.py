@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -21,7 +21,7 @@ from decomp_rules.pointwise import exponential
 from decomp_rules.support.floating import float_math
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

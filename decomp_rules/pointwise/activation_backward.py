@@ -15,7 +15,7 @@ from decomp import Rules
 from decomp_rules.support.floating import float_math
 from decomp_rules.support.operands import same_size, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -27,7 +27,7 @@ from decomp_rules.support.operands import (
 )
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -17,7 +17,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 WIDE = "only integers of 32 or 64 bits"
 

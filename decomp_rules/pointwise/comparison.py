@@ -29,7 +29,7 @@ from decomp_rules.support.operands import (
 )
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -17,7 +17,7 @@ from decomp import Rules, decline
 from decomp_rules.support.floating import LN_2, LOG2_E, float_dtype, float_math, nearest, polynomial
 from decomp_rules.support.operands import cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.support.floating import LOG2_E, float_math, polynomial
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from decomp import Rules
 from decomp_rules.support.operands import cast, constant
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -14,7 +14,7 @@ from decomp_rules.support.double_float import binary_logarithm, exponent_of_powe
 from decomp_rules.support.floating import float_math, is_tensor, nearest, promoted_in_any_order, working_dtype
 from decomp_rules.support.operands import cast, constant, promoted
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -28,7 +28,7 @@ from decomp_rules.support.floating import (
 )
 from decomp_rules.support.operands import HALVES, cast, constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

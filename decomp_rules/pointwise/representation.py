@@ -13,7 +13,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import HALVES, cast, constant, wide
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -16,7 +16,7 @@ from decomp import Rules
 from decomp_rules.support.floating import float_math, polynomial, split, upper_half, with_value
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from decomp import Rules, decline
 from decomp_rules.reduce.reduction import Dims, all_dims, reduced_dims, root, squeezed
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

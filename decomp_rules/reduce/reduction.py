@@ -11,7 +11,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.support.operands import cast, constant, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

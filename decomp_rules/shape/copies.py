@@ -15,7 +15,7 @@ from decomp import Rules, decline
 from decomp_rules.support.operands import cast, view_or_copy, wrap
 
 aten = torch.ops.aten
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 
 

@@ -17,7 +17,7 @@ from decomp_rules.spatial.pooling import Window, _lowest, _maxima, _maxima_along
 from decomp_rules.spatial.windows import every, fit, ntuple, opmath
 from decomp_rules.support.operands import along, cast, same_size
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -20,7 +20,7 @@ from decomp_rules.spatial import byte_images
 from decomp_rules.spatial.windows import ntuple, opmath
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

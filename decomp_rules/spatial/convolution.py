@@ -20,7 +20,7 @@ from decomp import Rules, decline
 from decomp_rules.spatial.windows import blocks, disjoint, every, fit, ntuple, opmath, spread
 from decomp_rules.support.operands import cast
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from decomp import Rules
 from decomp_rules.spatial.convolution import convolution_backward
 from decomp_rules.spatial.windows import ntuple
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from decomp import Rules
 from decomp_rules.spatial.windows import ntuple, opmath
 from decomp_rules.support.operands import cast
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

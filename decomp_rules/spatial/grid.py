@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.support.operands import cast, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from decomp import Rules, decline
 from decomp_rules.spatial.windows import every, fit
 from decomp_rules.support.operands import cast, constant, ramp, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

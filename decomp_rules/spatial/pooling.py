@@ -21,7 +21,7 @@ from decomp_rules.spatial.windows import cut, every, fit, ntuple, opmath, spread
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

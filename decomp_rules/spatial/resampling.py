@@ -21,7 +21,7 @@ from decomp_rules.spatial.windows import every, ntuple, opmath
 from decomp_rules.support.lines import Line
 from decomp_rules.support.operands import cast, same_size, wide
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from decomp import Rules
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

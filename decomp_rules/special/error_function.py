@@ -23,7 +23,7 @@ from decomp_rules.support.floating import (
 )
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

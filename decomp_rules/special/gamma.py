@@ -19,7 +19,7 @@ from decomp_rules.special.reciprocal_gamma import LAST, Rows, gathered, reciproc
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import ramp
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

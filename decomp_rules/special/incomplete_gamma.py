@@ -18,7 +18,7 @@ from decomp_rules.special.gamma import log_gamma_above_one
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

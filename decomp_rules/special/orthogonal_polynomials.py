@@ -19,7 +19,7 @@ from decomp import Rules, decline
 from decomp_rules.support.floating import corrected, float_math, is_tensor, square_error
 from decomp_rules.support.operands import constant
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

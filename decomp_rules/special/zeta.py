@@ -19,7 +19,7 @@ from decomp import Rules, decline
 from decomp_rules.support.floating import float_math, is_tensor, polynomial
 from decomp_rules.support.operands import along, constant, ramp
 
-RULES = Rules()
+RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 

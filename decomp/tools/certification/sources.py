@@ -96,9 +96,15 @@ def _plain(value: Any) -> str:
 
 
 def _reached(module: str, node: ast.AST) -> Iterator[Place]:
-    """Places in the same package that a definition names."""
+    """Places in the same package that a definition names; how it is registered is not part of it."""
     _, imported = _module(module)
-    for inner in ast.walk(node):
+    bodies = [
+        inner
+        for name, value in ast.iter_fields(node)
+        for inner in (value if isinstance(value, list) else [value])
+        if isinstance(inner, ast.AST) and not (name == "decorator_list" and _registers(inner))
+    ]
+    for inner in (each for body in bodies for each in ast.walk(body)):
         if isinstance(inner, ast.Name):
             yield imported.get(inner.id, (module, inner.id))
         elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
@@ -108,7 +114,8 @@ def _reached(module: str, node: ast.AST) -> Iterator[Place]:
 
 
 def _definition(place: Place) -> ast.AST | None:
-    return _module(place[0])[0].get(place[1])
+    """What a module defines by a name; its collection of rules is not what a rule computes."""
+    return _module(place[0])[0].get(place[1]) if place[1] not in _COLLECTIONS else None
 
 
 @functools.lru_cache(maxsize=None)
@@ -143,6 +150,7 @@ def _tree(name: str) -> ast.Module | None:
         return None
 
 
+_COLLECTIONS = ("RULES", "register")
 _LEFT_OUT = {"annotation", "returns", "type_comment", "ctx", "type_params", "kind"}
 
 

@@ -1,0 +1,99 @@
+"""Levels of accuracy: which of several ways to compute an op are good enough, and by what they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+import functools
+import re
+from typing import Any
+
+from decomp.errors import ArgumentError
+from decomp.ir.ops import Op, op as op_of
+from decomp.rules.costs import Cost
+
+LEVELS = ("exact", "standard", "fast")
+"""From the strictest to the loosest. What each promises:
+
+- *exact*: at most 2 ULP, or twice the error of PyTorch's own kernel, over all inputs; gradients at kinks, infinities,
+  subnormals and signs of zero included.
+- *standard*: float32 within 4 ULP (special functions and long sums: within four times the error of PyTorch's own
+  kernel) for every normal input with a normal result; NaN, infinities, overflow and underflow right; first and second
+  gradients right where the op is smooth.
+- *fast*: textbook forms, within 64 ULP on the range where neural networks live; half types are computed as they are.
+"""
+DEFAULT = "exact"
+Spec = str | Mapping[Any, str]
+"""A level; or levels by op (in any spelling), with `...` for all other ops."""
+
+
+def require_level(value: Any, name: str) -> str:
+    """`value`, if it is a level. Raises `ArgumentError`."""
+    if isinstance(value, str) and value in LEVELS:
+        return value
+    raise ArgumentError(f"{name} must be one of {', '.join(map(repr, LEVELS))}, not {value!r}")
+
+
+def reaches(level: str | None, wanted: str) -> bool:
+    """Whether a rule of this level is good enough where `wanted` is asked for. One without a level always is: its
+    author vouches for it."""
+    return level is None or LEVELS.index(level) <= LEVELS.index(wanted)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The level that is asked for, op by op. The level of an op of the program holds for all that it is derived to."""
+
+    default: str = DEFAULT
+    by_op: tuple[tuple[Op, str], ...] = ()
+
+    @classmethod
+    def of(cls, spec: Spec | Accuracy) -> Accuracy:
+        """What a user means by `accuracy=`. Raises `ArgumentError`, `UnknownOp`."""
+        if isinstance(spec, Accuracy):
+            return spec
+        if not isinstance(spec, Mapping):
+            return cls(require_level(spec, "accuracy="))
+        levels = {key: require_level(level, f"accuracy= of {_named(key)}") for key, level in spec.items()}
+        default = levels.pop(..., DEFAULT)
+        return cls(default, tuple(sorted(((op_of(key), level) for key, level in levels.items()), key=str)))
+
+    def level(self, op: Op) -> str:
+        """The level for a call of `op`. That of an op holds for its other forms too: that of softmax for the kernel
+        `_softmax`, and for the backward of both; unless these are named themselves."""
+        own = next((level for named, level in self.by_op if named == op), None)
+        kin = (level for named, level in self.by_op if _stem(named.short) == _stem(op.short))
+        return own or next(kin, self.default)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all ops have the same level."""
+        return not self.by_op
+
+    def __str__(self) -> str:
+        return ", ".join([*(f"{op.short}: {level}" for op, level in self.by_op), self.default])
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How one of several ways is chosen: those that are accurate enough compete by cost."""
+
+    accuracy: Accuracy = Accuracy()
+    cost: Cost | None = None
+    """What a call of an op that the target knows costs. None: each costs one at the levels standard and fast; at the
+    level exact the first way that reaches the target is taken."""
+
+
+_FORMS = re.compile(
+    "^_+|native_|_legit|_no_training|_functional|flash_|efficient_|cudnn_|fused_|_for_cpu|_backward|_data$|_forward$"
+)
+
+
+@functools.cache
+def _stem(name: str) -> str:
+    """What the names of the forms of one op have in common."""
+    return _FORMS.sub("", name)
+
+
+def _named(key: Any) -> str:
+    return "all other ops" if key is ... else repr(key)
