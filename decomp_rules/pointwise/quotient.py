@@ -83,6 +83,79 @@ def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     return corrected(rough, rest * inverse.detach() - (first - upper), numerator)
 
 
+@register(aten.div, level="standard")
+def divide_by_inverse(x: Tensor, other: Any) -> Tensor:
+    """(x·r) / (y·r) with r = 1/y, which is a constant to the gradient: what r lacks cancels, and 1/y² is never formed.
+    ≤ 2.2 ULP, gradients ≤ 5 where PyTorch's are finite and y is neither 0 nor infinite. By a number, x·(1/y), ≤ 1.5
+    ULP. A target that flushes subnormal numbers gives 0 for |y| > 2¹²⁶."""
+    return _by_level(x, other, _through_one)
+
+
+@register(aten.div, level="standard")
+def divide_scaled(x: Tensor, other: Any) -> Tensor:
+    """x·s·(1 / (y·s)) with s = 2⁶³, 1 or 2⁻⁶⁴ between 1 and 1/|y|, for targets that have no choice by a condition.
+    ≤ 1.5 ULP."""
+    return _by_level(x, other, _scaled_quotient)
+
+
+@register(aten.div, level="fast")
+def divide_by_reciprocal(x: Tensor, other: Any) -> Tensor:
+    """x·(1/y) in the dtype of the result. ≤ 1.5 ULP for 2⁻¹²⁶ ≤ |y| ≤ 2¹²⁶, gradients for 2⁻⁶³ ≤ |y| ≤ 2⁶³."""
+    dtype = float_dtype(x, other)
+    if dtype.is_complex:
+        return decline("only real numbers")
+    numerator = cast(x, dtype) if is_tensor(x) else x
+    if is_tensor(other):
+        return _product_with_inverse(numerator, cast(other, dtype))
+    return _times_inverse(numerator if is_tensor(x) else constant(other, x, dtype), other)
+
+
+def _by_level(x: Any, other: Any, quotient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """x / y in the dtype to compute in, by `quotient` if y is a tensor whose inverse, or its square, may be out of
+    range."""
+    dtype = float_dtype(x, other)
+    if dtype.is_complex:
+        return decline("only real numbers")
+    inner = working_dtype(dtype)
+    numerator = cast(x, inner) if is_tensor(x) else constant(other, x, inner)
+    if not is_tensor(other):
+        return cast(_times_inverse(numerator, other), dtype)
+    way = _product_with_inverse if dtype == torch.float16 else quotient
+    return cast(way(numerator, cast(other, inner)), dtype)
+
+
+def _times_inverse(x: Tensor, number: Any) -> Tensor:
+    if isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return x * torch.reciprocal(constant(x, number))
+    divisor = nearest_float(number, x.dtype)
+    if divisor == 0 or divisor != divisor:
+        return x * (math.copysign(math.inf, divisor) if divisor == 0 else divisor)
+    limits = torch.finfo(x.dtype)
+    if limits.tiny <= abs(1 / divisor) <= limits.max or math.isinf(divisor):
+        return x * (1 / divisor)
+    scale = 2.0**-64 if abs(divisor) > 1 else 2.0**64
+    return x * scale * (1 / (divisor * scale))
+
+
+def _product_with_inverse(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.reciprocal(y)
+
+
+def _through_one(x: Tensor, y: Tensor) -> Tensor:
+    inverse = torch.reciprocal(y.detach())
+    rough, rest = x * inverse, torch.reciprocal(y * inverse)
+    # Of 0 and of infinity the product with the inverse is NaN.
+    return torch.where(rest < 2.0, rough * rest, rough)
+
+
+def _scaled_quotient(x: Tensor, y: Tensor) -> Tensor:
+    down, up = (64, 63) if y.dtype == torch.float32 else (512, 511)
+    limits = torch.finfo(y.dtype)
+    square = y * y
+    scale = torch.lt(square, limits.tiny) * 2.0**up + torch.lt(square, limits.max) + 2.0**-down
+    return (x * scale) * torch.reciprocal(y * scale)
+
+
 @register(aten.reciprocal)
 @float_math
 def reciprocal(x: Tensor) -> Tensor:

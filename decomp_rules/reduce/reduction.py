@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Rules, decline
+from decomp import Declined, Rules, decline
 from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
@@ -196,6 +196,41 @@ def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
     if x.is_complex():
         return decline("only real inputs")
     return cast(moments(x, dim, unbiased, correction, keepdim, careful=False)[0], x.dtype)
+
+
+@register(aten.var, level="standard")
+def var_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+                keepdim: bool = False) -> Tensor:
+    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, however far x lies from 0."""
+    found = _moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
+    return found if isinstance(found, Declined) else cast(found[0], x.dtype)
+
+
+@register(aten.var_mean, level="standard")
+def var_mean_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
+                     keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean, and the mean."""
+    found = _moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
+    return found if isinstance(found, Declined) else (cast(found[0], x.dtype), cast(found[1], x.dtype))
+
+
+def _moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> tuple[Tensor, Tensor] | Declined:
+    """The variance and the mean, not yet rounded to the dtype of x. What the rounded mean leaves is a mean of its own;
+    the squares are divided before they are added, so that their sum does not overflow."""
+    if x.is_complex():
+        return decline("only real inputs")
+    x, dims = wide(x), reduced_dims(x, dim)
+    if not dims:
+        x, dims, keepdim = x.reshape(1), (0,), False
+    count = extent(x, dims)
+    left = freedom(count, correction)
+    if isinstance(left, (int, float)) and left == 0:
+        return decline("no degree of freedom is left")
+    centre = torch.sum(x, dims, keepdim=True) / count
+    deviation = x - centre
+    rest = torch.sum(deviation, dims, keepdim)
+    variance = torch.sum(deviation / left * deviation, dims, keepdim) - rest * rest / (left * count)
+    return variance, centre if keepdim else squeezed(centre, dims)
 
 
 @register(aten.var_mean)
