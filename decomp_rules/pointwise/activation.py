@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.pointwise import exponential
 from decomp_rules.support.floating import float_math
-from decomp_rules.support.operands import cast, wide
+from decomp_rules.support.operands import above_zero, cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -128,6 +128,66 @@ def _times(x: Tensor, factor: float) -> Tensor:
 # Piecewise linear
 
 
+@register(aten.relu, level="standard")
+def relu_where_positive(x: Tensor) -> Tensor:
+    """x from the first normal number on, else 0, with gradient 0 there; NaN stays. Exact."""
+    return torch.where(x < above_zero(x.dtype), 0, x)
+
+
+@register(aten.relu, level="standard", needs=("amax",))
+def relu_by_amax(x: Tensor) -> Tensor:
+    """max(x, s) − s with the least number s, so that there is no tie at 0 and the gradient is 0. ≤ 1 ULP."""
+    if not x.is_floating_point():
+        return decline("only floats")
+    least = torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps
+    return torch.amax(torch.constant_pad_nd(x.unsqueeze(-1), [0, 1], least), [x.dim()]) - least
+
+
+@register(aten.hardtanh, level="standard")
+def hardtanh_beyond_bounds(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    """min(max(x, min), max), with gradient 0 at both. Exact."""
+    if not x.is_floating_point() or not min_val < max_val:
+        return decline("only floats between two bounds")
+    above = torch.where(x <= min_val, min_val, x)
+    return torch.where(x >= max_val, max_val, above)
+
+
+@register(aten.hardsigmoid, level="standard")
+def hardsigmoid_by_relu6(x: Tensor) -> Tensor:
+    """relu6(x + 3) / 6. ≤ 1.5 ULP of the op."""
+    return F.relu6(x + 3) * (1 / 6)
+
+
+@register(aten.hardswish, level="standard")
+def hardswish_by_relu6(x: Tensor) -> Tensor:
+    """x·relu6(x + 3) / 6. ≤ 2 ULP of the op."""
+    return x * F.relu6(x + 3) * (1 / 6)
+
+
+@register(aten.leaky_relu, level="standard")
+def leaky_relu_where_negative(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x above 0, slope·x below and at 0. Exactly the op."""
+    return torch.where(x < above_zero(x.dtype), x * negative_slope, x)
+
+
+@register(aten._prelu_kernel, level="standard")
+def prelu_kernel_where_negative(x: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight·x below and at 0, for a weight that broadcasts. Exactly the op."""
+    return torch.where(x < above_zero(x.dtype), x * weight, x)
+
+
+@register(aten.hardshrink, level="standard")
+def hardshrink_within(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """0 where |x| ≤ lambd, else x; NaN stays. Exactly the op."""
+    return torch.where(torch.abs(x) <= lambd, 0.0, x) if x.is_floating_point() else decline("only floats")
+
+
+@register(aten.softshrink, level="standard")
+def softshrink_by_clamp(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x less x clamped to ±lambd. Exactly the op."""
+    return x - torch.clamp(x, -lambd, lambd) if x.is_floating_point() else decline("only floats")
+
+
 @register(aten.relu)
 def relu(x: Tensor) -> Tensor:
     """max(x, 0), with gradient 0 at 0 and 1 at NaN, which stays. Exact."""
@@ -180,7 +240,7 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
         weight = weight.view([-1 if dim == 1 else 1 for dim in range(x.dim())])
     elif weight.dim() == 1:
         weight = weight.view([-1] if x.dim() else [])
-    return _prelu(x, weight)
+    return aten._prelu_kernel(x, weight)
 
 
 @register(aten._prelu_kernel)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decomp import Rules
 from decomp_rules.support.floating import float_math
-from decomp_rules.support.operands import same_size, wide
+from decomp_rules.support.operands import above_zero, same_size, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -115,6 +115,12 @@ def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     below = x <= -3
     slope = torch.where(below, 0.0, torch.where(x >= 3, 1.0, x / 3 + 0.5))
     return torch.where(below, 0.0, grad * slope)
+
+
+@register(aten.leaky_relu_backward, level="standard")
+def leaky_relu_backward_where_negative(grad: Tensor, x: Tensor, negative_slope: float, self_is_result: bool) -> Tensor:
+    """g above 0, slope·g at 0 and below; the sign of the result is that of x. Exactly the op."""
+    return torch.where(x < above_zero(x.dtype), grad * negative_slope, grad)
 
 
 @register(aten.leaky_relu_backward)

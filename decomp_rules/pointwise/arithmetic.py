@@ -22,6 +22,7 @@ from decomp_rules.support.operands import (
     constant,
     is_scalar,
     promoted,
+    same_size,
     wide,
     with_zero_gradient_to,
 )
@@ -202,6 +203,35 @@ def floor_divide(x: Tensor, other: Any) -> Tensor:
     return torch.div(x, other, rounding_mode="floor")
 
 
+@register(aten.abs, level="standard", needs=("maximum",))
+def absolute_by_maximum(x: Tensor) -> Tensor:
+    """max(x, −x): the tie at zero gives the gradient 0. Exact."""
+    if x.is_complex() or x.dtype in (torch.uint8, torch.bool):
+        return decline("only numbers with a sign")
+    return torch.maximum(x, torch.neg(x))
+
+
+@register(aten.abs, level="standard")
+def absolute_by_sign(x: Tensor) -> Tensor:
+    """x · sign x, whose gradient is the sign. Exact."""
+    if not x.is_floating_point():
+        return decline("only floats")
+    return x * _sign(x)
+
+
+def _sign(x: Tensor) -> Tensor:
+    """1, 0 or −1 in the dtype of x, 0 of NaN; without a gradient."""
+    if x.dtype != torch.get_default_dtype():
+        return _unit(x)
+    return torch.gt(x, 0) + torch.lt(x, 0) * -1.0
+
+
+@register(aten.sign, aten.sgn, level="standard")
+def sign_by_comparison(x: Tensor) -> Tensor:
+    """[x > 0] − [x < 0], 0 of NaN; the gradient is zero."""
+    return with_zero_gradient_to(_sign(x), x) if x.is_floating_point() else decline("only floats")
+
+
 @register(aten.abs, needs=("maximum",))
 def absolute_of_larger(x: Tensor) -> Tensor:
     """max(x, −x) + 0: the tie at zero gives the gradient 0, the sum turns −0 into 0. Exact."""
@@ -278,6 +308,16 @@ def minimum(x: Tensor, other: Tensor) -> Tensor:
     return flip(torch.maximum(flip(cast(x, dtype)), flip(cast(other, dtype))))
 
 
+@register(aten.maximum, level="standard", needs=("amax",))
+def maximum_of_stack(x: Tensor, other: Tensor) -> Tensor:
+    """amax of both, laid one on the other; a tie shares the gradient. Exact."""
+    dtype = promoted(x, other)
+    both = [cast(x, dtype), cast(other, dtype)]
+    if not (x.dim() == other.dim() and all(map(same_size, x.shape, other.shape))):
+        both = list(torch.broadcast_tensors(*both))
+    return torch.amax(torch.stack(both), [0])
+
+
 @register(aten.max)
 def max_other(x: Tensor, other: Tensor) -> Tensor:
     """maximum(x, other)."""
@@ -288,6 +328,55 @@ def max_other(x: Tensor, other: Tensor) -> Tensor:
 def min_other(x: Tensor, other: Tensor) -> Tensor:
     """minimum(x, other)."""
     return torch.minimum(x, other)
+
+
+@register(aten.fmax, level="standard")
+def fmax_unless_less(x: Tensor, other: Tensor) -> Tensor:
+    """other where x < other or x is NaN, else x; a tie sends its gradient to x. Exact."""
+    dtype = promoted(x, other)
+    return torch.where(torch.lt(x, other) | torch.isnan(x), cast(other, dtype), cast(x, dtype))
+
+
+@register(aten.fmin, level="standard")
+def fmin_unless_greater(x: Tensor, other: Tensor) -> Tensor:
+    """other where x > other or x is NaN, else x; a tie sends its gradient to x. Exact."""
+    dtype = promoted(x, other)
+    return torch.where(torch.gt(x, other) | torch.isnan(x), cast(other, dtype), cast(x, dtype))
+
+
+@register(aten.clamp, level="standard")
+def clamp_to_bounds(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient goes to x. Exact."""
+    dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
+    x = cast(x, dtype)
+    for bound, beyond in ((min, torch.lt), (max, torch.gt)):
+        if bound is None:
+            continue
+        if is_scalar(bound):
+            if bound != bound:
+                return decline("a bound is NaN")
+            # One constant, where a target compares with a number on the right alone.
+            limit = bound if beyond is torch.lt else constant(x, bound)
+            x = torch.where(beyond(x, limit), limit, x)
+        else:
+            bound = cast(bound, dtype)
+            outside = beyond(x, bound)
+            x = torch.where(outside | torch.isnan(bound) if dtype.is_floating_point else outside, bound, x)
+    return x
+
+
+@register(aten.nan_to_num, level="standard")
+def nan_to_num_in_bounds(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """Finite values as they are; NaN and the infinities replaced, by 0 and the largest values unless told. Exact."""
+    if not x.is_floating_point():
+        return decline("only floats")
+    limits = torch.finfo(x.dtype)
+    largest = constant(x, limits.max)
+    kept = torch.where(torch.isnan(x), 0.0 if nan is None else nan, x)
+    kept = torch.where(torch.lt(largest, x), largest if posinf is None else constant(x, posinf), kept)
+    return torch.where(torch.lt(x, limits.min), limits.min if neginf is None else neginf, kept)
 
 
 @register(aten.fmax)

@@ -19,6 +19,7 @@ from decomp_rules.support.floating import square_error
 from decomp_rules.support.operands import (
     HALVES,
     WIDE_INTEGERS,
+    above_zero,
     cast,
     constant,
     is_scalar,
@@ -147,6 +148,31 @@ def le(x: Tensor, other: Any) -> Tensor:
         return torch.lt(x, other) | torch.eq(x, other)
     x, other = _pair(x, other)
     return torch.lt(torch.lt(other, x), _ordered(x, other))
+
+
+@register(aten.le, level="standard")
+def le_zero(x: Tensor, other: Any) -> Tensor:
+    """x < the first normal number."""
+    dtype = promoted(x, other)
+    if not (plain(other) and other == 0 and dtype.is_floating_point):
+        return decline("no float beside 0")
+    return torch.lt(x, above_zero(dtype))
+
+
+@register(aten.ge, level="standard")
+def ge_zero(x: Tensor, other: Any) -> Tensor:
+    """The last normal number below 0 < x."""
+    dtype = promoted(x, other)
+    if not (plain(other) and other == 0 and dtype.is_floating_point):
+        return decline("no float beside 0")
+    return torch.lt(constant(x, -above_zero(dtype), dtype), x)
+
+
+@register(aten.le, level="standard", needs=("maximum",))
+def le_by_maximum(x: Tensor, other: Any) -> Tensor:
+    """max(x, other) = other, which NaN is not."""
+    x, other = _pair(x, other)
+    return torch.eq(torch.maximum(x, other), other)
 
 
 def _operand(x: Tensor, other: Any) -> Tensor:
@@ -311,6 +337,12 @@ def isinf(x: Tensor) -> Tensor:
     return torch.eq(x, float("inf")) | torch.eq(x, float("-inf"))
 
 
+@register(aten.isfinite, level="standard")
+def isfinite_below(x: Tensor) -> Tensor:
+    """0 · x < 1."""
+    return torch.lt(x * 0, 1) if x.is_floating_point() else decline("only floats")
+
+
 @register(aten.isposinf)
 def isposinf(x: Tensor) -> Tensor:
     """x = ∞."""
@@ -338,6 +370,19 @@ def where(condition: Tensor, x: Any, other: Any) -> Tensor:
     x = constant(condition, x, dtype) if is_scalar(x) else x
     other = constant(condition, other, dtype) if is_scalar(other) else other
     return torch.where(truth(condition), x, other)
+
+
+@register(aten.where, level="standard")
+def where_scaled(condition: Tensor, x: Any, other: Any) -> Tensor:
+    """c · x for a finite number x, and 0 elsewhere; ¬c · other where that is x."""
+    if not (plain(x) and plain(other) and math.isfinite(x) and math.isfinite(other)) or 0 not in (x, other):
+        return decline("not a finite number and 0")
+    dtype = torch.result_type(x, other)
+    if dtype == torch.bool:
+        return decline("the result is a condition")
+    condition = truth(condition)
+    chosen, value = (condition, x) if other == 0 else (torch.logical_not(condition), other)
+    return cast(chosen, dtype) if value == 1 else chosen * (float(value) if dtype.is_floating_point else value)
 
 
 @register(aten.masked_fill, needs=("where",))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from decomp import Rules
 from decomp_rules.support.floating import float_math
+from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -22,6 +23,47 @@ def trunc(x: Tensor) -> Tensor:
     # Of an infinite x the rest is NaN; the product with 0 has the sign of x. The gradients of x and the rest cancel.
     whole = torch.where(torch.isnan(rest), x.detach(), x - rest)
     return torch.where(whole == 0, x.detach() * 0.0, whole)
+
+
+@register(aten.trunc, level="standard")
+def trunc_by_remainder(x: Tensor) -> Tensor:
+    """x − fmod(x, 1), which infinite x do not have. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    rest = torch.fmod(x, 1.0)
+    return x - torch.where(rest < 1, rest, 0.0)
+
+
+@register(aten.floor, level="standard")
+def floor_by_step(x: Tensor) -> Tensor:
+    """trunc x, less one where that is above x. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    whole = torch.trunc(x)
+    return whole + (x < whole) * -1.0 if x.dtype == torch.get_default_dtype() else whole - cast(x < whole, x.dtype)
+
+
+@register(aten.ceil, level="standard")
+def ceil_by_step(x: Tensor) -> Tensor:
+    """trunc x, and one more where that is below x. Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    whole = torch.trunc(x)
+    return whole + (whole < x)
+
+
+@register(aten.round, level="standard")
+def round_away_then_even(x: Tensor) -> Tensor:
+    """The nearest whole number, by the fraction; of two the even one, which is the lesser in size of an odd one found.
+    Exact."""
+    if not x.is_floating_point():
+        return x.clone()
+    whole = torch.trunc(x)
+    rest = x - whole
+    nearest = whole + torch.trunc(rest * 2)
+    even = torch.trunc(nearest * 0.5) * 2
+    nearest = torch.where(torch.ne(rest * rest, 0.25), nearest, even)
+    return torch.where(torch.ne(rest, rest), whole, nearest)
 
 
 @register(aten.floor)

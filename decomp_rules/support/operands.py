@@ -106,6 +106,11 @@ def number_below(number: float, dtype: torch.dtype) -> float | None:
     return below if -limits.max <= below else -math.inf
 
 
+def above_zero(dtype: torch.dtype) -> float:
+    """The first number above 0 of a dtype, subnormals left out: what is less is not positive."""
+    return torch.finfo(dtype).smallest_normal if dtype.is_floating_point else 1
+
+
 def _quantum(number: float, dtype: torch.dtype) -> float:
     """The distance of the values of `dtype` at `number`."""
     limits = torch.finfo(dtype)
