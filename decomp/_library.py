@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from decomp.tools.certification.certificate import Certificate
 
 TOOLS = {
+    "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
     "Workload": "decomp.tools.benchmarking.workload",
+    "budget": "decomp.budgets",
     "certify": "decomp.tools.certification.certifying",
 }
-"""Public names of `decomp` that tools define, by module."""
+"""Public names of `decomp` that are defined in what stands on the rest of it, by module."""
 
 
 def library() -> Rules:

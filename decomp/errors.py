@@ -96,6 +96,10 @@ class CostError(DecompError, ValueError):
     """`cost=` gave something for a call that is no cost."""
 
 
+class AccuracyError(DecompError, ValueError):
+    """What a program loses cannot be measured, or is more than was allowed."""
+
+
 class BindingError(DecompError, TypeError):
     """The arguments of a call fit no overload of its op."""
 

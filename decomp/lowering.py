@@ -8,7 +8,7 @@ import contextlib
 from dataclasses import dataclass, field, replace
 import functools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
@@ -42,6 +42,10 @@ from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target
 from decomp.validation.values import measured
 
+if TYPE_CHECKING:
+    # Imported here, for not everybody measures.
+    from decomp.validation.choosing_levels import Picked
+
 
 @dataclass
 class Lowering:
@@ -71,6 +75,8 @@ class Lowering:
     """The program that came in, as a graph."""
     verdicts: dict[Any, Any] = field(repr=False)
     """What measuring found out, by expansion; kept with what planning remembers."""
+    picked: Picked | None = field(default=None, repr=False)
+    """The levels of accuracy that were picked, with `max_error=`."""
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:
@@ -162,6 +168,7 @@ def lower(
     keep: Iterable[Any] = (),
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
+    max_error: float | None = None,
     partial: bool = False,
     verify: bool | str = True,
     tracer_class: type[fx.Tracer] = fx.Tracer,
@@ -180,16 +187,20 @@ def lower(
       Of the rules that reach the level the cheapest is taken, and at "exact" the first.
     - `cost(call)`: what a call costs on the target; one, by default. With it, rules compete at "exact" too, and so do
       rules without a level.
+    - `max_error`: picks the cheapest levels, op by op, with which the error of the program on the example inputs, held
+      against float64, is at most so many times its own: 1.0 is as good as PyTorch. For ops that `accuracy` names by
+      a dict, that level is kept. The report says what was picked.
     - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
       graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
 
     Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
-    `VerificationError`.
+    `VerificationError`, and `AccuracyError` where no levels keep within `max_error`.
     """
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    return _lowered(source, Matching(*_chosen(to, rules, keep)), Policy(Accuracy.of(accuracy), cost), partial, verify)
+    matching, policy = Matching(*rules_and_target(to, rules, keep)), Policy(Accuracy.of(accuracy), cost)
+    return _lowered(source, matching, policy, partial, verify, max_error)
 
 
 @boundary("decompose", CHECKS)
@@ -228,7 +239,7 @@ def plan(
 ) -> Plan:
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
-    chosen, target = _chosen(to, rules, keep)
+    chosen, target = rules_and_target(to, rules, keep)
     policy = Policy(Accuracy.of(accuracy), cost)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
@@ -240,7 +251,7 @@ def plan(
 _EVERYTHING = Everything("wherever a rule matches")
 
 
-def _chosen(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
+def rules_and_target(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
     """The rules and the target of a call, the library's rules being the default."""
     return as_rules(rules) if rules is not None else library(), _keeping(to, keep)
 
@@ -257,7 +268,12 @@ def _keeping(target: Target, keep: Iterable[Any]) -> Target:
 
 
 def _lowered(
-    source: Source, matching: Matching, policy: Policy, partial: bool, verify: bool | str
+    source: Source,
+    matching: Matching,
+    policy: Policy,
+    partial: bool,
+    verify: bool | str,
+    max_error: float | None = None,
 ) -> Lowering:
     clock = _Clock()
     captures = source.args is not None
@@ -265,9 +281,26 @@ def _lowered(
         with clock.stage("capture"):
             program = capture_program(source, matching)
         with without_guards(program.mode):
+            if max_error is not None:
+                with clock.stage("levels"):
+                    picked = _affordable(program, matching, source, policy, max_error)
+                policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
             lowering = _through(source, program, matching, policy, partial, verify, clock)
+            lowering.picked = picked if max_error is not None else None
         sizes.keep(lowering.result)
     return lowering
+
+
+def _affordable(
+    program: Program, matching: Matching, source: Source, policy: Policy, max_error: float
+) -> Picked:
+    """The cheapest levels for the ops whose level the user has not named."""
+    # Imported here, for not everybody measures.
+    from decomp.validation.choosing_levels import cheapest_levels
+    from decomp.validation.error_budget import levels_of
+
+    levels = levels_of(program, matching, source, policy.cost)
+    return cheapest_levels(levels, max_error, policy.accuracy)
 
 
 def _through(

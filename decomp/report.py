@@ -50,6 +50,8 @@ class Report:
     write-backs."""
     proved: int = 0
     """Assertions of the source that metadata proves, and that were dropped."""
+    picked: str = ""
+    """The levels of accuracy that `max_error=` picked, and what the program loses with them."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -138,6 +140,7 @@ def report_of(lowering: Lowering) -> Report:
         checks=lowering.proof.checks if lowering.proof is not None else (),
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
         effects=dict(effects.most_common()),
+        picked=str(lowering.picked or ""),
         proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
     )
 
@@ -176,6 +179,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"  expansions  {report.effort}"
     if report.besides:
         yield f"  besides     {report.besides}"
+    if report.picked:
+        yield from textwrap.wrap(report.picked, 110, initial_indent="  error       ", subsequent_indent=" " * 14)
     yield f"  time        {report.timing}"
     yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified    ", subsequent_indent=" " * 14)
     for blocker in report.blockers:

@@ -71,7 +71,7 @@ def test_data_for_machines_survive_json(mlp):
     data = mlp.report().as_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["modules"]["0"] == [1, 2]
-    fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved"
+    fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved picked"
     assert list(data) == fields.split()
 
 

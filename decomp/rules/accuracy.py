@@ -65,6 +65,14 @@ class Accuracy:
         kin = (level for named, level in self.by_op if _stem(named.short) == _stem(op.short))
         return own or next(kin, self.default)
 
+    def names(self, op: Op) -> bool:
+        """Whether the user gave a level for this op, or for another form of it."""
+        return any(named == op or _stem(named.short) == _stem(op.short) for named, _ in self.by_op)
+
+    def also(self, levels: Mapping[Op, str]) -> Accuracy:
+        """The same with levels for more ops."""
+        return Accuracy(self.default, tuple(sorted({**levels, **dict(self.by_op)}.items(), key=str)))
+
     @property
     def uniform(self) -> bool:
         """Whether all ops have the same level."""

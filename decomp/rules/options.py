@@ -4,6 +4,7 @@ a wrong one is told by its name and not by what it breaks later."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
 from typing import Any
 
 import torch
@@ -119,6 +120,13 @@ def _seconds(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be a number of seconds above 0, not {value!r}")
 
 
+def _factor(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ArgumentError(f"{name}= must be a number above 0, not {value!r}; 1.0 is as accurate as PyTorch")
+
+
 def _progress(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, bool) and not callable(value):
         _refuse(name, value, "a function, True or False")
@@ -137,6 +145,7 @@ CHECKS: Mapping[str, Check] = {
     "keep": _ops,
     "accuracy": _accuracy,
     "cost": _function,
+    "max_error": _factor,
     "partial": _flag,
     "verify": _one_of(VERIFY),
     "level": _one_of(("structure", "values")),

@@ -145,9 +145,24 @@ Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]
 """Called before each call, with the values so far."""
 
 
-def run_graph(graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | None = None) -> Any:
-    """Runs a graph call by call, without making code of it. `root` owns its attributes; modules are run as copies.
-    `visit(node, values)` is called before each call."""
+def call_node(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
+    """What one node gives on these arguments. `root` owns attributes; modules are run as copies."""
+    if node.op == "get_attr":
+        name = str(node.target)
+        return root[name] if isinstance(root, Mapping) else attribute(root, name)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "call_module":
+        return copy.deepcopy(root.get_submodule(str(node.target)))(*args, **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def run_graph(
+    graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | None = None,
+    call: Callable[[fx.Node, Any, Any, Any], Any] = call_node,
+) -> Any:  # fmt: skip
+    """Runs a graph call by call, without making code of it. `root` owns its attributes. `visit(node, values)` is called
+    before each call; `call` is what gives the value of a node."""
     values: dict[fx.Node, Any] = {}
     given = iter(inputs)
     left = {node: len(node.users) for node in graph.nodes}
@@ -159,20 +174,9 @@ def run_graph(graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | 
             continue
         if visit is not None and node.op.startswith("call"):
             visit(node, values)
-        values[node] = _called(node, root, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
+        values[node] = call(node, root, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
         for used in node.all_input_nodes:
             left[used] -= 1
             if not left[used]:
                 del values[used]
     return None
-
-
-def _called(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
-    if node.op == "get_attr":
-        name = str(node.target)
-        return root[name] if isinstance(root, Mapping) else attribute(root, name)
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    if node.op == "call_module":
-        return copy.deepcopy(root.get_submodule(str(node.target)))(*args, **kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]

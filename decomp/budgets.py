@@ -1,0 +1,267 @@
+"""`budget`: what a lowered program loses against float64, op by op, next to what the program as it is loses; and which
+ops to make cheaper or more accurate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+import math
+from typing import Any
+
+from torch import fx
+
+from decomp.costs.model import Cost
+from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Source, capture_program
+from decomp.errors import boundary
+from decomp.graphs.tracing import without_guards
+from decomp.ir.ops import Op, op as op_of
+from decomp.lowering import rules_and_target
+from decomp.metadata.ambient_modes import neutral
+from decomp.rules.accuracy import DEFAULT, Accuracy, Spec
+from decomp.rules.options import CHECKS, OF_CERTIFY
+from decomp.rules.rules import Rules
+from decomp.rules.target import Target
+from decomp.validation.error_budget import Choice, Error, Levels, levels_of
+
+GAIN, LOSS = 0.9, 1.05
+"""Another level is advised where it makes the error that many times smaller; or is cheaper, and makes it no larger than
+that."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Another level for the calls of an op."""
+
+    level: str
+    calls: int
+    cost: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the calls of one op lose."""
+
+    op: str
+    """`aten.gelu`"""
+    level: str
+    rules: tuple[str, ...]
+    """The rules that serve them; none for an op that the target knows."""
+    calls: int
+    """Of the target, that they come to."""
+    cost: float
+    error: float
+    """What is wrong at the outputs if only these calls err: relative, root mean square."""
+    own: float
+    """The same by PyTorch's own kernels."""
+    share: float
+    """Of the squared error of the lowered program: with those of all other ops and the interaction they add up to 1. An
+    error that makes up for others has a negative share."""
+    others: tuple[Option, ...] = ()
+    """Other levels, where they come to other calls."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A level of accuracy that would serve the program better."""
+
+    op: str
+    level: str
+    calls: int
+    """How many calls of the target it adds; fewer than 0 if it saves some."""
+    cost: float
+    error: float
+    """Of the program with it, if squares of errors add up."""
+    before: float
+
+    def __str__(self) -> str:
+        better = "more accurate" if self.error < self.before else "cheaper"
+        short = self.op.rpartition(".")[2]
+        return (
+            f'{short} {better}: accuracy={{"{short}": "{self.level}"}} takes {self.calls:+d} calls, '
+            f"and the error from {self.before:.2g} to {self.error:.2g}"
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a lowered program loses. Errors are those of its float outputs against float64: relative to the root mean
+    square of each output, and the root mean square over all. `str(budget)` is a table.
+
+    The lowered program runs once in its own dtypes, and what each source op's expansion does wrong there is noted. Then
+    the source runs in float64, once for each op, with the errors of its calls added to their results: what that changes
+    at the outputs is the error vector of this op. The error E of the lowered program is the sum of these vectors and a
+    remainder, the interaction of errors; so are the shares: that of a vector e is ⟨E, e⟩ / ⟨E, E⟩.
+    """
+
+    target: str
+    accuracy: str
+    error: float
+    """Of the lowered program."""
+    original: float
+    """Of the program as it is."""
+    losses: tuple[Loss, ...]
+    """By op, the largest share first."""
+    interaction: float
+    """The share that is due to no op alone."""
+    random: tuple[str, ...] = ()
+    """Ops that draw random numbers; every run has the same, so that they lose nothing here."""
+    unknown: tuple[str, ...] = ()
+    """Ops that do not run in float64; they count as exact."""
+    advice: tuple[Advice, ...] = ()
+    """The change that gains most first."""
+
+    def __getitem__(self, spelling: Any) -> Loss:
+        """What an op loses, by any spelling. Raises `KeyError` where the program has no call of it."""
+        name = str(op_of(spelling))
+        for loss in self.losses:
+            if loss.op == name:
+                return loss
+        raise KeyError(f"the program has no calls of {name}; it has {', '.join(loss.op for loss in self.losses)}")
+
+    @property
+    def growth(self) -> float:
+        """The error in units of that of the program as it is."""
+        return self.error / self.original if self.original else 1.0 if not self.error else math.inf
+
+    @property
+    def calls(self) -> int:
+        """Of the lowered program, of tensor ops that can err."""
+        return sum(loss.calls for loss in self.losses)
+
+    @property
+    def headline(self) -> str:
+        """`error 1.2e-07 on tinygrad, 0.8 times the 1.6e-07 of the program as it is`."""
+        own = f"{self.growth:.2g} times the {self.original:.2g} of the program as it is"
+        return f"error {self.error:.2g} on {self.target}, {own}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@boundary("budget", {**CHECKS, "seed": OF_CERTIFY["seed"]})
+def budget(
+    model: Any,
+    *,
+    to: Target,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    rules: Rules | Mapping[Any, Any] | None = None,
+    keep: Iterable[Any] = (),
+    accuracy: Spec = DEFAULT,
+    cost: Cost | None = None,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+    seed: int = 0,
+) -> Budget:
+    """What a program loses by being lowered: its error against float64 on example inputs, next to its own in PyTorch,
+    by source op, and which levels of accuracy would serve it better. The arguments are those of `lower`; `seed` is for
+    ops that draw random numbers. Raises `NotLowered`, `CaptureError`, and `AccuracyError` where nothing can be
+    measured: without example inputs, without float outputs, in float64."""
+    chosen, target = rules_and_target(to, rules, keep)
+    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
+    wanted = Accuracy.of(accuracy)
+    with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
+        program = capture_program(source, matching)
+        with without_guards(program.mode):
+            levels = levels_of(program, matching, source, cost, seed)
+            levels.require(wanted, target.name)
+            return _budget(levels, wanted, target.name)
+
+
+def _budget(levels: Levels, accuracy: Accuracy, target: str) -> Budget:
+    at = {op: accuracy.level(op) for op in levels.nodes}
+    run = levels.run(at)
+    whole, due = levels.error(run), {op: levels.due(op, run) for op in at}
+    shares = _shares(whole, due)
+    losses = [_loss(levels, op, levels.choice(op, level), due[op], shares[op]) for op, level in at.items()]
+    losses.sort(key=lambda loss: -loss.share)
+    return Budget(
+        target,
+        str(accuracy),
+        whole.size,
+        levels.original.size,
+        tuple(losses),
+        1.0 - sum(shares.values()) if whole.size else 0.0,
+        levels.random,
+        levels.unknown,
+        tuple(_advice(whole.size, losses)),
+    )
+
+
+def _shares(whole: Error, errors: Mapping[Op, Error]) -> dict[Op, float]:
+    """The share of each op. Where something is broken, those that break it alone share it."""
+    if whole.broken:
+        broken = [op for op, error in errors.items() if error.broken]
+        return {op: 1 / len(broken) if op in broken else 0.0 for op in errors}
+    square = whole.dot(whole)
+    return {op: whole.dot(error) / square if square and not error.broken else 0.0 for op, error in errors.items()}
+
+
+def _loss(levels: Levels, op: Op, choice: Choice, due: Error, share: float) -> Loss:
+    others = [levels.choice(op, level) for level in levels.levels(op) if level != choice.level]
+    apart = {(other.calls, other.cost, other.error): other for other in others if other.error is not choice.error}
+    options = tuple(Option(other.level, other.calls, other.cost, other.error.size) for other in apart.values())
+    own = levels.own(op).size
+    return Loss(
+        str(op), choice.level, choice.rules, choice.calls, choice.cost, due.size, own, share, options
+    )
+
+
+def _advice(error: float, losses: Sequence[Loss]) -> Iterator[Advice]:
+    """For each op the level that gains most, if one does: first what makes the program more accurate."""
+    found = [advice for loss in losses for option in loss.others if (advice := _advised(error, loss, option))]
+    found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
+    named: set[str] = set()
+    for advice in found:
+        if advice.op not in named:
+            named.add(advice.op)
+            yield advice
+
+
+def _advised(error: float, loss: Loss, option: Option) -> Advice | None:
+    if not math.isfinite(error) or not math.isfinite(option.error):
+        return None
+    then = math.sqrt(max(error**2 - loss.error**2, 0.0) + option.error**2)
+    helps = then < GAIN * error or option.cost < loss.cost and then <= LOSS * error
+    if not helps:
+        return None
+    return Advice(loss.op, option.level, option.calls - loss.calls, option.cost - loss.cost, then, error)
+
+
+# As a table.
+
+
+def _lines(found: Budget) -> Iterator[str]:
+    yield f"{found.headline}, at {found.accuracy}"
+    yield ""
+    rows = [_row(found, loss) for loss in found.losses if loss.error or loss.own or loss.others]
+    rows.append(("interaction", f"{found.interaction:.0%}", "", "", "", "", ""))
+    yield from _aligned([("op", "error", "calls", "", "alone", "PyTorch's", "others"), *rows])
+    exact = [loss.op.rpartition(".")[2] for loss in found.losses if not (loss.error or loss.own or loss.others)]
+    for what, ops in (("without error", exact), ("random, the same in all runs", found.random),
+                      ("not in float64, taken as exact", found.unknown)):  # fmt: skip
+        if ops:
+            yield f"  {what}: {', '.join(ops)}"
+    for advice in found.advice:
+        yield f"  {advice}"
+
+
+def _row(found: Budget, loss: Loss) -> tuple[str, ...]:
+    others = "; ".join(f"{o.level}: {o.calls} calls, {o.error:.2g}" for o in loss.others)
+    of_calls = f"{loss.calls / found.calls:.0%}" if found.calls else ""
+    return (loss.op.rpartition(".")[2], f"{loss.share:.0%}", str(loss.calls), of_calls, f"{loss.error:.2g}",
+            f"{loss.own:.2g}", others)  # fmt: skip
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for name, *numbers, others in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:]))
+        yield f"  {name:<{widths[0]}}  {'  '.join(cells)}  {others}".rstrip()

@@ -1,0 +1,109 @@
+"""The cheapest levels of accuracy, op by op, with which a program loses no more than it may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+import math
+
+from decomp.errors import AccuracyError
+from decomp.ir.ops import Op
+from decomp.rules.accuracy import Accuracy
+from decomp.validation.error_budget import Choice, Levels
+
+TIGHTER = 0.8
+"""Where the errors come to more than their squares let expect, so much less is allowed the next time."""
+TRIES = 16
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Levels by op, and what the program loses with them."""
+
+    levels: Mapping[Op, str]
+    """Of the ops that reach the target in several ways."""
+    growth: float
+    """The error with them, in units of the error of the program as it is."""
+    allowed: float
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{op.short} {level}" for op, level in sorted(self.levels.items(), key=str))
+        of = f"{self.growth:.3g} times the program's own, of {self.allowed:g} allowed"
+        return f"{of}; picked: {named}" if named else f"{of}; nothing to pick"
+
+
+def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()) -> Picked:
+    """The cheapest levels with which the error at the outputs grows by no more than a factor. Each op is measured
+    alone, and the squares of errors are taken to add up; what is picked by that is run, and held against what is
+    allowed. Ops that `named` names have their levels. Raises `AccuracyError` where not even the most accurate levels
+    do."""
+    known = {op: [named.level(op)] if named.names(op) else levels.levels(op) for op in levels.nodes}
+    choices = {op: [levels.choice(op, level) for level in found] for op, found in known.items() if found}
+    worthwhile = {op: _worthwhile(found) for op, found in choices.items()}
+    bound = allowed * levels.original.size
+    target = bound**2
+    for _ in range(TRIES):
+        picked = _within(worthwhile, target)
+        error = levels.error(levels.run({op: choice.level for op, choice in picked.items()}))
+        if error.size <= bound:
+            several = [op for op, found in choices.items() if any(_differ(found[0], each) for each in found)]
+            return Picked({op: picked[op].level for op in several}, growth(error.size, levels), allowed)
+        if all(choice is worthwhile[op][-1] for op, choice in picked.items()):
+            break
+        target *= TIGHTER
+    raise AccuracyError(_too_much(levels, {op: found[-1] for op, found in worthwhile.items()}, allowed))
+
+
+def _differ(one: Choice, other: Choice) -> bool:
+    """Whether two levels come to different calls: those that do not are measured once."""
+    return one.error is not other.error
+
+
+def growth(error: float, levels: Levels) -> float:
+    """An error in units of that of the program as it is."""
+    own = levels.original.size
+    return error / own if own else 1.0 if error == 0 else math.inf
+
+
+def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices that are not both dearer and less accurate than another, the cheapest first."""
+    found: list[Choice] = []
+    for choice in sorted(choices, key=lambda choice: (choice.cost, choice.error.size)):
+        if not found or choice.error.size < found[-1].error.size:
+            found.append(choice)
+    return found
+
+
+def _within(choices: Mapping[Op, Sequence[Choice]], target: float) -> dict[Op, Choice]:
+    """The cheapest choices whose squared errors add up to no more than `target`, or the most accurate: from the
+    cheapest of each op, the step that gains most for its price is taken until that is so."""
+    picked = {op: found[0] for op, found in choices.items()}
+    while not _square(picked) <= target:
+        steps = [(op, other) for op, found in choices.items() for other in found[found.index(picked[op]) + 1 :]]
+        if not steps:
+            break
+        op, choice = max(steps, key=lambda step: _gain(picked[step[0]], step[1]))
+        picked[op] = choice
+    return picked
+
+
+def _square(picked: Mapping[Op, Choice]) -> float:
+    return sum(choice.error.size**2 for choice in picked.values())
+
+
+def _gain(now: Choice, then: Choice) -> tuple[float, float]:
+    """How much of the squared error a step takes away for its price; what mends NaN or infinity comes first."""
+    gained = now.error.size**2 - then.error.size**2 if math.isfinite(then.error.size) else 0.0
+    return gained / max(then.cost - now.cost, 1e-300), -then.cost
+
+
+def _too_much(levels: Levels, picked: Mapping[Op, Choice], allowed: float) -> str:
+    run = levels.run({op: choice.level for op, choice in picked.items()})
+    due = {op: levels.due(op, run) for op in picked}
+    worst = sorted(due, key=lambda op: -due[op].size)[:3]
+    named = ", ".join(f"{op.short} ({growth(due[op].size, levels):.3g} times)" for op in worst)
+    error = growth(levels.error(run).size, levels)
+    return (
+        f"with the most accurate rules the error of the program is {error:.3g} times its own, and "
+        f"{allowed:g} times is allowed\n  most of it comes from {named}\n  to do: allow more, or keep= these ops"
+    )

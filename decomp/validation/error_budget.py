@@ -1,0 +1,216 @@
+"""What a lowered program loses against float64, op by op: the error at the outputs that is due to the calls of one op,
+next to that of PyTorch's own kernels; at each level of accuracy, with what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+import functools
+import math
+
+import torch
+from torch import fx
+
+from decomp.capture.frontends import Program, all_inputs
+from decomp.costs.counting import CALLS
+from decomp.costs.model import Cost, calls_in, price, price_of_calls
+from decomp.derive.decisions import Blocked, Decision, Derived, op_of_node
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Planned, Source, plan_program
+from decomp.errors import AccuracyError, NotLowered, spelled
+from decomp.graphs.template import Stamp
+from decomp.ir.call import call_if_bound
+from decomp.ir.ops import Op
+from decomp.rules.accuracy import LEVELS, Accuracy, Policy
+from decomp.validation.error_sources import Experiment, Place, Traced
+
+
+@dataclass(frozen=True)
+class Error:
+    """What is wrong at the outputs, in one vector: each output in units of the root mean square of its exact values, so
+    that all count alike."""
+
+    parts: tuple[torch.Tensor, ...] = field(repr=False)
+    broken: bool
+    """Whether NaN or an infinity stands where the exact value is a number."""
+
+    @classmethod
+    def of(cls, found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> Error:
+        """Of some outputs. Positions where the exact value is no number are left out."""
+        pairs = [(_real(a), _real(b)) for a, b in zip(found, exact) if _has_numbers(b)]
+        parts: list[torch.Tensor] = []
+        broken = False
+        for mine, theirs in pairs:
+            known = theirs.isfinite()
+            right, wrong = theirs[known], (mine.double() - theirs)[known]
+            broken |= not bool(wrong.isfinite().all())
+            scale = math.sqrt(float(right.square().sum()) / max(right.numel(), 1)) or 1.0
+            parts.append(wrong.nan_to_num(0.0, 0.0, 0.0) / (scale * math.sqrt(max(wrong.numel(), 1) * len(pairs))))
+        return cls(tuple(parts), broken)
+
+    @functools.cached_property
+    def size(self) -> float:
+        """The root mean square of the relative error, over all outputs; infinity if something is broken."""
+        return math.inf if self.broken else math.sqrt(self.dot(self))
+
+    def dot(self, other: Error) -> float:
+        """The inner product of two errors."""
+        return sum(float((mine * theirs).sum()) for mine, theirs in zip(self.parts, other.parts))
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _has_numbers(value: torch.Tensor) -> bool:
+    return bool(value.numel()) and bool(value.is_floating_point() or value.is_complex())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The calls of one op at one level of accuracy."""
+
+    level: str
+    calls: int
+    """Of the target, that they come to."""
+    cost: float
+    error: Error = field(repr=False)
+    """At the outputs, due to these calls alone."""
+    rules: tuple[str, ...]
+    """The rules that serve them; none for an op that the target knows."""
+
+
+class Levels:
+    """A program planned at several levels of accuracy, and run to see what each op costs and loses at each."""
+
+    def __init__(self, plans: Mapping[str, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0) -> None:
+        """`plans`: by level, of one program. Raises `AccuracyError` if nothing that it returns has an error."""
+        self.plans, self.cost = plans, cost
+        self.experiment = Experiment(next(iter(plans.values())).graphs, inputs, seed)
+        self._as_it_is = self.experiment.traced({})
+        self.original = Error.of(self._as_it_is.outputs, self.experiment.exact)
+        """Of the program as it is."""
+        _require_errors(self._as_it_is.outputs)
+        self.nodes: dict[Op, dict[Place, fx.Node]] = {}
+        """By op, its calls that the inputs reach."""
+        for place, node in self.experiment.calls():
+            self.nodes.setdefault(_op_of(node), {})[place] = node
+        self._decisions = {level: _decisions(planned) for level, planned in plans.items()}
+        self._errors: dict[object, Error] = {}
+        self._traced: dict[str, Traced] = {}
+
+    def require(self, accuracy: Accuracy, target: str) -> None:
+        """Raise `NotLowered` unless each call reaches the target at the level that is asked for."""
+        for op in self.nodes:
+            level = accuracy.level(op)
+            if level not in self.levels(op):
+                raise NotLowered(target, self.plans[level].plan.blockers)
+
+    @property
+    def random(self) -> tuple[str, ...]:
+        """The ops that draw random numbers."""
+        return self._named(self.experiment.random)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The ops that have no kernel for float64."""
+        return self._named(self.experiment.own_only)
+
+    def _named(self, places: Collection[Place]) -> tuple[str, ...]:
+        nodes = (node for i, graph in enumerate(self.experiment.graphs) for node in graph.graph.nodes
+                 if (i, node.name) in places)  # fmt: skip
+        return tuple(dict.fromkeys(str(_op_of(node)) for node in nodes))
+
+    def levels(self, op: Op) -> list[str]:
+        """The levels at which each call of an op reaches the target."""
+        return [level for level, decisions in self._decisions.items()
+                if not any(isinstance(decisions.get(place), Blocked) for place in self.nodes[op])]  # fmt: skip
+
+    def choice(self, op: Op, level: str) -> Choice:
+        """The calls of an op at a level."""
+        derived = self._derived(op, level)
+        stamps = {place: d.stamp if (d := derived.get(place)) is not None else None for place in self.nodes[op]}
+        rules = tuple(dict.fromkeys(str(d.rule) for d in derived.values()))
+        calls = sum(len(list(calls_in(stamp.graph))) if stamp is not None else 1 for stamp in stamps.values())
+        cost = sum(self._price(self.nodes[op][place], stamp) for place, stamp in stamps.items())
+        return Choice(level, calls, cost, self._error(op, level), rules)
+
+    def own(self, op: Op) -> Error:
+        """The error that is due to PyTorch's own kernels for an op."""
+        return self.due(op, self._as_it_is)
+
+    def run(self, levels: Mapping[Op, str]) -> Traced:
+        """The program with each op at its level."""
+        stamps = {place: d.stamp for op, level in levels.items() for place, d in self._derived(op, level).items()}
+        return self.experiment.traced(stamps)
+
+    def error(self, traced: Traced) -> Error:
+        """What is wrong with a run."""
+        return Error.of(traced.outputs, self.experiment.exact)
+
+    def due(self, op: Op, traced: Traced) -> Error:
+        """What of the error of a run is due to the calls of an op."""
+        errors = {place: traced.errors.get(place, ()) for place in self.nodes[op]}
+        wrong = any(each is not None for results in errors.values() for call in results for each in call)
+        found = self.experiment.with_errors(errors) if wrong else self.experiment.exact
+        return Error.of(found, self.experiment.exact)
+
+    def _derived(self, op: Op, level: str) -> dict[Place, Derived]:
+        found = {place: self._decisions[level].get(place) for place in self.nodes[op]}
+        return {place: decision for place, decision in found.items() if isinstance(decision, Derived)}
+
+    def _error(self, op: Op, level: str) -> Error:
+        """Measured once for all levels that come to the same calls."""
+        stamps = {place: decision.stamp for place, decision in self._derived(op, level).items()}
+        key = op, tuple((place, *((entry.target, entry.chain) for entry in s.entries)) for place, s in stamps.items())
+        if key not in self._errors:
+            self._errors[key] = self.due(op, self._at(level))
+        return self._errors[key]
+
+    def _at(self, level: str) -> Traced:
+        """A run with all ops at one level."""
+        if level not in self._traced:
+            self._traced[level] = self.run(dict.fromkeys(self.nodes, level))
+        return self._traced[level]
+
+    def _price(self, node: fx.Node, stamp: Stamp | None) -> float:
+        if stamp is not None:
+            return price(self.cost, stamp.graph)
+        call = call_if_bound(node)
+        return price_of_calls(self.cost, [call]) if call is not None else 0.0
+
+
+def levels_of(program: Program, matching: Matching, source: Source, cost: Cost | None, seed: int = 0) -> Levels:
+    """A captured program at each level of accuracy, on its example inputs. Raises `AccuracyError`."""
+    inputs = _inputs(program, source)
+    plans = {level: plan_program(program, matching, Policy(Accuracy(level), cost)) for level in LEVELS}
+    return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed)
+
+
+def _inputs(program: Program, source: Source) -> list[object]:
+    args, kwargs = source.args, source.kwargs
+    if args is None and kwargs is None:
+        args, kwargs = getattr(source.model, "example_inputs", None) or (None, None)
+    if args is None and kwargs is None:
+        raise AccuracyError("what a program loses is measured by running it: pass args=(...)")
+    found = all_inputs(program, tuple(args or ()), dict(kwargs or {}))
+    if found is None:
+        raise AccuracyError("the program does not take these inputs: pass args= (and kwargs=) as it is called")
+    return found
+
+
+def _decisions(planned: Planned) -> dict[Place, Decision]:
+    return {(i, node.name): d for i, graph in enumerate(planned.graphs) for node, d in graph.decisions.items()}
+
+
+def _op_of(node: fx.Node) -> Op:
+    return op_of_node(node) or Op(spelled(node.target))
+
+
+def _require_errors(outputs: Sequence[torch.Tensor]) -> None:
+    """Raise `AccuracyError` unless something that the program returns is rounded."""
+    floats = [each for each in outputs if _has_numbers(each)]
+    if not floats:
+        raise AccuracyError("the program returns no floats, whose errors could be measured")
+    if all(each.dtype in (torch.float64, torch.complex128) for each in floats):
+        raise AccuracyError("the program computes in float64: nothing more exact is there to hold it against")

@@ -1,0 +1,242 @@
+"""Where a program loses accuracy. It runs in its own dtypes, and what each call does wrong on the operands that it is
+given is noted; then it runs in float64, but with the errors of some of its calls added to their results. What then is
+wrong at the outputs is theirs alone, and what all calls do wrong adds up to what is wrong with the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.derive.pipeline import PlannedGraph
+from decomp.graphs.template import Stamp
+from decomp.ir.aliases import attribute
+from decomp.ir.call import call_if_bound, is_host, is_projection
+from decomp.ir.effects import EffectTable
+from decomp.torch_internals import pytree
+from decomp.validation.closeness import widened
+from decomp.validation.running_programs import call_node, forked_random_state, run_graph
+
+Place = tuple[int, str]
+"""A call of a program: the number of the graph that it stands in, and its name there."""
+Way = Stamp | None
+"""How a call is computed: by an expansion, or by PyTorch's own kernel (None)."""
+_OF_BITS = frozenset(("view_dtype", "nextafter", "frexp"))
+"""Ops that mean the digits of a dtype: in float64 they are other functions."""
+
+
+Errors = Sequence[torch.Tensor | None]
+"""What is wrong with the results of one call, flat; None for integers and bools."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A run of a program in its own dtypes."""
+
+    outputs: list[torch.Tensor]
+    errors: Mapping[Place, Sequence[Errors]]
+    """What each call did wrong on the operands that it was given in this run, each time that it ran: the difference to
+    the same in float64."""
+
+
+class Experiment:
+    """A program on its inputs. Random numbers are drawn once, by PyTorch's own kernels; each run has the same."""
+
+    def __init__(self, graphs: Sequence[PlannedGraph], inputs: Sequence[Any], seed: int = 0) -> None:
+        """`graphs`: the program's own first; `inputs`: what that takes."""
+        self.graphs, self.inputs, self.seed = graphs, list(inputs), seed
+        self.random: dict[Place, list[Any]] = {}
+        """What each call that draws random numbers gave, each time that it ran."""
+        self.own_only: set[Place] = set()
+        """Calls that have no kernel for float64, or mean something else there: they count as exact."""
+        self.given: dict[Place, Any] = {}
+        """The dtypes of what each call is given, in containers like those of its arguments."""
+        self.containers: dict[Place, Any] = {}
+        """The structure of what each call gives."""
+        self._number = {graph.owner: number for number, graph in enumerate(graphs)}
+        self._effects = [EffectTable(graph.owner) for graph in graphs]
+        self.drawn_before = False
+        self._run(self._first, self.inputs)
+        self.drawn_before = True
+        self._wide_inputs = widened(self.inputs)
+        self.exact = self._run(self._wide, self._wide_inputs)
+        """The outputs of the program in float64."""
+
+    def traced(self, ways: Mapping[Place, Way]) -> Traced:
+        """A run in which some calls take an expansion, everything in its own dtype."""
+        errors: dict[Place, list[Errors]] = {}
+
+        def call(place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+            found = self._by(place, node, ways.get(place), args, kwargs)
+            if place not in self.own_only:
+                errors.setdefault(place, []).append(_errors(found, self._wide(place, node, args, kwargs)))
+            return found
+
+        return Traced(self._run(call, self.inputs), errors)
+
+    def with_errors(self, errors: Mapping[Place, Sequence[Errors]]) -> list[torch.Tensor]:
+        """The outputs in float64, with these errors added to the results of calls."""
+        turns: dict[Place, int] = {}
+
+        def call(place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+            exact = self._wide(place, node, args, kwargs)
+            turn = turns[place] = turns.get(place, -1) + 1
+            return _plus(exact, errors[place][turn]) if turn < len(errors.get(place, ())) else exact
+
+        return self._run(call, self._wide_inputs)
+
+    def calls(self) -> Iterator[tuple[Place, fx.Node]]:
+        """The calls of tensor ops that ran and draw no random numbers."""
+        for number, graph in enumerate(self.graphs):
+            for node in graph.graph.nodes:
+                place = number, node.name
+                if place in self.given and place not in self.random and not _is_structure(node):
+                    yield place, node
+
+    # One run.
+
+    def _run(self, call: _Compute, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors that the program returns; not what it writes to its state."""
+        with torch.no_grad(), forked_random_state(self.seed):
+            results = _Run(self, call, wide=inputs is not self.inputs).graph(0, inputs)
+        return pytree.tensors_in(list(results)[self._written :] if self._written else results)
+
+    @functools.cached_property
+    def _written(self) -> int:
+        """How many leading outputs of an exported program are new values of its state and of its inputs."""
+        exported = self.graphs[0].program.exported
+        specs = exported.graph_signature.output_specs if exported is not None else ()
+        return sum(spec.kind.name not in ("USER_OUTPUT", "LOSS_OUTPUT") for spec in specs)
+
+    # One call.
+
+    def _first(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """By its own kernel, taking note of what it is given, and of what it draws."""
+        result = self._by(place, node, None, args, kwargs)
+        if self._effects[place[0]].of(node).most:
+            self.random.setdefault(place, []).append(result)
+        self.given[place] = pytree.tree_map(lambda leaf: getattr(leaf, "dtype", None), (args, kwargs))
+        self.containers[place] = pytree.tree_structure(result)
+        return result
+
+    def _by(self, place: Place, node: fx.Node, way: Way, args: Any, kwargs: Any) -> Any:
+        """By an expansion, or by its own kernel."""
+        if way is None:
+            return call_node(node, self.graphs[place[0]].owner, args, kwargs)
+        made = dict(_operands((node.args, node.kwargs), (args, kwargs)))
+        found = run_graph(way.graph, way.constants, [made[given] for given in node.all_input_nodes])
+        tensors, like = pytree.tensors_in(found), self.containers[place]
+        return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
+
+    def _wide(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """In float64; by the kernel of its own dtype where it has none for that."""
+        if place not in self.own_only and not _is_of_bits(node):
+            try:
+                return widened(self._by(place, node, None, *widened((args, kwargs))))
+            except (RuntimeError, NotImplementedError, TypeError):
+                pass
+        self.own_only.add(place)
+        return widened(self._by(place, node, None, *self._narrowed(place, (args, kwargs))))
+
+    def _narrowed(self, place: Place, arguments: Any) -> Any:
+        """Arguments in the dtypes that the program has them in; a dtype among them is one of its own."""
+        leaves, spec = pytree.tree_flatten(arguments)
+        dtypes = pytree.tree_leaves(self.given[place])
+        return pytree.tree_unflatten([_in_dtype(leaf, dtype) for leaf, dtype in zip(leaves, dtypes)], spec)
+
+
+_Compute = Callable[[Place, fx.Node, Any, Any], Any]
+"""What one call gives."""
+
+
+class _Run:
+    """One run of a program, with the bodies of its higher-order ops."""
+
+    def __init__(self, experiment: Experiment, compute: _Compute, wide: bool) -> None:
+        self.experiment, self.compute, self.wide = experiment, compute, wide
+        self.drawn: dict[Place, int] = {}
+        """How often each call that draws random numbers has run."""
+
+    def graph(self, number: int, inputs: Sequence[Any]) -> Any:
+        """What one of the graphs gives."""
+        planned = self.experiment.graphs[number]
+        return run_graph(planned.graph, planned.owner, inputs, call=functools.partial(self._call, number))
+
+    def _call(self, number: int, node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
+        place = number, node.name
+        if node.op == "get_attr":
+            return self._attribute(self.experiment.graphs[number], str(node.target))
+        if _is_structure(node):
+            return call_node(node, root, args, kwargs)
+        draws = self.experiment.random.get(place)
+        if draws is None or not self.experiment.drawn_before:
+            return self.compute(place, node, args, kwargs)
+        turn = self.drawn[place] = self.drawn.get(place, -1) + 1
+        return widened(draws[turn % len(draws)]) if self.wide else draws[turn % len(draws)]
+
+    def _attribute(self, planned: PlannedGraph, name: str) -> Any:
+        """A tensor; or a body, as a function."""
+        body = planned.bodies.get(name)
+        if body is not None:
+            number = self.experiment._number[body]
+            return lambda *inputs: self.graph(number, inputs)
+        value = attribute(planned.owner, name)
+        return widened(value) if self.wide else value
+
+
+def _operands(nodes: Any, values: Any) -> Iterator[tuple[fx.Node, Any]]:
+    """The nodes among the arguments of a call, each with its value."""
+    if isinstance(nodes, fx.Node):
+        yield nodes, values
+    elif isinstance(nodes, (list, tuple)):
+        for node, value in zip(nodes, values):
+            yield from _operands(node, value)
+    elif isinstance(nodes, dict):
+        for name, node in nodes.items():
+            yield from _operands(node, values[name])
+    elif isinstance(nodes, slice):
+        parts = ((each.start, each.stop, each.step) for each in (nodes, values))
+        yield from _operands(*parts)
+
+
+def _is_structure(node: fx.Node) -> bool:
+    """Whether a node computes no number that could be wrong: sizes, parts of several results, calls of bodies."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    return node.op == "get_attr" or is_host(node) or is_projection(node)
+
+
+def _is_of_bits(node: fx.Node) -> bool:
+    call = call_if_bound(node)
+    if call is None:
+        return False
+    return call.op.short in _OF_BITS or call.op.short == "view" and isinstance(call.arguments.get("dtype"), torch.dtype)
+
+
+def _in_dtype(leaf: Any, dtype: torch.dtype | None) -> Any:
+    return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and dtype is not None else leaf
+
+
+def _errors(found: Any, exact: Any) -> Errors:
+    pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(exact))
+    return [_error(mine, theirs) for mine, theirs in pairs]
+
+
+def _error(found: Any, exact: Any) -> torch.Tensor | None:
+    if not isinstance(found, torch.Tensor) or not isinstance(exact, torch.Tensor) or found.shape != exact.shape:
+        return None
+    if not (exact.is_floating_point() or exact.is_complex()):
+        return None
+    same = (found == exact) | ((found != found) & (exact != exact))
+    return None if bool(same.all()) else torch.where(same, 0.0, found.to(exact.dtype) - exact)
+
+
+def _plus(exact: Any, errors: Errors) -> Any:
+    leaves, spec = pytree.tree_flatten(exact)
+    pairs = zip(leaves, errors)
+    added = [leaf if error is None or error.shape != leaf.shape else leaf + error for leaf, error in pairs]
+    return pytree.tree_unflatten(added, spec)
