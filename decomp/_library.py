@@ -3,6 +3,7 @@ and the tools are named here as strings, and nowhere else below them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import functools
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,20 @@ def samples() -> Any:
 def has_wrong_gradients(op: str) -> bool:
     """Whether PyTorch's own gradients of an ATen op, by its short name, are known to be wrong."""
     return op in importlib.import_module("decomp_rules.samples.derivatives").DIFFERENTIABLE
+
+
+def range_of(op: str, level: str) -> tuple[float, float]:
+    """The least and the largest argument of an ATen op, by its short name, for which a level of accuracy promises
+    digits."""
+    found: tuple[float, float] = importlib.import_module("decomp_rules.support.ranges").range_of(op, level)
+    return found
+
+
+def limits_of(level: str) -> Mapping[str, float]:
+    """ULP that a level of accuracy allows, by dtype."""
+    module = importlib.import_module("decomp.tools.certification.certificate")
+    found: Mapping[str, float] = module.LIMITS_BY_LEVEL[level]
+    return found
 
 
 def certificate_of(rule: Any) -> Certificate | None:

@@ -70,6 +70,11 @@ def _accuracy(name: str, value: Any) -> None:
     Accuracy.of(value)
 
 
+def _levels(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, (str, Iterable)):
+        _refuse(name, value, "a level of accuracy, or a list of levels", f'as {name}="standard"')
+
+
 def _flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         _refuse(name, value, "True or False")
@@ -158,6 +163,7 @@ OF_CERTIFY: Mapping[str, Check] = {
     "to": _targets,
     "samples": _samples,
     "dtypes": _dtypes,
+    "accuracy": _levels,
     "seed": _seed,
     "executor": _executor,
     "timeout": _seconds,

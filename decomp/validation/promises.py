@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+import math
 from typing import Any
 
 import torch
 
-from decomp._library import certificate_of, has_wrong_gradients
+from decomp._library import certificate_of, has_wrong_gradients, limits_of, range_of
+from decomp.rules.accuracy import DEFAULT, LEVELS
 
 UNMEASURED = 256.0
 """ULP for a rule that was not measured: textbook formulas lose as much at large arguments, wrong ones lose more."""
@@ -23,11 +25,15 @@ class Promise:
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """The largest error by dtype, in ULP; empty if it was not measured."""
+    slopes: float = 0.0
+    """The largest error of gradients in float32, in ULP, where that was measured."""
     special_values: bool = False
     """Whether NaN, infinities and the largest numbers are promised to be right."""
 
     gradients: bool = True
     """Whether PyTorch's own gradients are right, to be compared with."""
+    reach: tuple[float, float] = (-math.inf, math.inf)
+    """The least and the largest operand for which this holds."""
 
     def ulp(self, results: Sequence[torch.Tensor]) -> float:
         """For results of these dtypes."""
@@ -38,16 +44,22 @@ class Promise:
         return max(MEASURED, 2.0 * max(found or self.figures.values()))
 
 
-def promise_of(rule: Any, target: str) -> Promise:
-    """What is promised of a rule on a target; on one that was not measured, the worst of those that were."""
+def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
+    """What is promised of a rule on a target, at a level of accuracy; on a target that was not measured, the worst of
+    those that were. Where the level has no measurement of its own, the calls that a rule makes may still come to others
+    than were measured: then as much is promised as the level is about."""
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
     right = not (hasattr(rule, "op") and has_wrong_gradients(rule.op.short))
+    reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
     if certificate is None:
-        return Promise(gradients=right)
-    ways = [way for way in certificate.ways if way.name == target] or list(certificate.ways)
+        return Promise(gradients=right, reach=reach)
+    names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]
+    ways = [way for name in names if (way := certificate.way(name, level)) is not None]
     figures: dict[str, float] = {}
     for way in ways:
         for dtype, measured in way.values.items():
-            figures[dtype] = max(figures.get(dtype, 0.0), measured.max)
-    clean = certificate.ok and all(way.verdict != "failed" for way in ways)
-    return Promise(figures, clean and any(way.name == target for way in ways), right)
+            most = measured.max if way.level == level else max(measured.max, limits_of(level)[dtype])
+            figures[dtype] = max(figures.get(dtype, 0.0), most)
+    clean = certificate.ok and level != LEVELS[-1] and all(way.verdict != "failed" for way in ways)
+    slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)
+    return Promise(figures, slopes, clean and target in names, right, reach)

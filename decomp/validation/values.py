@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
-from decomp.derive.decisions import Derived
+from decomp.derive.decisions import Derived, op_of_node
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import graphs_of, read_results, those_at
@@ -91,7 +92,7 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
             _measure_in_a_run(lowering, given, fresh)
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
-                verdicts[stamp] = _verdict(node, decision, lowering.target.name, None)
+                verdicts[stamp] = _verdict(node, decision, _promise(lowering, node, decision), None)
     for stamp, (_, node, _) in distinct.items():
         _require(verdicts[stamp], node)
     return [verdicts[stamp] for stamp in distinct]
@@ -113,7 +114,8 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]
         decision = piece.decisions.get(node)
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
-            lowering.verdicts[decision.stamp] = _verdict(node, decision, lowering.target.name, seen)
+            promise = _promise(lowering, node, decision)
+            lowering.verdicts[decision.stamp] = _verdict(node, decision, promise, seen)
 
     try:
         with torch.no_grad():
@@ -122,18 +124,25 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]
         return
 
 
+def _promise(lowering: Lowering, node: fx.Node, decision: Derived) -> Promise:
+    """What is promised of an expansion, at the level of accuracy that its call was lowered at."""
+    op, accuracy = op_of_node(node), lowering.accuracy
+    level = accuracy.default if op is None else accuracy.level(op)
+    return promise_of(decision.rule, lowering.target.name, level)
+
+
 def _require(verdict: Verdict, node: fx.Node) -> None:
     if verdict.wrong:
         kind = GradientsDiffer if verdict.of_gradients else ValuesDiffer
         raise kind(f"rule {verdict.rule}, for {node.name!r}, {verdict.wrong}", None, node)
 
 
-def _verdict(node: fx.Node, decision: Derived, target: str, seen: list[Any] | None) -> Verdict:
+def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None) -> Verdict:
     """Measures one expansion: on operands that a run of the program had, on random ones, and on special values."""
     rule = str(decision.rule)
     if EffectTable().of(node).most:
         return Verdict(rule, reason="random")
-    measure = _Measure(node, decision.stamp, promise_of(decision.rule, target))
+    measure = _Measure(node, decision.stamp, promise)
     for where, choices in _operand_sets(node, seen, measure.promise):
         judged = measure.on(choices, slopes=where != _SPECIAL)
         if judged is not None and judged.fault is not None:
@@ -173,7 +182,8 @@ class _Measure:
         given = _given(self.node, self.stamp)
         own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
         try:
-            operands, truth = _accepted(own, wide, choices)
+            within = (_within(self.promise.reach, operands) for operands in choices)
+            operands, truth = _accepted(own, wide, within)
         except NoOperands as refused:
             self.reason = str(refused)
             return None
@@ -206,7 +216,7 @@ class _Measure:
             return None
         if not truth.own:
             return None
-        judged = self._judged(gradients[2], operands, truth, GRADIENTS)
+        judged = self._judged(gradients[2], operands, truth, max(GRADIENTS, 2 * self.promise.slopes))
         if judged.fault == _NONE_OF.format(len(truth.own)):
             judged = Judged(judged.ulp, "none where the op has some")
         self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
@@ -239,6 +249,18 @@ def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
         if all(bool(result.isfinite().all()) for result in own(moved)):
             return moved
     raise NoOperands("it is nowhere defined")
+
+
+def _within(reach: tuple[float, float], operands: list[Any]) -> list[Any]:
+    """The operands, those beyond the range moved to its ends; infinities stay."""
+    low, high = reach
+
+    def within(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        return torch.where(leaf.isinf(), leaf, leaf.clamp(low, high))
+
+    return operands if low == -high == -math.inf else pytree.tree_map(within, list(operands))
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor], operand: Any) -> Any:

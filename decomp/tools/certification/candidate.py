@@ -30,6 +30,11 @@ class Candidate:
     legal: bool = False
 
     @property
+    def level(self) -> str:
+        """The accuracy that it is judged by."""
+        return self.implementation.level
+
+    @property
     def as_written(self) -> bool:
         """Whether this is the rule itself, over PyTorch's own kernels."""
         return isinstance(self.implementation, AsWritten)
@@ -106,6 +111,8 @@ class Candidate:
             second=second,
             dtypes=self.dtypes,
             notes=self.notes,
+            level=self.level,
+            cost=self.implementation.cost,
         )
 
 

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from decomp.rules.accuracy import LEVELS
 
 LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "complex64": 4.0}
 """ULP that a rule may be off by even where PyTorch's own kernel is exact."""
 AGAINST_OWN = 2.0
 """A rule may have so many times the error of PyTorch's own kernel."""
+LIMITS_BY_LEVEL = {
+    "exact": LIMITS,
+    "standard": {**dict.fromkeys(LIMITS, 4.0), "complex64": 8.0},
+    "fast": {"float32": 64.0, "bfloat16": 16.0, "float16": 16.0, "float64": 64.0, "complex64": 128.0},
+}
+"""ULP by level and dtype. At the level fast half types are computed as they are: x·log₂e for |x| ≤ 10, rounded to 8
+bits, moves the exponential by 2%, 5 ULP, and what follows rounds anew."""
+AGAINST_OWN_BY_LEVEL = {"exact": AGAINST_OWN, "standard": 4.0, "fast": 4.0}
+AS_WRITTEN = "as written"
 PRECISE = 2.0**20
 """An error of so many ULP is that of numbers of another precision."""
 TIMES_WORSE, SHARE_WORSE = 1.5, 0.6
@@ -52,10 +63,10 @@ class Figures:
     """How many results are wrong beyond rounding: NaN, infinity, the sign of zero; gradients off by more than 1%."""
     examples: tuple[Mismatch, ...] = ()
 
-    def allowed(self, limit: float) -> float:
-        """How many ULP the rule may be off by: `limit`, or twice PyTorch's own; where the op's own result is the
-        reference, so many as tell a wrong precision from a rounding."""
-        return PRECISE if self.own_max is None else max(limit, AGAINST_OWN * self.own_max)
+    def allowed(self, limit: float, times: float = AGAINST_OWN) -> float:
+        """How many ULP the rule may be off by: `limit`, or so many times PyTorch's own; where the op's own result is
+        the reference, so many as tell a wrong precision from a rounding."""
+        return PRECISE if self.own_max is None else max(limit, times * self.own_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,15 @@ class Way:
     notes: Mapping[str, str] = field(default_factory=dict)
     """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss. "arithmetic":
     what the rule counts on that has no value in C++, absent where that is nothing."""
+    level: str = "exact"
+    """The accuracy that was asked for when it was lowered, and that it is judged by."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """Calls, operations ("flops") and bytes that the lowered program of the first float32 sample comes to."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and its level unless that is exact."""
+        return self.name if self.level == LEVELS[0] else f"{self.name}, {self.level}"
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -88,20 +108,28 @@ class Way:
         if self.verdict in ("legal", "not reached"):
             return ()
         if self.verdict != "measured":
-            return (f"{self.name}: {self.verdict}: {self.reason}",)
-        return tuple(f"{self.name}: {fault}" for fault in self._faults())
+            return (f"{self.title}: {self.verdict}: {self.reason}",)
+        return tuple(f"{self.title}: {fault}" for fault in self._faults(self.level))
 
-    def _limit(self, dtype: str) -> float:
+    @property
+    def reaches(self) -> str | None:
+        """The strictest level that the figures satisfy, from the one that they were measured for; None if not even the
+        last."""
+        looser = LEVELS[LEVELS.index(self.level) :]
+        return next((level for level in looser if next(self._faults(level), None) is None), None)
+
+    def allowed(self, dtype: str, level: str) -> float:
         """ULP that the rule may be off by in a dtype. In float64 so many as PyTorch has in float32: what is fused there
         without need is not."""
         own = self.values["float32"].own_max if dtype == "float64" and "float32" in self.values else None
-        return max(LIMITS[dtype], AGAINST_OWN * (own or 0.0))
+        times = AGAINST_OWN_BY_LEVEL[level]
+        return self.values[dtype].allowed(max(LIMITS_BY_LEVEL[level][dtype], times * (own or 0.0)), times)
 
-    def _faults(self) -> Iterator[str]:
+    def _faults(self, level: str) -> Iterator[str]:
         for dtype, figures in self.values.items():
             if figures.mismatches:
                 yield f"{dtype}: {figures.mismatches} wrong, {figures.examples[0]}"
-            if figures.max > figures.allowed(self._limit(dtype)):
+            if figures.max > self.allowed(dtype, level):
                 own = "" if figures.own_max is None else f" where PyTorch has {figures.own_max:g}"
                 yield f"{dtype}: {figures.max:g} ULP at {figures.worst}{own}"
         for what, measured in (("gradient", self.gradients), ("second gradient", self.second)):
@@ -122,7 +150,7 @@ def _allowed(what: str, verdict: str, way: str) -> bool:
     if what == "gradients":
         return verdict == OF_PRIMS
     if what == "strides":
-        return way == "as written"
+        return way == AS_WRITTEN
     return what == "dynamic shapes" and verdict.startswith("declines") and "guard" not in verdict
 
 
@@ -146,6 +174,8 @@ class Certificate:
     ways: tuple[Way, ...] = ()
     error: str = ""
     """Why it could not be measured: it hangs, it crashed, there are no samples."""
+    level: str = field(default=LEVELS[0], kw_only=True)
+    """The accuracy that the rule is registered for."""
 
     @property
     def ok(self) -> bool:
@@ -157,9 +187,20 @@ class Certificate:
         """What is wrong, a phrase each."""
         return (self.error,) if self.error else tuple(fault for way in self.ways for fault in way.faults)
 
-    def way(self, name: str) -> Way | None:
-        """The measurement "as written", or on a target."""
-        return next((way for way in self.ways if way.name == name), None)
+    def way(self, name: str, level: str | None = None) -> Way | None:
+        """The measurement "as written", or on a target: at the rule's own level, or as it is computed where `level` is
+        asked for. (A looser level has a measurement of its own only where it is computed otherwise.)"""
+        wanted = LEVELS.index(level or self.level)
+        found = [way for way in self.ways if way.name == name and LEVELS.index(way.level) <= wanted]
+        return max(found, key=lambda way: LEVELS.index(way.level), default=None)
+
+    def reaches(self, target: str) -> str | None:
+        """The level that the rule reaches on a target, or "as written"; None if it does not even reach the loosest, or
+        was not measured there."""
+        way = None if self.error else self.way(target)
+        if way is None or way.verdict != "measured":
+            return None
+        return way.reaches
 
     def worse_than(self, other: Certificate) -> tuple[str, ...]:
         """In what this certificate is worse than another of the same rule; nothing if it is as good. What another
@@ -167,7 +208,17 @@ class Certificate:
         inputs."""
         if self.error:
             return () if other.error else (self.error,)
-        return tuple(worse for way in self.ways for worse in _worse(way, other.way(way.name)))
+        same = {(way.name, way.level): way for way in other.ways}
+        return tuple(worse for way in self.ways for worse in _worse(way, same.get((way.name, way.level))))
+
+    def merged_into(self, other: Certificate | None, levels: Iterable[str]) -> Certificate:
+        """This certificate, which measured these levels, with the ways of other levels from an older one of the same
+        code."""
+        if other is None or other.hash != self.hash or other.level != self.level or other.error or self.error:
+            return self
+        kept = [way for way in other.ways if way.level not in levels]
+        newer = self if self.level in levels else other
+        return replace(newer, ways=tuple(sorted([*self.ways, *kept], key=_order)))
 
     def __str__(self) -> str:
         from decomp.tools.certification.certificate_text import text
@@ -176,32 +227,41 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers; what is empty is left out."""
-        return _plain(self)  # type: ignore[no-any-return]
+        data: dict[str, Any] = _plain(self)
+        for one in (data, *data.get("ways", ())):
+            if one["level"] == (LEVELS[0] if one is data else self.level):
+                del one["level"]
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
         """What `to_json` gave. Raises `KeyError` or `TypeError` for anything else."""
-        ways = tuple(_way(way) for way in data.get("ways", ()))
+        own = data.get("level", LEVELS[0])
+        ways = tuple(_way({"level": own, **way}) for way in data.get("ways", ()))
         return cls(**{**data, "ways": ways})
+
+
+def _order(way: Way) -> tuple[bool, int]:
+    return way.name != AS_WRITTEN, LEVELS.index(way.level)
 
 
 def _worse(way: Way, other: Way | None) -> Iterator[str]:
     if other is None or other.verdict not in ("measured", "legal"):
         return
     if way.verdict != other.verdict and way.verdict != "legal":
-        yield f"{way.name}: {way.verdict}: {way.reason}"
+        yield f"{way.title}: {way.verdict}: {way.reason}"
     for what in ("values", "gradients", "second"):
         now, then = getattr(way, what), getattr(other, what)
         for dtype in then.keys() & now.keys():
             worse = _worse_figures(dtype, now[dtype], then[dtype])
-            yield from (f"{way.name}: {what} in {dtype}: {text}" for text in worse)
+            yield from (f"{way.title}: {what} in {dtype}: {text}" for text in worse)
     for what in ("dtypes", "notes"):
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
-        yield from (f"{way.name}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
+        yield from (f"{way.title}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
     for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
-            yield f"{way.name}: {name}: {way.notes[name]}"
+            yield f"{way.title}: {name}: {way.notes[name]}"
 
 
 def _worse_figures(dtype: str, now: Figures, then: Figures) -> Iterator[str]:

@@ -51,7 +51,8 @@ def notes(way: Way) -> list[tuple[str, str]]:
     for dtype, what in way.dtypes.items():
         alike.setdefault(what, []).append(dtype)
     lines = [(", ".join(dtypes), what) for what, dtypes in alike.items()]
-    return [*lines, *way.notes.items()]
+    cost = [("cost", ", ".join(f"{value:,g} {name}" for name, value in way.cost.items()))] if way.cost else []
+    return [*lines, *way.notes.items(), *cost]
 
 
 def _lines(certificate: Certificate) -> Iterator[str]:
@@ -64,7 +65,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
         yield f"  {dtype} against {how}"
     for way in certificate.ways:
         yield ""
-        yield f"  {way.name}" + (f": {way.verdict}" if way.verdict != "measured" else "")
+        yield f"  {way.title}" + (f": {way.verdict}" if way.verdict != "measured" else "")
         if way.reason:
             yield f"    {way.reason}"
         yield from (f"    {line}" for line in _aligned(rows(way)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from decomp._library import library
 from decomp.rules.rules import Rule
 from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.implementations import identity
+from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import whole
 
@@ -87,9 +87,11 @@ def stale(rule: Rule, certificate: Certificate | None) -> str:
         return "there is no certificate"
     if certificate.hash != content_hash([rule]):
         return "the rule has changed since"
+    if certificate.level != level_of(rule):
+        return f"it was measured for the level {certificate.level}"
     for way in certificate.ways:
         if way.rules and way.hash != _hash_of(way.rules):
-            return f"a rule on the way to {way.name} has changed since"
+            return f"a rule on the way to {way.title} has changed since"
     return ""
 
 

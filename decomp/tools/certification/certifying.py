@@ -13,6 +13,7 @@ import torch
 
 from decomp.errors import ArgumentError, boundary
 from decomp.ir.ops import op as op_of
+from decomp.rules.accuracy import LEVELS, require_level
 from decomp.rules.options import OF_CERTIFY
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
@@ -36,6 +37,7 @@ def certify(
     to: Target | Iterable[Target] | None = None,
     samples: Any = None,
     dtypes: Sequence[torch.dtype] | None = None,
+    accuracy: str | Iterable[str] | None = None,
     seed: int = 0,
     executor: Executor | None = None,
     timeout: float | None = None,
@@ -44,19 +46,22 @@ def certify(
     """Measure rules: errors in ULP next to PyTorch's own, special values, dtypes, strides, gradients, symbolic sizes.
 
     Returns a `Certificate` for one `Rule`, `Certificates` by rule for several (what `rules["relu"]` gives, a `Rules`).
-    `to`: measure each rule lowered to these targets too. `samples`: for one rule the argument tuples of some calls, or
-    `decomp.Sample`s; for several a dict of such lists by op; by default the library's. `dtypes`: of float32, bfloat16,
-    float16 and float64, by default all. `executor`: any `concurrent.futures.Executor`; by default a process a core,
-    and this process for up to three rules without a `timeout`. A rule that takes more than `timeout` seconds (180), or
-    that crashes, gets a certificate with an `error`. `progress`: a function, True for a bar, False for silence; by
-    default a bar for many rules on a terminal. Raises `ValueError` for one rule that has no samples.
+    `to`: measure each rule lowered to these targets too, at its own level of accuracy, and at looser ones where it is
+    computed otherwise there. `accuracy`: of these levels, those that are to be measured. `samples`: for one rule the
+    argument tuples of some calls, or `decomp.Sample`s; for several a dict of such lists by op; by default those of the
+    library. `dtypes`: of float32, bfloat16, float16 and float64, by default all. `executor`: any
+    `concurrent.futures.Executor`; by default a process a core, and this process for up to three rules without a
+    `timeout`. A rule that takes more than `timeout` seconds (180), or that crashes, gets a certificate with an `error`.
+    `progress`: a function, True for a bar, False for silence; by default a bar for many rules on a terminal. Raises
+    `ValueError` for one rule that has no samples.
     """
     rules = _listed(rule_or_rules)
     targets = [to] if isinstance(to, Target) else list(to or ())
     given = rule_or_rules if isinstance(rule_or_rules, Rules) else None
-    jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed)) for rule in rules]
+    levels = levels_of(accuracy)
+    jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed, levels)) for rule in rules]
     if isinstance(rule_or_rules, Rule) and executor is None and timeout is None:
-        return measured(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed)
+        return measured(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed, None, levels)
     with _shown(progress, len(jobs)) as report:
         away = {one.rule for rule, one in jobs if _runs_elsewhere(rule, one, len(jobs), executor, timeout)}
         here = _with_progress([(rule, one) for rule, one in jobs if one.rule not in away], report, len(jobs))
@@ -64,6 +69,12 @@ def certify(
         done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, report, len(jobs))
     found = Certificates({one.rule: done[one.rule] for _, one in jobs})
     return found[jobs[0][1].rule] if isinstance(rule_or_rules, Rule) else found
+
+
+def levels_of(accuracy: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Levels of accuracy, from the strictest; all of them for None. Raises `ArgumentError`."""
+    named = LEVELS if accuracy is None else (accuracy,) if isinstance(accuracy, str) else tuple(accuracy)
+    return tuple(sorted({require_level(each, "accuracy=") for each in named}, key=LEVELS.index))
 
 
 def _listed(rule_or_rules: Any) -> list[Rule]:
@@ -92,7 +103,7 @@ def _runs_elsewhere(rule: Rule, one: Job, count: int, executor: Executor | None,
 
 def _measured_here(rule: Rule, one: Job, targets: list[Target], rules: Rules | None) -> Certificate:
     try:
-        return measured(rule, targets, one.samples, one.dtypes, one.seed, rules)
+        return measured(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
     except Exception as error:  # as in a process of its own, it costs this rule alone
         return unmeasured(one, f"{type(error).__name__}: {error}")
 

@@ -3,15 +3,19 @@ program lowered to a target. Also, what the rule does on symbolic sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+import contextlib
+from dataclasses import dataclass, field, replace
+import functools
 import logging
 from typing import Any
 
 import torch
 from torch import fx
 
+from decomp import costs
 from decomp._library import library
+from decomp.costs import total
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import Site, expand
 from decomp.derive.other_sizes import OtherSizes
@@ -19,11 +23,13 @@ from decomp.errors import DecompError, RuleError, spelled
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.schema import Bound
-from decomp.lowering import lower
+from decomp.lowering import Lowering, lower
 from decomp.metadata.fakes import new_mode
+from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
+from decomp.tools.certification.certificate import AS_WRITTEN
 from decomp.tools.measurement.trials import FAILURES, Function, Trial
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -37,8 +43,14 @@ class AsWritten:
     """The rule, run on real tensors."""
 
     rule: Rule
-    name: str = "as written"
+    name: str = AS_WRITTEN
     used: list[Rule] = field(default_factory=list)
+    cost: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def level(self) -> str:
+        """The rule's own."""
+        return level_of(self.rule)
 
     def bind(self, trial: Trial) -> Function:
         """The rule as a function of the trial's tensors. Raises `NotServed`."""
@@ -68,13 +80,16 @@ class Legal(Exception):
 
 @dataclass
 class Lowered:
-    """The rule's expansion, lowered wholly to a target."""
+    """The rule's expansion, lowered wholly to a target, at a level of accuracy."""
 
     rule: Rule
     target: Target
-    rules: Rules
+    rules: AskedFirst
+    level: str = LEVELS[0]
     used: list[Rule] = field(default_factory=list)
     """The rules of all derivations so far."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """What the first program of float32 comes to."""
 
     @property
     def name(self) -> str:
@@ -83,34 +98,97 @@ class Lowered:
 
     def bind(self, trial: Trial) -> Function:
         """The lowered program as a function of the trial's tensors. Raises `NotServed`, `Legal`."""
-        module, tensors = program_of(trial.sample)
+        lowering, decision = self._derived(trial.sample)
+        chains = (rule for entry in decision.stamp.entries for rule in entry.chain)
+        own = self.rules.own
+        found = (self.rule if rule is own else rule for rule in chains if isinstance(rule, Rule))
+        self.used = list(dict.fromkeys([*self.used, self.rule, *found]))
+        # A constant of the program has no requires_grad, whatever the original has.
+        return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
+
+    def measure_cost(self, sample: Sample) -> None:
+        """Note what the lowered program of a sample call comes to, if it is the first that the rule serves."""
+        if not self.cost:
+            with contextlib.suppress(NotServed, Legal, *FAILURES):
+                result = self._derived(sample)[0].result
+                self.cost = {name: total(result, cost) for name, cost in COSTS.items()}
+
+    def emits(self, sample: Sample) -> Any:
+        """The program that a sample call comes to, as something that can be compared; None if the rule does not serve
+        it."""
         try:
-            lowering = lower(module, to=self.target, args=tensors, rules=self.rules, verify=False, partial=True)
-        except DecompError as error:
-            raise NotServed(str(error).strip().partition("\n")[0]) from error
-        decisions = [d for node, d in lowering.plan.entries if node.target is trial.sample.overload]
-        decision = decisions[0] if decisions else None
+            graph = self._derived(sample)[0].result.graph
+        except (NotServed, Legal, *FAILURES):
+            return None
+        places = {node: i for i, node in enumerate(graph.nodes)}
+        return [(node.op, node.target, fx.map_arg((node.args, node.kwargs), _numbered(places))) for node in graph.nodes]
+
+    def _derived(self, sample: Sample) -> tuple[Lowering, Derived]:
+        """The lowered program of a call, and how the call is derived. Raises `NotServed`, `Legal`."""
+        for rules in self.rules.at(self.level):
+            lowering, decision = self._lowered(sample, rules)
+            if isinstance(decision, Derived) and decision.rule is self.rule:
+                return lowering, decision
         if isinstance(decision, Blocked):
             raise NotServed(next((why for name, why in decision.tried if name == str(self.rule)), decision.why()))
         if not isinstance(decision, Derived):
             raise Legal
-        if decision.rule is not self.rule:
+        if decision.rule not in (self.rule, self.rules.own):
             reason = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
             raise NotServed(reason)
-        chains = (rule for entry in decision.stamp.entries for rule in entry.chain)
-        self.used = list(dict.fromkeys([*self.used, self.rule, *(r for r in chains if isinstance(r, Rule))]))
-        # A constant of the program has no requires_grad, whatever the original has.
-        return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
+        return lowering, decision
+
+    def _lowered(self, sample: Sample, rules: Rules) -> tuple[Lowering, Any]:
+        module, tensors = program_of(sample)
+        try:
+            lowering = lower(
+                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True
+            )
+        except DecompError as error:
+            raise NotServed(str(error).strip().partition("\n")[0]) from error
+        decisions = [d for node, d in lowering.plan.entries if node.target is sample.overload]
+        return lowering, decisions[0] if decisions else None
 
 
-def asked_first(rule: Rule, given: Rules | None = None) -> Rules:
-    """The library with this rule first among those of its op. The library itself if it is first already, so that its
-    plans are reused."""
-    rules = library() if given is None else given | library()
-    alternatives = rules.of(rule.op)
-    if alternatives and alternatives[0] is rule:
-        return rules
-    return Rules([rule, *(other for other in rules if other is not rule)], composites=rules.composites)
+COSTS = {"calls": costs.calls, "flops": costs.flops, "bytes": costs.bytes}
+"""What a certificate says that a way costs."""
+
+
+def _numbered(places: Mapping[fx.Node, int]) -> Any:
+    return lambda node: f"%{places[node]}"
+
+
+def level_of(rule: Rule) -> str:
+    """The level of accuracy that a rule is judged by: one without a level, by the strictest."""
+    return rule.level or LEVELS[0]
+
+
+class AskedFirst:
+    """The library with one rule first among those of its op, whatever it costs."""
+
+    def __init__(self, rule: Rule, given: Rules | None = None) -> None:
+        rules = library() if given is None else given | library()
+        self.rule = rule
+        alternatives = rules.of(rule.op)
+        # If it is first already, plans are reused.
+        is_first = bool(alternatives) and alternatives[0] is rule
+        self._in_order = rules if is_first else _with_first(rule, rules, without=rule)
+        # A rule without a level does not compete: it is taken before all that have one.
+        self.own = rule if rule.level is None else replace(rule, level=None)
+        self._rules = rules
+
+    def at(self, level: str) -> tuple[Rules, ...]:
+        """The rules to lower with: the library's own, should they choose the rule anyway, so that plans are reused;
+        then with this rule before all that compete with it."""
+        return (self._in_order,) if level == LEVELS[0] else (self._rules, self._without_rivals)
+
+    @functools.cached_property
+    def _without_rivals(self) -> Rules:
+        return _with_first(self.own, self._rules, without=self.rule)
+
+
+def _with_first(rule: Rule, rules: Rules, without: Rule) -> Rules:
+    return Rules([rule, *(other for other in rules if other is not without)], composites=rules.composites)
 
 
 def asked_before(rule: Rule) -> list[Rule]:

@@ -41,7 +41,8 @@ def measured_apart(job: Job, timeout: float | None = None) -> Certificate:
 
 def unmeasured(job: Job, error: str) -> Certificate:
     """The certificate of a rule that could not be measured."""
-    return Certificate(job.rule, job.hash, torch.__version__.partition("+")[0], job.seed, error=error)
+    version = torch.__version__.partition("+")[0]
+    return Certificate(job.rule, job.hash, version, job.seed, error=error, level=job.level)
 
 
 _OWN = threading.local()

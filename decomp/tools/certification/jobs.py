@@ -13,11 +13,12 @@ import torch
 
 from decomp._library import library
 from decomp.ir.ops import Op
+from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.implementations import identity
+from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.measuring import measured
 
@@ -33,14 +34,18 @@ class Job:
     samples: tuple[Sample, ...] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     seed: int = 0
+    levels: tuple[str, ...] = LEVELS
+    """The levels of accuracy that it is measured at."""
     hash: str = ""
     """Of the rule's code, for the certificate of one that cannot be measured."""
+    level: str = LEVELS[0]
+    """Its own, for the same."""
 
     def run(self) -> Certificate:
         """Measure it. Raises `LookupError` where the rule or a target is not found."""
         rule, rules = rule_named(self.rule)
         targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
-        return measured(rule, targets, self.samples, self.dtypes, self.seed, rules)
+        return measured(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels)
 
     def can_travel(self, rule: Rule) -> bool:
         """Whether another process would find this very rule, and could read the rest."""
@@ -51,11 +56,14 @@ class Job:
             return False
 
 
-def job(rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: int) -> Job:
+def job(
+    rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: int, levels: Sequence[str] = LEVELS
+) -> Job:
     """The job of measuring `rule`."""
     sent = tuple(target.name if _is_known(target) else target for target in targets)
     chosen = tuple(samples) if samples is not None else None
-    return Job(identity(rule), sent, chosen, tuple(dtypes) if dtypes is not None else None, seed, content_hash([rule]))
+    kinds = tuple(dtypes) if dtypes is not None else None
+    return Job(identity(rule), sent, chosen, kinds, seed, tuple(levels), content_hash([rule]), level_of(rule))
 
 
 def rule_named(name: str) -> tuple[Rule, Rules | None]:

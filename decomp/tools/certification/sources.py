@@ -171,7 +171,7 @@ def _dump(node: Any) -> str:
     return f"{type(node).__name__}({','.join(fields)})"
 
 
-def _registers(decorator: ast.expr) -> bool:
+def _registers(decorator: ast.AST) -> bool:
     """Whether a decorator only says which op a rule is for."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

@@ -33,7 +33,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
 
 
 def _way(way: Way) -> list[RenderableType]:
-    title = Text(way.name, style="cyan")
+    title = Text(way.title, style="cyan")
     if way.verdict != "measured":
         reason = f": {way.reason}" if way.reason else ""
         return [Text.assemble(title, f"  {way.verdict}{reason}")]
@@ -56,9 +56,9 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, name in enumerate(("way", "measured", "without a fault", "legal", "not reached", "not served")):
         table.add_column(name, justify="right" if i else "left")
-    ways = dict.fromkeys(way.name for one in certificates for way in one.ways)
+    ways = dict.fromkeys(way.title for one in certificates for way in one.ways)
     for name in ways:
-        own = [way for one in certificates for way in one.ways if way.name == name]
+        own = [way for one in certificates for way in one.ways if way.title == name]
         measured = [way for way in own if way.verdict == "measured"]
         good = sum(not way.faults for way in measured)
         counts = [len(measured), good] + [sum(way.verdict == v for way in own) for v in _OTHER]

@@ -11,7 +11,7 @@ import torch
 from decomp.errors import ArgumentError
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
-from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, asked_first
+from decomp.tools.certification.implementations import AskedFirst, AsWritten, Legal, Lowered, NotServed, level_of
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.comparison import ROUNDS
@@ -90,8 +90,8 @@ def _errors(rule: Rule, targets: Sequence[Target]) -> Iterator[Errors]:
 
 
 def _functions(rule: Rule, targets: Sequence[Target], what: Trial) -> Iterator[tuple[str, Function]]:
-    rules = asked_first(rule)
-    ways: list[AsWritten | Lowered] = [AsWritten(rule), *(Lowered(rule, target, rules) for target in targets)]
+    first, level = AskedFirst(rule), level_of(rule)
+    ways: list[AsWritten | Lowered] = [AsWritten(rule), *(Lowered(rule, target, first, level) for target in targets)]
     for way in ways:
         try:
             yield way.name, way.bind(what)

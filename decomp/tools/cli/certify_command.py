@@ -14,6 +14,7 @@ import typer
 import decomp
 from decomp._library import library
 from decomp.tools.certification import certificates, tables
+from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.cli.arguments import TARGET, Debug, Json, attribute_called, load_target, near
 from decomp.tools.cli.terminal import Unusable, failing, print_json, show
@@ -26,6 +27,9 @@ def certify(
         str | None, typer.Option(help="The rules of one package or module of the library: nn, or nn.softmax.")
     ] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only rules that changed since they were measured.")] = False,
+    accuracy: Annotated[
+        list[str], typer.Option(help="Only these levels; by default a rule's own and looser ones.")
+    ] = [],
     to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
     stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
@@ -48,7 +52,9 @@ def certify(
         else:
             targets = [load_target(each) for each in to]
             with _executor(executor, workers) as pool:
-                found = decomp.certify(chosen, to=targets, seed=seed, executor=pool, timeout=timeout)
+                found = decomp.certify(
+                    chosen, to=targets, accuracy=accuracy or None, seed=seed, executor=pool, timeout=timeout
+                )
             measured = list(found.values()) if isinstance(found, decomp.Certificates) else [found]
         worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
         worse = {rule: lines for rule, lines in worse.items() if lines}
@@ -58,7 +64,8 @@ def certify(
 
             show(Text(f"saved {plot_errors(chosen, [load_target(each) for each in to], plot)}"))
         if update:
-            written = certificates.commit(measured)
+            levels = levels_of(accuracy or None)
+            written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in measured)
             show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
         elif worse:
             raise typer.Exit(1)

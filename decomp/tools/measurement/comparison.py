@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 import functools
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from decomp.tools.certification.candidate import Candidate
 from decomp.tools.measurement.reference import Reference
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty, groups
+from decomp.tools.measurement.scope import Scope, scope_of
 from decomp.tools.measurement.tally import Results, worst_points
 from decomp.tools.measurement.trials import Inputs, Trial
 from decomp.validation.ulp import Exact, deviation, kinds
@@ -38,6 +39,7 @@ class Comparison:
     depends on their order."""
     find_uncertainty: Callable[[], Sequence[ReferenceUncertainty] | None] | None = None
     """Computes how uncertain PyTorch's own results are."""
+    _scopes: dict[str, Scope | None] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def _uncertainties(self) -> Sequence[ReferenceUncertainty] | None:
@@ -49,11 +51,14 @@ class Comparison:
 
     def count(self, kind: str, candidate: Candidate, found: Sequence[torch.Tensor]) -> None:
         """Add the results of one candidate to its tally."""
+        scope = self._scope(candidate.level)
+        if scope is not None and not scope.judged:
+            return
         tally = candidate.tally(kind, self.what.dtype, self.against_own)
         if self.inputs.label == "huge" and not all(map(_is_kind_of, self.own, self.exact)):
             return  # where the op's own kernel overflows it is the order of its additions that decides
         for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
-            results = self._results(mine, own, exact, bool(self.moved and self.moved[i]))
+            results = self._results(mine, own, exact, scope, bool(self.moved and self.moved[i]))
             if self.find_uncertainty is not None and not mine.is_complex():
                 results = replace(results, uncertainty=functools.partial(self._uncertainty, i))
             if self.reference is not None and exact is self.reference.exact:
@@ -63,7 +68,15 @@ class Comparison:
     def _uncertainty(self, index: int) -> ReferenceUncertainty | None:
         return self._uncertainties[index] if self._uncertainties is not None else None
 
-    def _results(self, found: torch.Tensor, own: torch.Tensor, exact: Exact, moved: bool) -> Results:
+    def _scope(self, level: str) -> Scope | None:
+        """What the level promises of this call."""
+        if level not in self._scopes:
+            self._scopes[level] = scope_of(level, self.what, self.inputs, self.loose)
+        return self._scopes[level]
+
+    def _results(
+        self, found: torch.Tensor, own: torch.Tensor, exact: Exact, scope: Scope | None, moved: bool
+    ) -> Results:
         parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))
         loose = self.loose or not self.inputs.measured
         return Results(
@@ -74,8 +87,9 @@ class Comparison:
             naming=self._name,
             loose=loose,
             groups=self._groups,
-            signed_zeros=not loose and (moved or self.what.pointwise and not self.what.is_gradient),
+            signed_zeros=scope is None and not loose and (moved or self.what.pointwise and not self.what.is_gradient),
             counted=self.inputs.measured,
+            scope=None if scope is None else scope.for_result(found.numel()),
         )
 
     def _name(self, index: int) -> str:

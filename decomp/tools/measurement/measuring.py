@@ -11,17 +11,19 @@ import platform
 
 import torch
 
+from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, samples_of
 from decomp.tools.certification.candidate import Candidate, first_line
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import (
+    AskedFirst,
     AsWritten,
     Lowered,
     asked_before,
-    asked_first,
     identity,
+    level_of,
     serves,
     under_symbolic_sizes,
 )
@@ -59,14 +61,16 @@ def measured(
     dtypes: Sequence[torch.dtype] | None = None,
     seed: int = 0,
     rules: Rules | None = None,
+    levels: Sequence[str] = LEVELS,
 ) -> Certificate:
-    """The certificate of one rule: as written, and lowered to each target. Raises `ValueError` without samples."""
+    """The certificate of one rule: at its own level, if that is among these, as written and lowered to each target; and
+    at looser levels where a target then computes it otherwise. Raises `ValueError` without samples."""
     with torch.random.fork_rng(devices=[]), _silent("torch._subclasses.fake_tensor"):
         torch.manual_seed(seed)
         work = _Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
-        first = asked_first(rule, rules) if targets else Rules()
-        candidates = [Candidate(AsWritten(rule)), *(Candidate(Lowered(rule, target, first)) for target in targets)]
-        work.run(candidates)
+        candidates = work.candidates(targets, rules, levels)
+        if candidates:
+            work.run(candidates)
     return Certificate(
         rule=identity(rule),
         hash=content_hash([rule]),
@@ -76,6 +80,7 @@ def measured(
         domain="; ".join([f"{len(work.samples)} sample calls", *work.domain]),
         reference=work.references,
         ways=tuple(candidate.result() for candidate in candidates),
+        level=level_of(rule),
     )
 
 
@@ -121,16 +126,44 @@ class _Measurement:
     references: dict[str, str] = field(default_factory=dict)
     domain: dict[str, None] = field(default_factory=dict)
     """What the rule was measured on, in words."""
+    _trials: dict[tuple[int, torch.dtype], Trial | None] = field(default_factory=dict)
+
+    def candidates(self, targets: Sequence[Target], rules: Rules | None, levels: Sequence[str]) -> list[Candidate]:
+        """The ways to compute the op. At a looser level than the rule's own there is one only where a target is given
+        another program than at the stricter ones."""
+        first, own = AskedFirst(self.rule, rules), level_of(self.rule)
+        ways = (
+            Lowered(self.rule, target, first, level)
+            for level in LEVELS[LEVELS.index(own) :]
+            for target in targets
+            if level in levels
+        )
+        lowered = [way for way in ways if way.level == own or self._differs(way)]
+        for way in lowered:
+            way.measure_cost(in_dtype(self.samples[0], torch.float32))
+        written = [Candidate(AsWritten(self.rule))] if own in levels else []
+        return [*written, *map(Candidate, lowered)]
+
+    def _differs(self, way: Lowered) -> bool:
+        """Whether the program at this level is another than at the next stricter one, for any sample it is tried on."""
+        stricter = replace(way, level=LEVELS[LEVELS.index(way.level) - 1])
+        tried = ((i, dtype) for dtype in LOWERED_DTYPES for i in range(LOWERED_DTYPES[dtype]) if dtype in self.dtypes)
+        trials = (self._trial(*each) for each in tried if each[0] < len(self.samples))
+        return any(way.emits(t.sample) != stricter.emits(t.sample) for t in trials if t is not None)
+
+    def _trial(self, index: int, dtype: torch.dtype) -> Trial | None:
+        if (index, dtype) not in self._trials:
+            self._trials[index, dtype] = trial(self.samples[index], dtype, numbers_in(self.rule), self.seed)
+        return self._trials[index, dtype]
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         """Measure everything."""
-        numbers = numbers_in(self.rule)
         for i, sample in enumerate(self.samples):
             if torch.Tag.nondeterministic_seeded in sample.tags and _draws(sample):
                 self._random(sample, candidates)
                 continue
             for dtype in self.dtypes:
-                what = trial(sample, dtype, numbers, self.seed)
+                what = self._trial(i, dtype)
                 if what is not None:
                     self._in_one_dtype(what, self._candidates_for(dtype, candidates, i))
                 if not any(t.is_floating_point() for t in sample.tensors) and dtype is self.dtypes[0]:
@@ -138,14 +171,14 @@ class _Measurement:
             self._in_other_dtypes(sample, candidates)
             self._of_integers(sample, candidates)
             self._with_transposed_inputs(sample, candidates)
-            if i < SYMBOLIC:
+            if i < SYMBOLIC and _written(candidates):
                 self._under_symbolic_sizes(sample, candidates[0])
 
     def _candidates_for(self, dtype: torch.dtype, candidates: Sequence[Candidate], index: int) -> Sequence[Candidate]:
         if dtype is torch.float64 and not mpmath_is_installed():
             self.references["float64"] = "not measured, for mpmath is not installed"
             return ()
-        return candidates if index < LOWERED_DTYPES.get(dtype, 0) else candidates[:1]
+        return candidates if index < LOWERED_DTYPES.get(dtype, 0) else _written(candidates)
 
     def _in_one_dtype(self, what: Trial, candidates: Sequence[Candidate]) -> None:
         tried = ((candidate, candidate.bind_or_note(what)) for candidate in candidates)
@@ -166,7 +199,9 @@ class _Measurement:
                 first = _moderate_points(what, inputs) if what.is_gradient else inputs
                 self._derivatives("gradients", what, first, bound)
                 # Lowered, second gradients go the way of first ones: one target shows whether there are any.
-                self._derivatives("second", what, _moderate_points(what, inputs), bound[:2])
+                chosen = {(candidate.as_written, candidate.level): (candidate, f) for candidate, f in reversed(bound)}
+                second = [pair for pair in bound if pair in chosen.values()]
+                self._derivatives("second", what, _moderate_points(what, inputs), second)
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         own = flat(what.own(inputs.tensors))
@@ -272,11 +307,11 @@ class _Measurement:
 
     def _in_other_dtypes(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
         for name, what in promotion_trials(sample, self.seed):
-            for candidate in candidates if name in LOWERED else candidates[:1]:
+            for candidate in candidates if name in LOWERED else _written(candidates):
                 function = candidate.try_bind(what)
                 if function == "legal" or isinstance(function, str) and not candidate.as_written:
                     continue
-                said = function if isinstance(function, str) else verdict(what, function)
+                said = function if isinstance(function, str) else verdict(what, function, candidate.level)
                 if not isinstance(function, str):
                     self._note_undefined(candidate, function, what, what.sample.tensors)
                 # Alternatives serve different calls: a decline counts only if no sample of the dtype is served.
@@ -311,14 +346,19 @@ class _Measurement:
             own = flat(what.own(turned.tensors))
         except FAILURES:
             return
-        reached = [candidate for candidate in candidates[1:] if candidate.served]
-        for candidate in [candidates[0], *reached[:1]]:
+        reached = [candidate for candidate in candidates if candidate.served and not candidate.as_written]
+        for candidate in [*_written(candidates), *reached[:1]]:
             function = candidate.try_bind(what)
             if not isinstance(function, str):
                 found = candidate.results(what, lambda: flat(function(turned.tensors)), own, "transposed")
                 if found is not None:
                     same = same_strides(found, own) or same_strides(found, what.predicted(turned.tensors))
                     candidate.note("strides", "equal" if same else f"differ for {sample}, transposed")
+
+
+def _written(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The rule as written, if it is measured."""
+    return [candidate for candidate in candidates if candidate.as_written]
 
 
 def _without_ambiguous(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:

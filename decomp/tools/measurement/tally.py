@@ -10,6 +10,7 @@ import torch
 
 from decomp.tools.certification.certificate import Figures, Mismatch
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty
+from decomp.tools.measurement.scope import Scope
 from decomp.validation.ulp import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3
@@ -43,6 +44,8 @@ class Results:
     """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
     unit: torch.Tensor | None = None
     """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
+    scope: Scope | None = None
+    """What the level of accuracy promises; None if it promises everything."""
 
 
 @dataclass
@@ -73,6 +76,8 @@ class Tally:
             wrong = results.found != results.own
             if not results.exact.high.is_floating_point():
                 wrong &= results.found != results.exact.high  # what the op says in float64 is right too
+            if results.scope is not None:
+                wrong &= ~_left_out(results.scope, wrong)
             self._mismatched(wrong, results)
             self.points += int((~wrong).sum())
 
@@ -99,13 +104,17 @@ class Tally:
             wrong |= _far_off(results, unit)
         unknown = results.exact.unknown
         comparable = ~unknown if unknown is not None else torch.ones_like(wrong)
+        numbers = torch.ones_like(wrong)
+        if results.scope is not None:
+            wrong, numbers = _within(results.scope, results, wrong)
+            comparable = comparable & ~results.scope.left_out_of(results.exact.high, results.own)
         wrong &= comparable
         uncertainty = results.uncertainty() if results.uncertainty is not None and bool(wrong.any()) else None
         if uncertainty is not None:
             wrong &= ~uncertainty.excuses(results.found, results.own)
             comparable = comparable & ~uncertainty.unknown
         self._mismatched(wrong, results)
-        good = ours.error.isfinite() & ~wrong & comparable
+        good = ours.error.isfinite() & ~wrong & comparable & numbers
         if not results.counted:
             return
         if bool(good.any()):
@@ -114,7 +123,7 @@ class Tally:
             if float(error[at]) > self.largest or not self.worst:
                 self.largest, self.worst = float(error[at]), results.naming(at)
             self.points, self.total = self.points + int(good.sum()), self.total + float(error.sum())
-        usable = own.error.isfinite() & comparable
+        usable = own.error.isfinite() & comparable & numbers
         theirs = torch.where(usable, own.error, 0.0)
         self.own_points, self.own_total = self.own_points + int(usable.sum()), self.own_total + float(theirs.sum())
         self.own_largest = max(self.own_largest, float(theirs.max()))
@@ -128,6 +137,29 @@ class Tally:
             self.examples.append(Mismatch(results.naming(index), found, wanted))
 
 
+def _within(scope: Scope, results: Results, wrong: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which results are wrong by what is promised, and of which digits are: of normal numbers. A number below them may
+    be 0, or any other below them."""
+    tiny = torch.finfo(results.found.dtype).tiny
+    found, exact = results.found.double(), results.exact.high
+    numbers = torch.ones_like(wrong)
+    if results.pointwise and not scope.gradient and results.unit is None:
+        numbers = ~(exact.abs() < tiny)
+        wrong = torch.where(numbers, wrong, ~((found - exact).abs() <= tiny))
+    if scope.finite_alone is not None:
+        wrong = torch.where(scope.finite_alone, found.isnan() & ~exact.isnan() & ~results.own.isnan(), wrong)
+        numbers = numbers & ~scope.finite_alone
+    return wrong, numbers
+
+
+def _left_out(scope: Scope, like: torch.Tensor) -> torch.Tensor:
+    """The elements of which no digits are promised, whatever they are."""
+    found = torch.zeros_like(like)
+    for part in (scope.left_out, scope.finite_alone):
+        found = found if part is None else found | part
+    return found
+
+
 def worst_points(results: Results, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
     """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
     left_out = torch.tensor(list(comparable), dtype=torch.int64)
@@ -136,6 +168,8 @@ def worst_points(results: Results, comparable: Iterable[int] = (), count: int = 
         found = deviation(value, results.exact)
         # NaN and infinities come after numbers that are far off: mpmath seldom has a value there.
         error = torch.where(found.special, 1.0, found.error).nan_to_num(-1.0, posinf=1e300)
+        if results.scope is not None:
+            error = error.masked_fill(_left_out(results.scope, found.special), -1.0)
         error = error.index_fill(0, left_out, -1.0)
         indices.update(error.topk(min(count, error.numel())).indices.tolist())
     return sorted(indices)
@@ -205,6 +239,7 @@ def _of_parts(results: Results) -> Results:
         own=parts(results.own),
         naming=lambda i: naming(i // 2),
         unit=unit,
+        scope=None if results.scope is None else results.scope.of_parts(),
     )
 
 

@@ -1,0 +1,24 @@
+"""Where a level of accuracy promises digits: between which numbers the arguments of an op are, by level and short name.
+Beyond, nothing is promised at the level standard; at fast, that no ordinary number becomes NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import math
+
+Range = tuple[float, float]
+EVERYWHERE: Range = (-math.inf, math.inf)
+OF_NETWORKS: Range = (-10.0, 10.0)
+"""Where the arguments of nearly all calls in neural networks are, once they are normalized."""
+PERIODIC: Range = (-(2.0**13), 2.0**13)
+"""Beyond, what is left of an angle takes more digits of π than three products of float32 have."""
+
+_TRIGONOMETRIC = dict.fromkeys(("sin", "cos", "tan", "sinc", "polar"), PERIODIC)
+RANGES: Mapping[str, Mapping[str, Range]] = {"standard": _TRIGONOMETRIC, "fast": {}}
+"""Where it is not the default of the level."""
+DEFAULTS: Mapping[str, Range] = {"standard": EVERYWHERE, "fast": OF_NETWORKS}
+
+
+def range_of(op: str, level: str) -> Range:
+    """The least and the largest argument of an op, by its short name, for which the level promises digits."""
+    return RANGES.get(level, {}).get(op, DEFAULTS.get(level, EVERYWHERE))
