@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.pointwise.exponential import at_least, exp_up_to
 from decomp_rules.reduce.reduction import known_empty
+from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
@@ -34,6 +36,35 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
 
 
+@register(aten._softmax, level="standard")
+def softmax_of_parts(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """e / Σe with e = exp(x − max x), which is at most 1. As `_softmax`, 6.9 ULP."""
+    return _of_parts(x, dim, half_to_float)
+
+
+@register(aten._softmax, level="standard")
+def softmax_of_bounded_parts(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """The same for targets without trunc and where."""
+    return _of_parts(x, dim, half_to_float, few_ops=True)
+
+
+def _of_parts(x: Tensor, dim: int, half_to_float: bool, few_ops: bool = False) -> Tensor:
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    powers = exp_up_to(below_largest(wide(x), dim), few_ops=few_ops)
+    return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
+
+
+@register(aten._softmax, level="fast")
+def softmax_by_binary(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """The same with 2^(s·log₂e) for exp(s), in the dtype of x: ≤ 64 ULP where s ≥ −40."""
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    # The gradients of the largest entry add up to 0, but for their rounding.
+    powers = torch.exp2((x - torch.amax(x, [dim], keepdim=True)) * LOG2_E)
+    return powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True))
+
+
 @register(aten.log_softmax)
 def log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """xᵢ − log Σ exp(xⱼ), by the kernel."""
@@ -49,6 +80,29 @@ def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
         return x.clone()
     shifted = below_largest(wide(x), dim)
     return cast(shifted - torch.log(torch.sum(torch.exp(shifted), [dim], keepdim=True)), x.dtype)
+
+
+@register(aten._log_softmax, level="standard")
+def log_softmax_by_binary(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """s − ln Σ 2^(s·log₂e) with s = x − max x. An entry's error of |s| ε counts with its share in the sum, which is the
+    less the larger |s| is. As `_log_softmax`, 1.5 ULP."""
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    shifted = below_largest(wide(x), dim)
+    return cast(shifted + _minus_log_sum(shifted, dim), x.dtype)
+
+
+@register(aten._log_softmax, level="fast")
+def log_softmax_in_own_dtype(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """The same in the dtype of x."""
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    shifted = x - torch.amax(x, [dim], keepdim=True)
+    return shifted + _minus_log_sum(shifted, dim)
+
+
+def _minus_log_sum(x: Tensor, dim: int) -> Tensor:
+    return torch.log2(torch.sum(torch.exp2(x * LOG2_E), [dim], keepdim=True)) * -math.log(2)
 
 
 @register(aten._softmax_backward_data)
@@ -73,6 +127,31 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
         return torch._softmax(x, dim, False)
     masked = torch.amax(x.detach(), [dim], keepdim=True) == -math.inf
     return torch.where(masked, 0, torch._softmax(torch.where(masked, 0, x), dim, False))
+
+
+@register(aten._safe_softmax, level="standard")
+def safe_softmax_of_parts(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax with a largest entry that is finite and a sum that is not 0, so that rows of −∞ come to 0. As `_softmax`
+    else, whose sums are 1 or more."""
+    return _safe_of_parts(x, dim, dtype)
+
+
+@register(aten._safe_softmax, level="standard")
+def safe_softmax_of_bounded_parts(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The same for targets without trunc and maximum."""
+    return _safe_of_parts(x, dim, dtype, few_ops=True)
+
+
+def _safe_of_parts(x: Tensor, dim: int, dtype: torch.dtype | None, few_ops: bool = False) -> Tensor:
+    outer = dtype or x.dtype
+    x = wide(cast(x, outer))
+    if known_empty(x) or not x.is_floating_point():
+        return decline("only floats, of which there are some")
+    largest = torch.amax(x, [dim], keepdim=True).detach()
+    largest = at_least(largest, torch.finfo(x.dtype).min, few_ops)
+    powers = exp_up_to(x - largest, few_ops=few_ops)
+    total = at_least(torch.sum(powers, [dim], keepdim=True), 0.5, few_ops)
+    return cast(powers * torch.reciprocal(total), outer)
 
 
 @register(aten._masked_softmax)

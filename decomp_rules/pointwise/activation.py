@@ -9,6 +9,7 @@ rules of the backward kernels are in `activation_backward`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import math
 from typing import Any
 
@@ -18,8 +19,9 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.pointwise import exponential
-from decomp_rules.support.floating import float_math
-from decomp_rules.support.operands import above_zero, cast, wide
+from decomp_rules.pointwise.logarithm import log_of_one_and
+from decomp_rules.support.floating import LN_2, LOG2_E, float_math, own_float_math
+from decomp_rules.support.operands import above_zero, cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -36,6 +38,54 @@ def sigmoid(x: Tensor) -> Tensor:
     negative = x < 0
     e = torch.exp(torch.where(negative, x, -x))
     return torch.where(negative, e, 1.0) * torch.reciprocal(1 + e)
+
+
+# Where e⁻ˣ is so small that the sigmoid is 0, and so that it is 1.
+_SIGMOID_ENDS = {torch.float32: (-110.0, 40.0), torch.float64: (-760.0, 40.0)}
+
+
+@register(aten.sigmoid, level="standard")
+@float_math
+def sigmoid_of_parts(x: Tensor) -> Tensor:
+    """p / (p + 2^(r·log₂e)) with e⁻ˣ = eʳ / p and a power of two p, which has no gradient. Neither overflows, and the
+    gradient has all digits down to where it is 0. ≤ 2.4 ULP."""
+    return logistic(x)
+
+
+@register(aten.sigmoid, level="standard")
+@float_math
+def sigmoid_of_shifted_parts(x: Tensor) -> Tensor:
+    """The same for targets without trunc and maximum. ≤ 2.6 ULP."""
+    return logistic(x, few_ops=True)
+
+
+def logistic(x: Tensor, few_ops: bool = False) -> Tensor:
+    """`sigmoid_of_parts`, for rules that need its gradients also where the target has a sigmoid."""
+    power, e = logistic_parts(x, few_ops)
+    return power * torch.reciprocal(power + e)
+
+
+def logistic_parts(x: Tensor, few_ops: bool = False) -> tuple[Tensor, Tensor]:
+    """A power of two p and a number e next to 1 so that e⁻ˣ is e/p."""
+    low, high = _SIGMOID_ENDS[x.dtype]
+    z = exponential.at_least(-exponential.at_least(x, low, few_ops), -high, few_ops)
+    k, rest = exponential.whole_and_rest(z, -1.0, exponential.shifted if few_ops else torch.trunc)
+    return torch.exp2(k), torch.exp2(rest * LOG2_E)
+
+
+@register(aten.sigmoid, level="fast")
+@own_float_math
+def sigmoid_by_binary(x: Tensor) -> Tensor:
+    """1 / (1 + e⁻ˣ): ≤ 64 ULP for |x| ≤ 40. The exponential is a square, so that the gradient is no NaN above −176."""
+    root = torch.exp2(exponential.finite_root(x, -16.0) * (-0.5 * LOG2_E))
+    return torch.reciprocal(1 + root * root)
+
+
+@register(aten.silu, level="fast")
+@own_float_math
+def silu_of_sigmoid(x: Tensor) -> Tensor:
+    """x·sigmoid(x), as far as that is."""
+    return x * torch.sigmoid(x)
 
 
 @register(aten.silu)
@@ -56,10 +106,63 @@ def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return torch.where(z > threshold, x, smooth if beta == 1 else smooth / beta)
 
 
+# Beyond, 1 is nothing beside eˣ, nor beside its square root.
+_LARGE = {torch.float32: 30.0, torch.float64: 40.0}
+
+
+@register(aten.softplus, level="standard")
+@float_math
+def softplus_of_parts(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + e^βx) / β, as the logarithm of the rounded sum and what the rounding took. ≤ 3 ULP."""
+    return _softplus(x, beta, threshold, exponential.exp_up_to)
+
+
+@register(aten.softplus, level="standard")
+@float_math
+def softplus_of_bounded_parts(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """The same for targets without trunc and maximum. ≤ 3.5 ULP."""
+    return _softplus(x, beta, threshold, _exp_of_few_ops, few_ops=True)
+
+
+@register(aten.softplus, level="fast")
+@own_float_math
+def softplus_by_binary(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """The same with e^βx = 2^(βx·log₂e): ≤ 64 ULP for |βx| ≤ 40."""
+    return _softplus(x, beta, threshold, _exp2_of_product)
+
+
+def _exp2_of_product(x: Tensor, sign: float) -> Tensor:
+    return torch.exp2(x * (sign * LOG2_E))
+
+
+def _exp_of_few_ops(x: Tensor, sign: float) -> Tensor:
+    return exponential.exp_up_to(x, sign, few_ops=True)
+
+
+def _softplus(
+    x: Tensor, beta: float, threshold: float, exp: Callable[[Tensor, float], Tensor], few_ops: bool = False
+) -> Tensor:
+    end = min(threshold, _LARGE.get(x.dtype, 10.0))
+    turned = x * -beta
+    e = exp(exponential.at_least(turned, -end, few_ops), -1.0)
+    u = 1 + e
+    smooth = torch.log2(u) * float(LN_2) + (e - (u - 1)) * torch.reciprocal(u)
+    return torch.where(turned < -end, x, smooth if beta == 1 else smooth * (1 / beta))
+
+
 @register(aten.log_sigmoid)
 def log_sigmoid(x: Tensor) -> Tensor:
     """min(x, 0) − log1p(e^−|x|). ≤ 2.5 ULP."""
     return _log_sigmoid(x)
+
+
+@register(aten.log_sigmoid, level="standard")
+@float_math
+def log_sigmoid_of_parts(x: Tensor) -> Tensor:
+    """min(x, 0) − ln(1 + e^−|x|). ≤ 3.2 ULP."""
+    negative = x < 0
+    rest = log_of_one_and(exponential.exp_up_to(torch.where(negative, x, -x)), -1.0)
+    return torch.where(negative, x, 0.0) + rest
 
 
 @register(aten.log_sigmoid_forward)
@@ -88,6 +191,39 @@ def mish(x: Tensor) -> Tensor:
     return torch.where(large, x, curve)
 
 
+# From where on mish is x.
+_MISH_END = {torch.float32: 9.0, torch.float64: 20.0}
+
+
+@register(aten.mish, level="standard")
+@float_math
+def mish_of_parts(x: Tensor) -> Tensor:
+    """x·n / (n + 2) with n = e·(e + 2) and e = eˣ, no more than where the quotient is 1. ≤ 4 ULP."""
+    return _mish(x, _MISH_END[x.dtype], exponential.exp_up_to)
+
+
+@register(aten.mish, level="standard")
+@float_math
+def mish_of_bounded_parts(x: Tensor) -> Tensor:
+    """The same for targets without trunc and maximum."""
+    return _mish(x, _MISH_END[x.dtype], _exp_of_few_ops, few_ops=True)
+
+
+@register(aten.mish, level="fast")
+@own_float_math
+def mish_by_binary(x: Tensor) -> Tensor:
+    """The same with eˣ = 2^(x·log₂e): ≤ 64 ULP for |x| ≤ 20."""
+    return _mish(x, _MISH_END.get(x.dtype, 4.0), _exp2_of_product)
+
+
+def _mish(x: Tensor, end: float, exp: Callable[[Tensor, float], Tensor], few_ops: bool = False) -> Tensor:
+    e = exp(exponential.at_least(-x, -end, few_ops), -1.0)
+    n = e * (e + 2)
+    inverse = torch.reciprocal(n + 2)
+    # The gradient of the quotient has few digits where that is almost 1.
+    return x * (n * inverse if few_ops else torch.where(x < 0, n * inverse, 1 - 2 * inverse))
+
+
 # Exponential below zero: ELU and its kin
 
 
@@ -107,6 +243,28 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
     """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. ≤ 2.5 ULP."""
     below = torch.where(x > 0, 0.0, _times(x, input_scale))
     return torch.where(x > 0, _times(x, scale), _times(exponential.expm1(below), alpha * scale))
+
+
+# Where eˣ is 0.
+_ELU_END = {torch.float32: 88.0, torch.float64: 700.0}
+
+
+@register(aten.elu, level="standard")
+@float_math
+def elu_of_parts(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """scale·x above 0, scale·alpha·(e^(input_scale·x) − 1) below. ≤ 2.5 ULP, the gradients to 10⁻⁵."""
+    turned = exponential.minus_within(_times(x, input_scale), _ELU_END[x.dtype])
+    curve = exponential.expm1_of_minus(turned)
+    return torch.where(turned * input_scale < 0, _times(x, scale), _times(curve, alpha * scale))
+
+
+@register(aten.elu, level="fast")
+@own_float_math
+def elu_by_binary(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """scale·x above 0, scale·alpha·(2^(input_scale·x·log₂e) − 1) below: ≤ 64 ULP for |x| ≥ 0.05, nearer to 0 to 10⁻⁷
+    of alpha in float32."""
+    below = -torch.maximum(x * (-LOG2_E * input_scale), constant(x, -1.0))
+    return torch.where(x > 0, _times(x, scale), _times(torch.exp2(below) - 1, alpha * scale))
 
 
 @register(aten.celu)

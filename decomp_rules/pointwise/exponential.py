@@ -7,6 +7,7 @@ Chebyshev nodes). Errors are in ULP against float64, over all float32, on a CPU 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 import math
 
@@ -14,7 +15,15 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.floating import LN_2, LOG2_E, float_dtype, float_math, nearest, polynomial
+from decomp_rules.support.floating import (
+    LN_2,
+    LOG2_E,
+    float_dtype,
+    float_math,
+    nearest,
+    own_float_math,
+    polynomial,
+)
 from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
@@ -40,6 +49,23 @@ EXPM1 = {
         2.5052664450074933e-8, 2.08762114649203823e-9, 1.59008692840634276e-10, 1.35352493329202544e-11,
     ),
 }  # fmt: skip
+
+
+# The coefficients of (eʳ − 1 − r) / r² for |r| ≤ ln 2.
+_EXPM1_BOTH_SIDES = {
+    torch.float32: (
+        0.500000002658019447, 0.166666721686848316, 0.0416666213709287847, 0.00833262999912893394,
+        0.00138904235328030164, 0.000200955180570026702, 0.000024781131487164748,
+    ),
+    torch.float64: (
+        0.5, 0.166666666666666591, 0.0416666666666668202, 0.00833333333333641342, 0.00138888888888626633,
+        0.000198412698370861014, 0.0000248015873198123653, 2.7557321832398812e-6, 2.75573134520076681e-7,
+        2.50512873791740593e-8, 2.08774970860882955e-9, 1.61859647971713878e-10, 1.14688038448836147e-11,
+    ),
+}  # fmt: skip
+# Beyond ± this, eˣ is infinite and e⁻ˣ subnormal; further down e⁻ˣ · eʳ is 0 for every rest r.
+_EXPM1_END = {torch.float32: 89.0, torch.float64: 710.0}
+_NO_POWER = -2048.0
 
 
 # The coefficients of 2·eʳ for |r| ≤ ½ ln 2, fitted so that its second derivative is right too; the integer of the same
@@ -92,6 +118,83 @@ def exp(x: Tensor) -> Tensor:
     return torch.exp2(n) * torch.exp2(r * LOG2_E)
 
 
+@register(aten.exp, level="standard")
+@float_math
+def exp_of_parts(x: Tensor) -> Tensor:
+    """eˣ = 2ᵏ·2^(r·log₂e), k the whole part of x·log₂e and r = x − k·ln 2. ≤ 1.5 ULP, the gradients too."""
+    k, rest = whole_and_rest(x)
+    # Where 2ᵏ is 0 or infinite by far, r has no digits or is NaN: x itself has the same sign.
+    rest = torch.where(k * k < _NO_POWER**2, rest, x)
+    return torch.exp2(rest * LOG2_E) * torch.exp2(k)
+
+
+@register(aten.exp, level="standard")
+@float_math
+def exp_of_bounded_parts(x: Tensor) -> Tensor:
+    """The same with a k that never is large, for targets without trunc and where. ≤ 1.9 ULP."""
+    return exp_up_to(x, few_ops=True)
+
+
+@register(aten.exp, level="fast")
+@own_float_math
+def exp_by_binary(x: Tensor) -> Tensor:
+    """eˣ = 2^(x·log₂e): ≤ 64 ULP for |x| ≤ 40."""
+    return torch.exp2(x * LOG2_E)
+
+
+def exp_up_to(x: Tensor, sign: float = 1.0, few_ops: bool = False) -> Tensor:
+    """e^(±x) to the digits of `exp_of_parts`, one call cheaper, where ±x is known to be at most 80."""
+    if few_ops:
+        k, rest = whole_and_rest(x, sign, _saturated)
+    else:
+        k, rest = whole_and_rest(x, sign)
+        rest = torch.where(k < _NO_POWER, x, rest)
+    return torch.exp2(rest * (sign * LOG2_E)) * torch.exp2(k)
+
+
+def whole_and_rest(
+    x: Tensor, sign: float = 1.0, whole: Callable[[Tensor], Tensor] = torch.trunc
+) -> tuple[Tensor, Tensor]:
+    """The whole part k of ±x / ln 2, without a gradient, and x ∓ k·ln 2, good to the last bit where 2ᵏ is normal."""
+    high, low = LN_2_PARTS[x.dtype]
+    k = whole(x * (sign * LOG2_E))
+    return k, (x + k * (-sign * high)) + k * (-sign * low)
+
+
+def shifted(x: Tensor) -> Tensor:
+    """A whole number between x − 3/2 and x − 1/2, without a gradient, for |x| < 2²²: a large number pushes the digits
+    after the point out. 2ᵏ is finite where 2ˣ is."""
+    shift = 1.5 / torch.finfo(x.dtype).eps
+    return (x.detach() + shift) - (shift + 1)
+
+
+def _saturated(x: Tensor) -> Tensor:
+    """`shifted`, of 1 / (1/x + ε·x): x where it counts, less than 2¹⁵ everywhere, and 0 at 0 and at ±∞."""
+    x = x.detach()
+    return shifted(torch.reciprocal(torch.reciprocal(x) + x * 2.0**-30))
+
+
+def minus_within(x: Tensor, bound: float, few_ops: bool = False) -> Tensor:
+    """−x, kept between ±bound, without a gradient beyond."""
+    if few_ops:
+        return at_least(-at_least(x, -bound, few_ops), -bound, few_ops)
+    least = constant(x, -bound)  # for both ends
+    return torch.maximum(-torch.maximum(x, least), least)
+
+
+def at_least(x: Tensor, bound: float, few_ops: bool = False) -> Tensor:
+    """max(x, bound), in few ops as the largest of a pair; NaN stays. Without a gradient below the bound, and at it with
+    half of one."""
+    if few_ops:
+        return torch.amax(torch.constant_pad_nd(x.unsqueeze(-1), [0, 1], bound), [-1])
+    return torch.maximum(x, constant(x, bound))
+
+
+def finite_root(x: Tensor, least: float) -> Tensor:
+    """`x`, in float16 not below `least`: that an exponential is finite there is not to be had otherwise."""
+    return at_least(x, least) if x.dtype == torch.float16 else x
+
+
 @register(aten.exp2, needs=("pow",))
 def exp2_as_power(x: Tensor) -> Tensor:
     """2ˣ by the power of two tensors, which is exact for whole x. ≤ 0.8 ULP."""
@@ -121,6 +224,22 @@ def expm1(x: Tensor) -> Tensor:
     power = torch.exp2(n)
     negative = -r - r * r * polynomial(r, EXPM1[x.dtype])
     return -(power * negative - (power - 1))
+
+
+@register(aten.expm1, level="standard")
+@float_math
+def expm1_of_parts(x: Tensor) -> Tensor:
+    """eˣ − 1 by `expm1_of_minus`. ≤ 2 ULP, the gradients to 10⁻⁵."""
+    return expm1_of_minus(minus_within(x, _EXPM1_END[x.dtype]))
+
+
+def expm1_of_minus(x: Tensor) -> Tensor:
+    """e⁻ˣ − 1 = 2ᵏ·(eʳ − 1) + (2ᵏ − 1) with a polynomial for eʳ − 1: all its parts have one sign, so that no digits are
+    lost, next to 0 neither. x is finite."""
+    k, rest = whole_and_rest(x, -1.0)
+    turned = [-c if i % 2 else c for i, c in enumerate(_EXPM1_BOTH_SIDES[x.dtype])]
+    power = torch.exp2(k)
+    return power * (rest * (rest * polynomial(rest, turned) - 1)) + (power - 1)
 
 
 def _halving(x: Tensor, lowest: float, highest: float) -> tuple[Tensor, Tensor]:

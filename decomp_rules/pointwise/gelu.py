@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.floating import LOG2_E, float_math, polynomial
+from decomp_rules.pointwise.activation import logistic
+from decomp_rules.pointwise.exponential import at_least
+from decomp_rules.support.floating import LOG2_E, float_math, own_float_math, polynomial
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -28,6 +30,18 @@ _TAIL = (
     0.11026110144367657,
 )  # fmt: skip
 """Φ(−s)·e^(s²/2) / t in powers of t = 1 / (1 + s/2), for s ≥ 1."""
+_LOGIT = (
+    -2.3022094236739, 0.10483356293516, 9.1119641983506e-5, -0.00016144319393952, -1.1945723345486e-5,
+    -4.4465719556723e-7, -8.5335379903987e-9, -6.6238388256892e-11,
+)  # fmt: skip
+"""log₂(Φ(−x) / Φ(x)) / x in powers of −x², for |x| ≤ 5.5."""
+_LOGIT_ROUGHLY = (
+    -2.302207005, -0.10484404484, 0.00010270218572, 0.00015642087064, -1.0946938192e-5, 3.4942004722e-7,
+    -4.377604635e-9,
+)  # fmt: skip
+"""The same in powers of x², for |x| ≤ 5."""
+_LOGIT_OF_TANH = (-LOG2_E * math.sqrt(8 / math.pi), -LOG2_E * math.sqrt(8 / math.pi) * 0.044715)
+"""Of the approximation by tanh."""
 DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
@@ -54,6 +68,64 @@ def gelu_of_parts(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         return _of_tanh(x)
     return _of_erf(x) if x.dtype == torch.float64 else _of_parts(x)
+
+
+@register(aten.gelu, level="standard")
+@float_math
+def gelu_of_logistic(x: Tensor, approximate: str = "none") -> Tensor:
+    """x / (1 + e⁻ᵘ), where u = ln(Φ(x) / Φ(−x)) is x times a polynomial in x², continued along a line beyond ±5.5, and
+    0 below −14. ≤ 4 ULP above −1; below, its error is less than twice that of PyTorch's kernel. The gradients to
+    10⁻⁵. With "tanh", u is the polynomial that the op is defined by."""
+    if approximate == "tanh":
+        return _of_tanh_by_logistic(x)
+    if x.dtype == torch.float64:
+        return decline("the polynomial is for float32")
+    return _of_logit(torch.where(x < -14.0, x * 0.0, x))
+
+
+@register(aten.gelu, level="standard")
+@float_math
+def gelu_of_bounded_logistic(x: Tensor, approximate: str = "none") -> Tensor:
+    """The same for targets without trunc, maximum and where: below −25 it is about −10⁻³⁶."""
+    if approximate == "tanh":
+        return _of_tanh_by_logistic(x, few_ops=True)
+    if x.dtype == torch.float64:
+        return decline("the polynomial is for float32")
+    return _of_logit(at_least(x, -25.0, few_ops=True), few_ops=True)
+
+
+def _of_tanh_by_logistic(x: Tensor, few_ops: bool = False) -> Tensor:
+    slope = math.sqrt(8 / math.pi)
+    return x * logistic(x * (slope + (slope * 0.044715) * (x * x)), few_ops)
+
+
+def _of_logit(x: Tensor, few_ops: bool = False) -> Tensor:
+    square = at_least(-x * x, -(5.5**2), few_ops)
+    return x * torch.reciprocal(1 + torch.exp2(x * polynomial(square, _LOGIT)))
+
+
+@register(aten.gelu, level="fast")
+@own_float_math
+def gelu_by_binary(x: Tensor, approximate: str = "none") -> Tensor:
+    """x / (1 + e⁻ᵘ) with fewer terms of u, and without the care for what is far below 0, where it is no less than about
+    −10⁻⁶ (in float16 −10⁻⁴): ≤ 64 ULP above −3."""
+    return _by_binary(x, approximate)
+
+
+@register(aten.gelu, level="fast")
+@own_float_math
+def gelu_of_pairs_by_binary(x: Tensor, approximate: str = "none") -> Tensor:
+    """The same for targets without maximum."""
+    return _by_binary(x, approximate, few_ops=True)
+
+
+def _by_binary(x: Tensor, approximate: str, few_ops: bool = False) -> Tensor:
+    half, tanh = x.dtype == torch.float16, approximate == "tanh"
+    if half and not tanh:
+        return decline("the terms need the range of a float32")
+    inner = at_least(x, -3.6 if half else -9.0 if tanh else -5.0, few_ops)
+    e = torch.exp2(inner * polynomial(inner * inner, _LOGIT_OF_TANH if tanh else _LOGIT_ROUGHLY))
+    return inner * torch.reciprocal(1 + e)
 
 
 @register(aten.gelu_backward, needs=("erf",))

@@ -49,6 +49,20 @@ def log2(x: Tensor) -> Tensor:
     return times_exact(torch.log(x), LOG2_E_EXACT)
 
 
+@register(aten.log2, level="standard")
+@float_math
+def log2_of_log(x: Tensor) -> Tensor:
+    """log₂x = ln x · log₂e, for targets with ln alone. ≤ 2.5 ULP."""
+    return torch.log(x) * LOG2_E
+
+
+@register(aten.log10, level="standard")
+@float_math
+def log10_of_log2(x: Tensor) -> Tensor:
+    """log₁₀x = log₂x · log₁₀2. ≤ 2.5 ULP."""
+    return torch.log2(x) * float(LOG10_2)
+
+
 @register(aten.log10)
 @float_math
 def log10(x: Tensor) -> Tensor:
@@ -65,6 +79,23 @@ def log1p(x: Tensor) -> Tensor:
     # Below −3/4 nothing is rounded away; above 2²⁴ it no longer matters, and ∞ − ∞ must not come in.
     lost = torch.where(sum_ < 2.0**60, x.detach() - (sum_ - 1), 0.0) * torch.reciprocal(torch.clamp(sum_, min=0.25))
     return -(-torch.log(u) - lost)
+
+
+@register(aten.log1p, level="standard")
+@float_math
+def log1p_of_parts(x: Tensor) -> Tensor:
+    """ln u + c/u, where u is 1 + x rounded and c what the rounding took. ≤ 2 ULP."""
+    u = 1 + x
+    logarithm = torch.log2(u) * float(LN_2)
+    # At −1 nothing was lost, and 0·∞ must not come in; far out it no longer matters, and ∞ − ∞ must not.
+    lost = ((x - (u - 1)) * torch.reciprocal(u + 2.0**-60)).detach()
+    return torch.where(u < 2.0**60, logarithm + lost, logarithm)
+
+
+def log_of_one_and(e: Tensor, sign: float = 1.0) -> Tensor:
+    """±ln(1 + e) for 0 ≤ e ≤ 1, where what rounding takes from 1 + e may be added as it is. ≤ 2 ULP."""
+    u = 1 + e
+    return torch.log2(u) * (sign * float(LN_2)) + (e - (u - 1) if sign > 0 else (u - 1) - e)
 
 
 @register(aten.logaddexp)

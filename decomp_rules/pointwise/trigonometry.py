@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.support.floating import float_math, polynomial, split, upper_half, with_value
+from decomp_rules.pointwise.exponential import finite_root, minus_within
+from decomp_rules.support.floating import (
+    LOG2_E,
+    float_math,
+    own_float_math,
+    polynomial,
+    split,
+    upper_half,
+    with_value,
+)
 from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
@@ -30,6 +39,14 @@ _TANH = {
         -0.333333333333333318, 0.13333333333333002, -0.0539682539679977677, 0.0218694885262084426,
         -0.00886323530325279122, 0.00359212474132896669, -0.00145580233438653948, 0.000589813613540653694,
         -0.000238143465929706018, 0.0000938049417857793946, -0.0000327524581408290111, 7.3263222765275607e-6,
+    ),
+}  # fmt: skip
+# x³ / (x − tanh x) in powers of x², for |x| ≤ 0.8.
+_TANH_QUOTIENT = {
+    torch.float32: (3.00000012049940821, 1.19999809706205917, -0.00570500763632522681, 0.000236102756664281541),
+    torch.float64: (
+        3.0, 1.19999999999993118, -0.00571428571306683593, 0.000253968243554331316, -0.0000122036201759384901,
+        5.98630930373059756e-7, -2.93480672605935334e-8, 1.27337187916025866e-9,
     ),
 }  # fmt: skip
 # (atanh x − x) / x³ in powers of x², for |x| ≤ 0.43.
@@ -222,6 +239,37 @@ def tanh(x: Tensor) -> Tensor:
     rest = (e + e) * torch.reciprocal(1 + e)
     outer = torch.where(negative, rest - 1, 1 - rest)
     return torch.where(magnitude < 0.55, middle, outer)
+
+
+@register(aten.tanh, level="standard")
+@float_math
+def tanh_of_quotients(x: Tensor) -> Tensor:
+    """x − x³ / p(x²) up to 0.65, as x − tanh x is nearly x³ / (3 + 6/5·x²); beyond 2 / (1 + e⁻²ˣ) − 1, to which errors
+    of the exponential add little. ≤ 3.1 ULP, the gradients to 10⁻⁶."""
+    return _tanh(minus_within(x, 20.0))
+
+
+@register(aten.tanh, level="standard")
+@float_math
+def tanh_of_pairs(x: Tensor) -> Tensor:
+    """The same for targets without maximum."""
+    return _tanh(minus_within(x, 20.0, few_ops=True))
+
+
+def _tanh(z: Tensor) -> Tensor:
+    square = z * z
+    near = z * (square * torch.reciprocal(polynomial(square, _TANH_QUOTIENT[z.dtype])) - 1)
+    far = torch.reciprocal(1 + torch.exp2(z * (2 * LOG2_E))) * 2 - 1
+    return torch.where(square < 0.65**2, near, far)
+
+
+@register(aten.tanh, level="fast")
+@own_float_math
+def tanh_by_binary(x: Tensor) -> Tensor:
+    """2 / (1 + e⁻²ˣ) − 1: ≤ 64 ULP for |x| ≥ 0.05, below to 2·10⁻⁷ in float32. The exponential is a square, so that the
+    gradient is no NaN above −88."""
+    root = torch.exp2(finite_root(x, -8.0) * -LOG2_E)
+    return torch.reciprocal(1 + root * root) * 2 - 1
 
 
 @register(aten.sinh)

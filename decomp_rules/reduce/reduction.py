@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from decomp import Declined, Rules, decline
+from decomp_rules.pointwise.exponential import minus_within
+from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
@@ -367,6 +369,32 @@ def logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     total = torch.sum(torch.exp(x_wide - shift), dims, keepdim=True)
     is_zero = total == 0
     summed = torch.where(is_zero, -math.inf, torch.log(torch.where(is_zero, 1, total)) + shift)
+    return cast(summed if keepdim else squeezed(summed, dims), x.dtype)
+
+
+@register(aten.logsumexp, level="standard")
+def logsumexp_by_binary(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """m + ln Σ 2^((x − m)·log₂e), m being max x or the largest number: an entry's error of |x − m| ε counts with its
+    share in the sum, which is the less the larger |x − m| is. 1.5 ULP, the kernel 1.2; as in the op, a line of −∞ has
+    NaN as its gradient."""
+    return _logsumexp_by_binary(x, dim, keepdim)
+
+
+@register(aten.logsumexp, level="standard")
+def logsumexp_of_pairs_by_binary(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """The same for targets without maximum."""
+    return _logsumexp_by_binary(x, dim, keepdim, few_ops=True)
+
+
+def _logsumexp_by_binary(x: Tensor, dim: Dims, keepdim: bool, few_ops: bool = False) -> Tensor:
+    if x.is_complex() or known_empty(x):
+        return decline("no numbers that have a largest one")
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    x_wide, dims = wide(x), reduced_dims(x, dim)
+    largest = torch.amax(x_wide, dims, keepdim=True).detach()
+    shift = minus_within(largest, torch.finfo(x_wide.dtype).max, few_ops)
+    total = torch.sum(torch.exp2((x_wide + shift) * LOG2_E), dims, keepdim=True)
+    summed = torch.log2(total) * math.log(2) - shift
     return cast(summed if keepdim else squeezed(summed, dims), x.dtype)
 
 

@@ -54,6 +54,21 @@ def float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
     return in_working_dtype
 
 
+def own_float_math(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule` on real floats as they are, half types too; integers are converted first."""
+
+    @functools.wraps(rule)
+    def in_own_dtype(*args: Any, **kwargs: Any) -> Any:
+        outer = promoted(*(value for value in (*args, *kwargs.values()) if is_tensor(value)))
+        if outer.is_complex:
+            return decline("only real numbers")
+        outer = outer if outer.is_floating_point else torch.get_default_dtype()
+        own = [cast(value, outer) if is_tensor(value) else value for value in args]
+        return rule(*own, **{name: cast(value, outer) if is_tensor(value) else value for name, value in kwargs.items()})
+
+    return in_own_dtype
+
+
 def float_dtype(*operands: Any) -> torch.dtype:
     """The dtype of a true function of these tensors and numbers: what they promote to, integers to the default."""
     dtype = promoted_in_any_order(*operands)
