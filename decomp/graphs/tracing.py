@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.call import substituted
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
+from decomp.metadata.fakes import Fakes
+from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
@@ -23,14 +26,17 @@ from decomp.torch_internals.modes import (
     TorchDispatchMode,
     enable_python_dispatcher,
 )
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tree_leaves
 
 
 class Tape:
     """A graph under construction, and which node each fake tensor on it comes from."""
 
-    def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None) -> None:
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None, fakes: Fakes | None = None) -> None:
+        """`fakes`: makes the fake tensors of `mode`; given, calls are run on meta tensors where that comes to the
+        same."""
         self.graph, self.mode = graph, mode
+        self.kernels = MetaKernels(fakes) if fakes is not None else None
         self.constants: dict[str, torch.Tensor] = {}
         """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
         self._nodes: dict[int, fx.Node] = {}
@@ -52,6 +58,13 @@ class Tape:
             if isinstance(value, SYMBOLIC):
                 self._sizes.setdefault(value.node.expr, node)
         return node
+
+    def fake_like(self, value: Any) -> Any:
+        """A fake tensor of its own storage with the metadata of `value`; numbers come back as they are."""
+        assert self.mode is not None
+        if self.kernels is None or not isinstance(value, torch.Tensor) or not _has_strides(value):
+            return fake_like(self.mode, value)
+        return self.kernels.empty_like(value)
 
     def track(self, value: Any, node: fx.Node) -> None:
         """`value` is what `node` computes."""
@@ -291,9 +304,8 @@ class Recorder(ProxyTorchDispatchMode):
             return self.tape.constant(args[0])
         if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
             return args[0]  # torch.tensor() detaches what it has just made
-        args, kwargs = tree_map(self._fake, (args, kwargs))
-        with without_guards(self.tape.mode):
-            out = self.executed(func, args, kwargs)
+        args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
+        out = self.executed(func, args, kwargs)
         if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out
@@ -307,7 +319,11 @@ class Recorder(ProxyTorchDispatchMode):
 
     def executed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a call gives, in the layout of its kernel."""
-        out = func(*args, **kwargs)
+        kernels, mode = self.tape.kernels, self.tape.mode
+        out = NotImplemented if kernels is None else kernels.run(func, args, kwargs)
+        if out is NotImplemented:
+            with without_guards(mode):
+                out = func(*args, **kwargs)
         layout = KERNEL_STRIDES.get(func._overloadpacket.__name__)
         if layout is None:
             return out
@@ -361,7 +377,11 @@ def fake_like(mode: FakeTensorMode, value: Any) -> Any:
         return type(value)(fake_like(mode, item) for item in value)
     if not isinstance(value, torch.Tensor):
         return value
-    if value.layout is not torch.strided or value.is_quantized:
+    if not _has_strides(value):
         return value
     with mode:
         return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _has_strides(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_quantized
