@@ -292,6 +292,11 @@ class Recorder(ProxyTorchDispatchMode):
         self.pre_dispatch = True
         self.tape, self.refuse = tape, refuse
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled while rules are recorded; the guard against it costs as much as running a kernel.
+        return False
+
     def __enter__(self) -> Any:
         return TorchDispatchMode.__enter__(self)
 
@@ -306,12 +311,13 @@ class Recorder(ProxyTorchDispatchMode):
             return args[0]  # torch.tensor() detaches what it has just made
         args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
         out = self.executed(func, args, kwargs)
-        if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
+        single = isinstance(out, torch.Tensor)
+        if not single and not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out
         if func._schema.is_mutable:
             self.refuse(func)
-        if isinstance(out, torch.Tensor) and any(out is leaf for leaf in tree_leaves((args, kwargs))):
+        if single and (_holds(args, out) or _holds(kwargs, out)):
             return out
         if not isinstance(out, SYMBOLIC):
             self.tape.append(func, args, kwargs, out)
@@ -343,6 +349,13 @@ class Recorder(ProxyTorchDispatchMode):
     def _fake(self, value: Any) -> Any:
         known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
         return value if known else self.tape.constant(value)
+
+
+def _holds(value: Any, tensor: Any) -> bool:
+    """Whether nested arguments hold this very tensor."""
+    if isinstance(value, (list, tuple)):
+        return any([_holds(item, tensor) for item in value])
+    return value is tensor or isinstance(value, dict) and _holds(list(value.values()), tensor)
 
 
 @contextlib.contextmanager
