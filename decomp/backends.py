@@ -16,7 +16,7 @@ from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
 from decomp.lowering import lower
-from decomp.rules.accuracy import DEFAULT, Spec
+from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
@@ -35,6 +35,7 @@ def backend(
     keep: Iterable[Any] = (),
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
+    max_ulp: Limits | None = None,
     partial: bool = False,
     compiler: str | Compiler = "eager",
     verify: bool | str = True,
@@ -50,7 +51,10 @@ def backend(
     if not isinstance(compiler, str) and not callable(compiler) or isinstance(compiler, str) and compiler not in _NAMED:
         raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
-    settings = {"to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "verify": verify}
+    settings = {
+        "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
+        "verify": verify,
+    }  # fmt: skip
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
         return _Compilation(settings, partial, _inner_compiler(compiler, given)).of(module, list(example_inputs))

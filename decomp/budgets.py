@@ -176,7 +176,7 @@ def budget(
 
 
 def _budget(levels: Levels, accuracy: Accuracy, target: str) -> Budget:
-    at = {op: accuracy.level(op) for op in levels.nodes}
+    at = {op: str(accuracy.level(op)) for op in levels.nodes}
     run = levels.run(at)
     whole, due = levels.error(run), {op: levels.due(op, run) for op in at}
     shares = _shares(whole, due)

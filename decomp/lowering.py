@@ -27,7 +27,7 @@ from decomp.derive.pipeline import (
     rebuild_program,
     rewrite_program,
 )
-from decomp.errors import Blocker, NotLowered, NotPortable, boundary
+from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
 from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
@@ -35,7 +35,7 @@ from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
-from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
+from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
@@ -169,6 +169,7 @@ def lower(
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     max_error: float | None = None,
+    max_ulp: Limits | None = None,
     partial: bool = False,
     verify: bool | str = True,
     tracer_class: type[fx.Tracer] = fx.Tracer,
@@ -190,6 +191,9 @@ def lower(
     - `max_error`: picks the cheapest levels, op by op, with which the error of the program on the example inputs, held
       against float64, is at most so many times its own: 1.0 is as good as PyTorch. For ops that `accuracy` names by
       a dict, that level is kept. The report says what was picked.
+    - `max_ulp`: a number, or numbers by op: `{"gelu": 16, ...: 4}`. In the place of a level, it takes the cheapest way,
+      of any level, whose certificate on this target (or the worst of those measured) is within so many ULP, or within
+      the error of PyTorch's own kernel. Rules without a certificate are their author's responsibility.
     - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
       graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
@@ -198,8 +202,10 @@ def lower(
     Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
     `VerificationError`, and `AccuracyError` where no levels keep within `max_error`.
     """
+    if max_error is not None and max_ulp is not None:
+        raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    matching, policy = Matching(*rules_and_target(to, rules, keep)), Policy(Accuracy.of(accuracy), cost)
+    matching, policy = Matching(*rules_and_target(to, rules, keep)), Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     return _lowered(source, matching, policy, partial, verify, max_error)
 
 
@@ -211,6 +217,7 @@ def decompose(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     accuracy: Spec = DEFAULT,
+    max_ulp: Limits | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     verify: bool | str = True,
     dynamic_shapes: Any = None,
@@ -219,7 +226,7 @@ def decompose(
     calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
     of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    policy = Policy(Accuracy.of(accuracy))
+    policy = Policy(Accuracy.of(accuracy).within(max_ulp))
     return _lowered(source, Matching(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
 
 
@@ -234,13 +241,14 @@ def plan(
     keep: Iterable[Any] = (),
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
+    max_ulp: Limits | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Plan:
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = rules_and_target(to, rules, keep)
-    policy = Policy(Accuracy.of(accuracy), cost)
+    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = capture_program(source, matching)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
+from decomp._library import certificate_of
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import (
     COMPOSITE,
@@ -30,11 +31,12 @@ from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
-from decomp.rules.accuracy import LEVELS, reaches
+from decomp.rules.accuracy import LEVELS, Level, reaches
 from decomp.rules.costs import Cost, price_of_calls, price_of_graph
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target
+from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 
 AFTER_ALL_RULES = 1 << 20
@@ -51,7 +53,7 @@ class Derivation(NamedTuple):
     op: Op
     place: int
     """Which of the alternatives for this op."""
-    level: str
+    level: Level
     """The accuracy that is asked for."""
 
 
@@ -84,7 +86,7 @@ class Request:
 
     node: fx.Node
     signature: Signature
-    level: str
+    level: Level
     """The accuracy that is asked for."""
     context: Context = ()
     call: Call | None = None
@@ -145,6 +147,23 @@ class Candidates:
         for place in range(request.first, len(rules)):
             yield Candidate(rules[place], place, self._by_rule(rules[place], request))
 
+    def within(self, request: Request) -> Iterator[tuple[Candidate, Level, float]]:
+        """The rules for a call as they are at each level, the level for the calls that they make, and the error in ULP
+        that was measured for the target; 0 where it is no larger than PyTorch's own. What a rule without a certificate
+        calls is held to the limit in its stead."""
+        tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
+        dtype = str(tensors[0].dtype if tensors else torch.float32).removeprefix("torch.")
+        for level in LEVELS:
+            for candidate in self.of_rules(replace(request, level=level)):
+                rule = cast(Rule, candidate.rule)
+                certificate = certificate_of(rule) if rule.level is not None else None
+                if certificate is not None:
+                    error = certificate.error_on(self.target.name, level, dtype)
+                    if error is not None:
+                        yield candidate, level, error
+                elif level == (rule.level or LEVELS[0]):
+                    yield candidate, request.level, 0.0
+
     def of_composite(self, request: Request) -> Iterator[Candidate]:
         """PyTorch's own composite kernel for a call, if it has one."""
         composite = self._recorded(None, request) if self.composites else NO_COMPOSITE
@@ -166,7 +185,7 @@ class Candidates:
         missing = missing_ops(rule.needs, self.target)
         if missing is not None:
             return Declined(f"is for targets that know {missing}", applicable=False)
-        if not reaches(rule.level, request.level):
+        if not reaches(rule.level, str(request.level)):
             return Declined(f"reaches the level {rule.level}, and {request.level} is asked for", applicable=False)
         return self._recorded(rule, request)
 
@@ -194,8 +213,7 @@ class Candidates:
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
             mode = None
         dialect = "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
-        fakes = self.memory.fakes if mode is self.memory.mode else None
-        return Site(node, tensor_args, mode, dialect, read, fakes)
+        return Site(node, tensor_args, mode, dialect, read)
 
     def _for_all_sizes(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion, unless it holds at the sizes of the example only."""
@@ -238,7 +256,7 @@ class Race:
     """Candidates that compete by cost, those that promise most first; iterating leaves out what cannot win."""
 
     rivals: list[Candidate]
-    least: Callable[[fx.Graph, str], tuple[float, int]] | None
+    least: Callable[[fx.Graph, Level], tuple[float, int]] | None
     """What an expansion costs at least, and how many of its calls are left out of that; None if there is one candidate
     alone."""
     request: Request

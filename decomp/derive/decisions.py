@@ -14,6 +14,7 @@ from decomp.errors import Blocker, NotPortable, source_line, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
+from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Declined, Rule
 
 Tried = tuple[tuple[str, str], ...]
@@ -42,6 +43,8 @@ class Derived:
     """The metadata of what the expansion gives, where its strides are not those of what the call gives."""
     price: float = 0.0
     """What the calls of the expansion cost together, where alternatives compete by cost."""
+    level: str = LEVELS[0]
+    """The accuracy at which it was derived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.metadata.fake_stride_fixes import kernel_value
-from decomp.rules.accuracy import Policy
+from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.costs import is_additive, is_value
 from decomp.rules.rules import Declined, Rules
 from decomp.rules.target import Everything, OpenCondition, Target
@@ -90,7 +90,7 @@ class Planner:
         """A request for a node of the program itself."""
         return Request(node, self.memory.signatures.of(node), self._level(node))
 
-    def _level(self, node: fx.Node) -> str:
+    def _level(self, node: fx.Node) -> Level:
         """The accuracy that is asked for a node of the program itself."""
         accuracy = self.policy.accuracy
         own = None if accuracy.uniform else op_of_node(node)
@@ -194,6 +194,8 @@ class Planner:
         that do. The price of a derivation is that of the calls it ends in, so that the cheapest derivations of the
         calls that an expansion makes are part of its own cheapest one."""
         blocked = self._before_any_candidate(request)
+        if isinstance(request.level, Within):
+            return self._cheapest_within(request.level, request, blocked)
         for rivals in self._rivals(request):
             found = self._cheapest(rivals, request, blocked)
             if isinstance(found, Derived):
@@ -237,6 +239,31 @@ class Planner:
         request.basis.beyond_limit = race.winner is None and (beyond or race.left_out)
         return race.outcome(blocked)
 
+    def _cheapest_within(self, limit: Within, request: Request, blocked: Blocked) -> Derived | Blocked:
+        """The cheapest of what the rules come to at any level, of those whose errors are within the limit; PyTorch's
+        own kernel for calls that no rule takes to the target."""
+        best, nearest = None, math.inf
+        for candidate, level, error in self.candidates.within(request):
+            if error > limit.ulp:
+                nearest = min(nearest, error)
+                continue
+            found = self._derive(candidate, replace(request, level=level))
+            if isinstance(found, Declined):
+                blocked = blocked.after(candidate.name, found)
+                continue
+            found = replace(found, price=price_of_stamp(self.cost, found.stamp))
+            best = found if best is None or found.price < best.price else best
+        if best is not None:
+            return best
+        for candidate in self.candidates.of_composite(request) if nearest == math.inf else ():
+            found = self._derive(candidate, request)
+            if isinstance(found, Derived):
+                return found
+        if nearest < math.inf:
+            enough = f"max_ulp={{{request.op.short!r}: {math.ceil(nearest)}}}"
+            blocked = blocked.after("max_ulp=", Declined(f"the best way has {nearest:g} ULP: {enough}"))
+        return blocked
+
     def _derive(self, candidate: Candidate, request: Request) -> Derived | Declined:
         """What one candidate comes to."""
         expansion = candidate.expansion
@@ -246,18 +273,19 @@ class Planner:
         if isinstance(stamp, Declined):
             return stamp
         price = price_of_stamp(self.cost, stamp) if self._by_cost(request.level) else 0.0
-        return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price)
+        level = LEVELS[0] if isinstance(request.level, Within) else request.level
+        return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price, level)
 
-    def _by_cost(self, level: str) -> bool:
+    def _by_cost(self, level: Level) -> bool:
         """Whether alternatives compete by cost."""
         return self.policy.cost is not None or level != "exact"
 
-    def _least_price(self, graph: fx.Graph, level: str) -> tuple[float, int]:
+    def _least_price(self, graph: fx.Graph, level: Level) -> tuple[float, int]:
         """What the calls of an expansion cost at least, and of how many that is not known before they are lowered."""
         known = [self._known_price(node, level) for node in graph.nodes if node.op.startswith("call")]
         return sum(price for price in known if price is not None), known.count(None)
 
-    def _known_price(self, node: fx.Node, level: str) -> float | None:
+    def _known_price(self, node: fx.Node, level: Level) -> float | None:
         if self.memory.sure.get(node.target):
             return price_of_node(self.cost, node)
         signature = self.memory.signatures.of(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import functools
 import re
 from typing import Any
@@ -25,6 +25,22 @@ LEVELS = ("exact", "standard", "fast")
 DEFAULT = "exact"
 Spec = str | Mapping[Any, str]
 """A level; or levels by op (in any spelling), with `...` for all other ops."""
+Limits = float | Mapping[Any, float]
+"""ULP; or ULP by op (in any spelling), with `...` for all other ops."""
+
+
+@dataclass(frozen=True, order=True)
+class Within:
+    """In the place of a level: whatever rule, at whatever level, whose certificate keeps within so many ULP, or within
+    the error of PyTorch's own kernel. Rules without a certificate do, and so must what they call."""
+
+    ulp: float
+
+    def __str__(self) -> str:
+        return f"{self.ulp:g} ULP"
+
+
+Level = str | Within
 
 
 def require_level(value: Any, name: str) -> str:
@@ -44,8 +60,8 @@ def reaches(level: str | None, wanted: str) -> bool:
 class Accuracy:
     """The level that is asked for, op by op. The level of an op of the program holds for all that it is derived to."""
 
-    default: str = DEFAULT
-    by_op: tuple[tuple[Op, str], ...] = ()
+    default: Level = DEFAULT
+    by_op: tuple[tuple[Op, Level], ...] = ()
 
     @classmethod
     def of(cls, spec: Spec | Accuracy) -> Accuracy:
@@ -58,7 +74,16 @@ class Accuracy:
         default = levels.pop(..., DEFAULT)
         return cls(default, tuple(sorted(((op_of(key), level) for key, level in levels.items()), key=str)))
 
-    def level(self, op: Op) -> str:
+    def within(self, limits: Limits | None) -> Accuracy:
+        """The same with limits in the place of levels, by op or for all ops that have no level of their own. Raises
+        `UnknownOp`."""
+        if limits is None:
+            return self
+        by_op = dict(limits) if isinstance(limits, Mapping) else {...: limits}
+        default = Within(float(by_op.pop(...))) if ... in by_op else self.default
+        return replace(self, default=default).also({op_of(key): Within(float(ulp)) for key, ulp in by_op.items()})
+
+    def level(self, op: Op) -> Level:
         """The level for a call of `op`. That of an op holds for its other forms too: that of softmax for the kernel
         `_softmax`, and for the backward of both; unless these are named themselves."""
         own = next((level for named, level in self.by_op if named == op), None)
@@ -69,7 +94,7 @@ class Accuracy:
         """Whether the user gave a level for this op, or for another form of it."""
         return any(named == op or _stem(named.short) == _stem(op.short) for named, _ in self.by_op)
 
-    def also(self, levels: Mapping[Op, str]) -> Accuracy:
+    def also(self, levels: Mapping[Op, Level]) -> Accuracy:
         """The same with levels for more ops."""
         return Accuracy(self.default, tuple(sorted({**levels, **dict(self.by_op)}.items(), key=str)))
 
@@ -79,7 +104,7 @@ class Accuracy:
         return not self.by_op
 
     def __str__(self) -> str:
-        return ", ".join([*(f"{op.short}: {level}" for op, level in self.by_op), self.default])
+        return ", ".join([*(f"{op.short}: {level}" for op, level in self.by_op), str(self.default)])
 
 
 @dataclass(frozen=True)

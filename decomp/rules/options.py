@@ -125,6 +125,12 @@ def _seconds(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be a number of seconds above 0, not {value!r}")
 
 
+def _limits(name: str, value: Any) -> None:
+    for each in value.values() if isinstance(value, Mapping) else () if value is None else (value,):
+        if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < math.inf:
+            raise ArgumentError(f"{name}= must be ULP, a number above 0, or a dict of them by op, not {each!r}")
+
+
 def _factor(name: str, value: Any) -> None:
     if value is None:
         return
@@ -151,6 +157,7 @@ CHECKS: Mapping[str, Check] = {
     "accuracy": _accuracy,
     "cost": _function,
     "max_error": _factor,
+    "max_ulp": _limits,
     "partial": _flag,
     "verify": _one_of(VERIFY),
     "level": _one_of(("structure", "values")),

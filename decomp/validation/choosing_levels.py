@@ -37,7 +37,7 @@ def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()
     alone, and the squares of errors are taken to add up; what is picked by that is run, and held against what is
     allowed. Ops that `named` names have their levels. Raises `AccuracyError` where not even the most accurate levels
     do."""
-    known = {op: [named.level(op)] if named.names(op) else levels.levels(op) for op in levels.nodes}
+    known = {op: [str(named.level(op))] if named.names(op) else levels.levels(op) for op in levels.nodes}
     choices = {op: [levels.choice(op, level) for level in found] for op, found in known.items() if found}
     worthwhile = {op: _worthwhile(found) for op, found in choices.items()}
     bound = allowed * levels.original.size

@@ -102,7 +102,7 @@ class Levels:
     def require(self, accuracy: Accuracy, target: str) -> None:
         """Raise `NotLowered` unless each call reaches the target at the level that is asked for."""
         for op in self.nodes:
-            level = accuracy.level(op)
+            level = str(accuracy.level(op))
             if level not in self.levels(op):
                 raise NotLowered(target, self.plans[level].plan.blockers)
 

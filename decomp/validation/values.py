@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from decomp.derive.decisions import Derived, op_of_node
+from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import graphs_of, read_results, those_at
@@ -92,7 +92,7 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
             _measure_in_a_run(lowering, given, fresh)
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
-                verdicts[stamp] = _verdict(node, decision, _promise(lowering, node, decision), None)
+                verdicts[stamp] = _verdict(node, decision, _promise(lowering, decision), None)
     for stamp, (_, node, _) in distinct.items():
         _require(verdicts[stamp], node)
     return [verdicts[stamp] for stamp in distinct]
@@ -114,7 +114,7 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]
         decision = piece.decisions.get(node)
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
-            promise = _promise(lowering, node, decision)
+            promise = _promise(lowering, decision)
             lowering.verdicts[decision.stamp] = _verdict(node, decision, promise, seen)
 
     try:
@@ -124,11 +124,9 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]
         return
 
 
-def _promise(lowering: Lowering, node: fx.Node, decision: Derived) -> Promise:
-    """What is promised of an expansion, at the level of accuracy that its call was lowered at."""
-    op, accuracy = op_of_node(node), lowering.accuracy
-    level = accuracy.default if op is None else accuracy.level(op)
-    return promise_of(decision.rule, lowering.target.name, level)
+def _promise(lowering: Lowering, decision: Derived) -> Promise:
+    """What is promised of an expansion, at the level of accuracy that it was derived at."""
+    return promise_of(decision.rule, lowering.target.name, decision.level)
 
 
 def _require(verdict: Verdict, node: fx.Node) -> None:

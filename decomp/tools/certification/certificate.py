@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+import math
 from typing import Any
 
 from decomp.rules.accuracy import LEVELS
@@ -202,6 +203,15 @@ class Certificate:
             return None
         return way.reaches
 
+    def error_on(self, target: str, level: str, dtype: str) -> float | None:
+        """The largest error in ULP at a level, on a target, or on the worst of those that were measured; 0 if it is no
+        larger than that of PyTorch's own kernel. None where the rule is not computed otherwise than at stricter levels,
+        or not at all."""
+        lowered = [way for way in self.ways if way.name != AS_WRITTEN]
+        known = [way for way in lowered if way.name == target] or lowered
+        ways = [way for way in known if way.level == level and way.verdict == "measured"]
+        return max((_error(way, dtype) for way in ways), default=None)
+
     def worse_than(self, other: Certificate) -> tuple[str, ...]:
         """In what this certificate is worse than another of the same rule; nothing if it is as good. What another
         processor explains is left out: `TIMES_WORSE`, `SHARE_WORSE`, and what PyTorch's own kernel lost on the same
@@ -239,6 +249,13 @@ class Certificate:
         own = data.get("level", LEVELS[0])
         ways = tuple(_way({"level": own, **way}) for way in data.get("ways", ()))
         return cls(**{**data, "ways": ways})
+
+
+def _error(way: Way, dtype: str) -> float:
+    measured = [way.values[dtype]] if dtype in way.values else list(way.values.values())
+    if any(figures.mismatches for figures in measured):
+        return math.inf
+    return max((f.max for f in measured if f.own_max is not None and f.max > f.own_max), default=0.0)
 
 
 def _order(way: Way) -> tuple[bool, int]:

@@ -42,3 +42,22 @@ def raises(x):
 @RULES.register(aten.log1p)
 def log1p_of_the_textbook(x):
     return torch.log(1 + x)
+
+
+LEVELS = Rules()
+
+
+@LEVELS.register(aten.exp, level="exact")
+def exp_as_square(x):
+    root = torch.exp2(x * 0.7213475204444817)
+    return root * root
+
+
+@LEVELS.register(aten.exp, level="fast")
+def exp_of_product(x):
+    return torch.exp2(x * 1.4426950408889634)
+
+
+@LEVELS.register(aten.sigmoid)
+def sigmoid_of_the_textbook(x):
+    return torch.reciprocal(1 + torch.exp(-1 * x))
