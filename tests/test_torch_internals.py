@@ -124,6 +124,14 @@ def is_what_the_constructor_makes():
     assert fakes.dispatch_keys(like) == fakes.dispatch_keys(first) != fakes.dispatch_keys(torch.ones(2))
 
 
+@piece("fakes.fakes_compute_it_otherwise", "fakes.fake_impls")
+def tells_where_fakes_have_ways_of_their_own():
+    aten = torch.ops.aten
+    assert fakes.fakes_compute_it_otherwise(aten.convolution.default)
+    assert fakes.fakes_compute_it_otherwise(aten.full.default)
+    assert not fakes.fakes_compute_it_otherwise(aten.mul.Tensor)
+
+
 @piece("graphs.PyTreeCodeGen")
 def is_the_codegen_of_exported_modules():
     module = torch.export.export(nn.ReLU(), (torch.ones(2),)).module()
@@ -219,6 +227,23 @@ def hides_calls_from_function_modes():
             torch.relu(torch.ones(2))
         assert mode.calls == 0 and modes.has_function_modes()
     assert not modes.has_function_modes()
+
+
+@piece("modes.DisableTorchDispatch")
+def hides_calls_from_dispatch_modes():
+    with Dispatches() as mode:
+        with modes.DisableTorchDispatch():
+            torch.relu(torch.ones(2))
+        assert mode.calls == 0
+
+
+@piece("modes.DisablePythonDispatcher")
+def runs_kernels_in_place_of_those_written_in_python():
+    x = torch.empty((), device="meta")
+    with modes.enable_python_dispatcher():
+        in_python = x.expand(3, 1).stride()
+        with modes.DisablePythonDispatcher():
+            assert x.expand(3, 1).stride() != in_python
 
 
 @piece("modes.TorchDispatchMode", "modes.has_dispatch_modes", "modes.disable_current_modes")

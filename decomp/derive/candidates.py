@@ -213,7 +213,8 @@ class Candidates:
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
             mode = None
         dialect = "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
-        return Site(node, tensor_args, mode, dialect, read)
+        fakes = self.memory.fakes if mode is self.memory.mode else None
+        return Site(node, tensor_args, mode, dialect, read, fakes)
 
     def _for_all_sizes(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion, unless it holds at the sizes of the example only."""

@@ -12,11 +12,12 @@ from torch import fx
 
 from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
-from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize, fake_like
+from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize
 from decomp.ir.binding import Bound
 from decomp.ir.call import NUMBER, kind_of, metadata, substituted
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
+from decomp.metadata.fakes import Fakes
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.strides import dense_order, inverse, same_strides
 from decomp.metadata.symbolic_sizes import same_shape
@@ -71,6 +72,8 @@ class Site:
     """"aten" or "torch"."""
     read: tuple[int, ...] | None = None
     """Which of several results are read; None if all may be."""
+    fakes: Fakes | None = None
+    """Makes the fake tensors of this mode, where all sizes are static."""
 
 
 def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
@@ -117,7 +120,8 @@ def expand_composite(site: Site) -> Expansion | Declined:
         function = target  # type: ignore[assignment]
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
     try:
-        recorded = _record(composite, function, list(node.args), dict(node.kwargs), replace(site, dialect="aten"))
+        site = replace(site, dialect="aten", fakes=None)
+        recorded = _record(composite, function, list(node.args), dict(node.kwargs), site)
     except RuleError as error:
         return Declined(error.problem)
     if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
@@ -147,7 +151,7 @@ def _record(
     kwargs: dict[str, Any],
     site: Site,
 ) -> Expansion | Declined:
-    tape = Tape(fx.Graph(), site.mode)
+    tape = Tape(fx.Graph(), site.mode, site.fakes)
     tracer = RuleTracer(tape, rule, site.dialect)
     values = {given: _input(tracer, given, i) for i, given in enumerate(site.tensor_args)}
     args, kwargs = substituted((args, kwargs), values.__getitem__)
@@ -228,7 +232,7 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
             node.meta[NUMBER] = True
             tracer.numbers.add(node)
         return tracer.proxy(node)
-    fake = value if isinstance(value, SYMBOLIC) else fake_like(mode, value)
+    fake = value if isinstance(value, SYMBOLIC) else tracer.tape.fake_like(value)
     if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
         fake.requires_grad_()  # PyTorch's kernels take other ways then
     node = tracer.tape.placeholder(f"arg{index}", fake)

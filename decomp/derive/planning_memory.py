@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from decomp.ir.signature import Signatures
+from decomp.metadata.fakes import Fakes
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
@@ -34,8 +35,13 @@ class Memory:
     aliases: set[torch._ops.OpOverload] = field(default_factory=set)
     """Overloads that were met and whose op has another name."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
+    fakes: Fakes = field(init=False)
+    """Makes the fake tensors of this mode."""
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
     """What measuring an expansion found out."""
+
+    def __post_init__(self) -> None:
+        self.fakes = Fakes(self.mode)
 
     @classmethod
     def within(cls, found: dict[Any, Memory], dialect: str, key: Any) -> Memory:

@@ -83,14 +83,14 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
         # A constant stands for itself: one that several expansions share must not depend on another one's storage.
         spec = _spec(value, i, storages if node.op != "get_attr" else {})
         if node.op != "placeholder":
-            arguments = _compiled((node.args, node.kwargs), index)
+            arguments = _Arguments((node.args, node.kwargs), index)
             entries.append(Entry(node.op, node.target, arguments, _suffix(node, suffixes), node.meta["chain"], spec))
     inputs = len(index) - len(entries)
     final = index.get(output) if isinstance(output, fx.Node) else None
     result = final - inputs if final is not None and final >= inputs else None
     if result is not None and entries[result].op == "get_attr":
         result = None
-    return Stamp(graph, tuple(entries), _compiled(output, index), result, constants)
+    return Stamp(graph, tuple(entries), _Arguments(output, index), result, constants)
 
 
 def _spec(value: Any, index: int, storages: dict[int, int]) -> Any:
@@ -122,11 +122,43 @@ def _suffix(node: fx.Node, taken: dict[str, int]) -> str:
     return name if count == 0 else f"{name}_{count}"
 
 
-def _compiled(value: Any, index: dict[fx.Node, int]) -> Any:
-    """A function from the list of values to `value` with its nodes replaced."""
-    constants: list[Any] = []
-    source = _source(value, index, constants)
-    return eval(f"lambda v: {source}", {"c": constants, "slice": slice})
+class _Arguments:
+    """A function from the list of values to `value` with its nodes replaced. It is compiled when it has been called a
+    few times: most stamps are put into one other."""
+
+    __slots__ = ("_value", "_index", "_left", "_function")
+
+    def __init__(self, value: Any, index: dict[fx.Node, int]) -> None:
+        self._value, self._index, self._left = value, index, _CALLS_BEFORE_COMPILING
+        self._function: Any = None
+
+    def __call__(self, values: list[Any]) -> Any:
+        if self._function is not None:
+            return self._function(values)
+        self._left -= 1
+        if not self._left:
+            constants: list[Any] = []
+            source = _source(self._value, self._index, constants)
+            self._function = eval(f"lambda v: {source}", {"c": constants, "slice": slice})
+        return _replaced(self._value, self._index, values)
+
+
+_CALLS_BEFORE_COMPILING = 8
+
+
+def _replaced(value: Any, index: dict[fx.Node, int], values: list[Any]) -> Any:
+    kind = type(value)
+    if kind is fx.Node:
+        return values[index[value]]
+    if isinstance(value, tuple):
+        return tuple([_replaced(item, index, values) for item in value])
+    if isinstance(value, list):
+        return [_replaced(item, index, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _replaced(item, index, values) for key, item in value.items()}
+    if kind is slice:
+        return slice(*[_replaced(item, index, values) for item in (value.start, value.stop, value.step)])
+    return value
 
 
 def _source(value: Any, index: dict[fx.Node, int], constants: list[Any]) -> str:

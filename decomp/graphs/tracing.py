@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.call import substituted
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
+from decomp.metadata.fakes import Fakes
+from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
@@ -23,14 +26,17 @@ from decomp.torch_internals.modes import (
     TorchDispatchMode,
     enable_python_dispatcher,
 )
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tree_leaves
 
 
 class Tape:
     """A graph under construction, and which node each fake tensor on it comes from."""
 
-    def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None) -> None:
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None, fakes: Fakes | None = None) -> None:
+        """`fakes`: makes the fake tensors of `mode`; given, calls are run on meta tensors where that comes to the
+        same."""
         self.graph, self.mode = graph, mode
+        self.kernels = MetaKernels(fakes) if fakes is not None else None
         self.constants: dict[str, torch.Tensor] = {}
         """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
         self._nodes: dict[int, fx.Node] = {}
@@ -52,6 +58,13 @@ class Tape:
             if isinstance(value, SYMBOLIC):
                 self._sizes.setdefault(value.node.expr, node)
         return node
+
+    def fake_like(self, value: Any) -> Any:
+        """A fake tensor of its own storage with the metadata of `value`; numbers come back as they are."""
+        assert self.mode is not None
+        if self.kernels is None or not isinstance(value, torch.Tensor) or not _has_strides(value):
+            return fake_like(self.mode, value)
+        return self.kernels.empty_like(value)
 
     def track(self, value: Any, node: fx.Node) -> None:
         """`value` is what `node` computes."""
@@ -279,6 +292,11 @@ class Recorder(ProxyTorchDispatchMode):
         self.pre_dispatch = True
         self.tape, self.refuse = tape, refuse
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled while rules are recorded; the guard against it costs as much as running a kernel.
+        return False
+
     def __enter__(self) -> Any:
         return TorchDispatchMode.__enter__(self)
 
@@ -291,15 +309,15 @@ class Recorder(ProxyTorchDispatchMode):
             return self.tape.constant(args[0])
         if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
             return args[0]  # torch.tensor() detaches what it has just made
-        args, kwargs = tree_map(self._fake, (args, kwargs))
-        with without_guards(self.tape.mode):
-            out = self.executed(func, args, kwargs)
-        if not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
+        args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
+        out = self.executed(func, args, kwargs)
+        single = isinstance(out, torch.Tensor)
+        if not single and not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
             self._recorded_effect(func, args, kwargs, out)
             return out
         if func._schema.is_mutable:
             self.refuse(func)
-        if isinstance(out, torch.Tensor) and any(out is leaf for leaf in tree_leaves((args, kwargs))):
+        if single and (_holds(args, out) or _holds(kwargs, out)):
             return out
         if not isinstance(out, SYMBOLIC):
             self.tape.append(func, args, kwargs, out)
@@ -307,7 +325,11 @@ class Recorder(ProxyTorchDispatchMode):
 
     def executed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a call gives, in the layout of its kernel."""
-        out = func(*args, **kwargs)
+        kernels, mode = self.tape.kernels, self.tape.mode
+        out = NotImplemented if kernels is None else kernels.run(func, args, kwargs)
+        if out is NotImplemented:
+            with without_guards(mode):
+                out = func(*args, **kwargs)
         layout = KERNEL_STRIDES.get(func._overloadpacket.__name__)
         if layout is None:
             return out
@@ -327,6 +349,13 @@ class Recorder(ProxyTorchDispatchMode):
     def _fake(self, value: Any) -> Any:
         known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
         return value if known else self.tape.constant(value)
+
+
+def _holds(value: Any, tensor: Any) -> bool:
+    """Whether nested arguments hold this very tensor."""
+    if isinstance(value, (list, tuple)):
+        return any([_holds(item, tensor) for item in value])
+    return value is tensor or isinstance(value, dict) and _holds(list(value.values()), tensor)
 
 
 @contextlib.contextmanager
@@ -361,7 +390,11 @@ def fake_like(mode: FakeTensorMode, value: Any) -> Any:
         return type(value)(fake_like(mode, item) for item in value)
     if not isinstance(value, torch.Tensor):
         return value
-    if value.layout is not torch.strided or value.is_quantized:
+    if not _has_strides(value):
         return value
     with mode:
         return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _has_strides(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_quantized

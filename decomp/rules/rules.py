@@ -39,7 +39,7 @@ class Rule:
     texts: bool = False
     """Whether it takes `reduction` as a string ("mean"), as `torch.nn.functional` does, not as the schema's number."""
     needs: Needs = ()
-    """Ops that a target must know for this rule to be tried."""
+    """Ops that a target must know, or must not, for this rule to be tried."""
     overload: torch._ops.OpOverload | None = None
     """The overload that it is the decomposition of, if it comes from a decomposition table: it is for that alone, and
     is run on fake tensors under a tracing mode instead of on proxies."""
@@ -151,18 +151,18 @@ class Rules:
         return cls(rules_of(table))
 
     def register(
-        self, *spellings_: Any, name: str | None = None, needs: Iterable[Any] = (), level: str | None = None
+        self, *spellings_: Any, name: str | None = None, needs: Any = (), unless: Any = (), level: str | None = None
     ) -> Callable[[F], F]:
         """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
         rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
-        ("softmax", "_softmax")]`: for rules that are good there, and poor where these ops would be expanded in turn.
-        `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with a level compete by cost, among
-        those that are accurate enough; rules without one are asked in their order, and the first that serves is taken.
+        ("softmax", "_softmax")]`: where these would be expanded in turn, it is poor. With `unless`, only for those that
+        know none of these. `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with one compete
+        by cost, among those that are accurate enough; of rules without one the first that serves is taken.
         Raises `UnknownOp`, `RuleError` if no call of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
-        needed = needs_of(needs)
+        needed = needs_of(needs, unless)
         reached = self.level if level is None else require_level(level, "level=")
 
         def registered(function: F) -> F:

@@ -12,6 +12,7 @@ from torch._guards import (
 from torch._guards import (
     detect_fake_mode as detect_fake_mode,
 )
+from torch._subclasses import fake_impls as fake_impls
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException as DataDependentOutputException,
     DynamicOutputShapeException as DynamicOutputShapeException,
@@ -40,3 +41,13 @@ def fake_with_attributes(meta: torch.Tensor, attributes: dict[str, Any]) -> Fake
 def dispatch_keys(value: torch.Tensor) -> str:
     """The dispatch keys of a tensor, to be compared with those of another."""
     return str(torch._C._dispatch_keys(value))
+
+
+def fakes_compute_it_otherwise(func: torch._ops.OpOverload) -> bool:
+    """Whether fake tensors have a way of their own for an overload, instead of its kernel for the meta device. (What is
+    registered there is private: torch/_subclasses/fake_impls.py.)"""
+    if torch._library.simple_registry.singleton.find(func.name()).fake_impl.kernel is not None:
+        return True
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
+        return True
+    return any(applies(func) for applies, _ in fake_impls.op_implementations_checks)

@@ -34,6 +34,12 @@ DisableAutocast = torch._C._DisableAutocast
 # Function modes and `__torch_function__` off for a call. The public `DisableTorchFunctionSubclass` leaves modes on.
 DisableTorchFunction = torch._C.DisableTorchFunction
 
+# Kernels written in Python, which stand in front of those in C++ while calls above autograd are recorded, off.
+DisablePythonDispatcher = torch._C._DisablePythonDispatcher
+
+# Dispatch modes and `__torch_dispatch__` off for a call.
+DisableTorchDispatch = torch._C._DisableTorchDispatch
+
 # What leaves a region of autocast or inference mode that a graph entered by a call.
 exit_autocast = torch.amp.autocast_mode._exit_autocast
 exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode

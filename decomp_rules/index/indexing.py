@@ -204,6 +204,20 @@ def embedding(
     return torch.where(torch.eq(indices, padding_idx).unsqueeze(-1), rows.detach(), rows)
 
 
+@register(aten.embedding, level="standard", unless=("index_select", "gather", "take", "index"))
+def embedding_by_sum(
+    weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """Σᵥ of row v where v is the index and of 0 elsewhere; a zero loses its sign."""
+    if sparse or scale_grad_by_freq:
+        return decline("its gradient is sparse, or scaled by counts")
+    numbers = ramp(weight, weight.shape[0], 0, 2, indices.dtype)
+    if padding_idx >= 0:
+        weight = torch.where(torch.ne(numbers, padding_idx), weight, weight.detach())
+    others = torch.ne(indices.reshape([*indices.shape, 1, 1]), numbers)
+    return torch.sum(torch.where(others, constant(weight, 0), weight), [-2])
+
+
 @register(aten.embedding_dense_backward)
 def embedding_dense_backward(
     grad_output: Tensor, indices: Tensor, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool

@@ -28,6 +28,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if x.dim() == 2 else out.view(*x.shape[:-1], weight.shape[0])
 
 
+@register(aten.linear, level="standard", unless=("mm",))
+def linear_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Σₖ xₖ wₙₖ + bₙ, for targets without matrix products: rounded once, and whatever the number of dimensions."""
+    if weight.dim() < 2:
+        return decline("there is one output")
+    product = torch.sum(wide(x).unsqueeze(-2) * wide(weight), [-1])
+    return cast(product if bias is None else product + wide(bias), x.dtype)
+
+
 @register(aten.matmul, aten.linalg_matmul)
 def matmul(x: Tensor, other: Tensor) -> Tensor:
     """The product of matrices or vectors, broadcast over the leading dimensions, by `dot`, `mv`, `mm` or `bmm`."""
@@ -46,6 +55,15 @@ def matmul(x: Tensor, other: Tensor) -> Tensor:
     batch = broadcast(x.shape[:-2], other.shape[:-2])
     product = torch.bmm(stacked(x, batch), stacked(other, batch))
     return product if len(batch) == 1 else product.view(*batch, x.shape[-2], other.shape[-1])
+
+
+@register(aten.matmul, aten.linalg_matmul, level="standard", unless=("mm", "bmm"))
+def matmul_by_sum(x: Tensor, other: Tensor) -> Tensor:
+    """Σₖ xᵢₖ yₖⱼ, broadcast over the leading dimensions, for targets without matrix products."""
+    if other.dim() == 1:
+        return summed_product(x, other, -1)
+    second = other if other.dim() == 2 or x.dim() == 1 else other.unsqueeze(-3)
+    return summed_product(x.unsqueeze(-1), second, -2)
 
 
 @register(aten.mm)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.reduce.reduction import known_empty
-from decomp_rules.support.operands import cast, wide
+from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -48,6 +48,52 @@ def scaled_dot_product_attention(
     if dropout_p > 0.0:
         powers = F.dropout(powers, dropout_p, True)
     return cast(torch.matmul(powers, values) * share, query.dtype)
+
+
+@register(aten.scaled_dot_product_attention, level="standard")
+def attention_by_exponentials(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
+    if known_empty(query) or known_empty(key):
+        return decline("there is nothing to attend to")
+    q, k, v = wide(query), wide(key), wide(value)
+    if enable_gqa:
+        k, v = repeated_heads(k, q), repeated_heads(v, q)
+    powers, total, _ = _exponentials(q, k, attn_mask, is_causal, scale)
+    if dropout_p > 0.0:
+        powers = F.dropout(powers, dropout_p, True)
+    return cast(torch.matmul(powers, v) * torch.reciprocal(total), query.dtype)
+
+
+@register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard")
+def flash_attention_by_exponentials(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(e v) / Σe with e = exp(s − max s), and max s + log Σe."""
+    if dropout_p > 0.0 or attn_mask is not None or known_empty(query) or known_empty(key):
+        return decline("only of what is there, without dropout or mask")
+    powers, total, largest = _exponentials(wide(query), wide(key), None, is_causal, scale)
+    out = torch.matmul(powers, wide(value)) * torch.reciprocal(total)
+    return cast(out, query.dtype), (largest + torch.log(total)).squeeze(-1)
+
+
+def _exponentials(
+    q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(s − m) of the scores s, their sum along each row, and m = max s; with a mask m is finite, and the sum of a
+    row that sees nothing is not quite 0."""
+    bias = bias_of(attn_mask, is_causal, q, k)
+    scored = torch.matmul(q * softmax_scale(q, scale), k.transpose(-2, -1))
+    scored = unmasked_or_causal(scored, is_causal) if bias is None else scored + bias
+    largest = torch.amax(scored.detach(), [-1], keepdim=True)
+    if attn_mask is not None:
+        largest = torch.maximum(largest, constant(largest, torch.finfo(scored.dtype).min))
+    powers = torch.exp(scored - largest)
+    total = torch.sum(powers, [-1], keepdim=True)
+    return powers, total if attn_mask is None else total + 2.0**-60, largest
 
 
 @register(aten._scaled_dot_product_attention_math)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp_rules.support.floating import LOG2_E
+from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -25,6 +27,7 @@ State = tuple[Tensor, ...]
 """What a cell passes on: (h,), or (h, c)."""
 Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
 """A cell's next state, from the input side (N, gates), its state and its parameters."""
+Function = Callable[[Tensor], Tensor]
 
 
 def _lstm_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
@@ -38,17 +41,44 @@ def _lstm_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) ->
     return (h if w_hr is None else F.linear(h, w_hr)), c
 
 
-def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None],
+              sigmoid: Function = torch.sigmoid, tanh: Function = torch.tanh) -> State:
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
     h = state[0]
     _, w_hh, _, b_hh, _ = weights
     (rz_x, n_x), (rz_h, n_h) = (x.split([2 * h.shape[-1], h.shape[-1]], -1) for x in (gates, F.linear(h, w_hh, b_hh)))
-    r, z = torch.sigmoid(rz_x + rz_h).chunk(2, -1)
-    n = torch.tanh(n_x + r * n_h)
+    r, z = sigmoid(rz_x + rz_h).chunk(2, -1)
+    n = tanh(n_x + r * n_h)
     return (n + z * (h - n),)
 
 
-def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
+def _logistic(x: Tensor) -> Tensor:
+    """1 / (1 + 2^(−x·log₂e)), of −87 where x is less. Off by 10⁻⁷, or |x| ULP: no more than the sum x is off itself."""
+    return torch.reciprocal(torch.exp2(torch.maximum(x, constant(x, -87.0)) * -LOG2_E) + 1)
+
+
+def _hyperbolic(x: Tensor) -> Tensor:
+    """tanh x as 2σ(2x) − 1, off by 10⁻⁷."""
+    return _logistic(x * 2) * 2 - 1
+
+
+def _lstm_step_of_one_exponential(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    """The same with σ of all gates at once."""
+    h, c = state
+    _, w_hh, _, b_hh, w_hr = weights
+    z = gates + F.linear(h, w_hh, b_hh)
+    i, f, _, o = _logistic(z).chunk(4, -1)
+    c = f * c + i * _hyperbolic(z.chunk(4, -1)[2])
+    h = o * _hyperbolic(c)
+    return (h if w_hr is None else F.linear(h, w_hr)), c
+
+
+def _gru_step_of_one_exponential(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n), of the cheap functions."""
+    return _gru_step(gates, state, weights, _logistic, _hyperbolic)
+
+
+def _simple_step(activation: Function) -> Step:
     """h' = activation(x-side + w_hh·h + b_hh)."""
     def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
         _, w_hh, _, b_hh, _ = weights
@@ -57,6 +87,7 @@ def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
 
 
 _tanh_step, _relu_step = _simple_step(torch.tanh), _simple_step(torch.relu)
+_hyperbolic_step = _simple_step(_hyperbolic)
 
 
 def _cell(step: Step, x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
@@ -98,6 +129,17 @@ def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_bias
     """The outputs of the last layer at all steps, and the last h and c of every layer and direction."""
     out, (h, c) = _stack(_lstm_step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
                          bidirectional, batch_first)
+    return out, h, c
+
+
+@register(aten.lstm, level="standard")
+def lstm_of_one_exponential(
+    input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with σ of all gates by one exponential a step, and tanh by σ; the error is that of the kernel."""
+    out, (h, c) = _stack(_lstm_step_of_one_exponential, input, tuple(hx), params, has_biases, num_layers,
+                         dropout if train else 0.0, bidirectional, batch_first)
     return out, h, c
 
 
@@ -156,6 +198,8 @@ def _stateful_packed(step: Step, name: str) -> Callable[..., tuple[Tensor, Tenso
 for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn_relu, _relu_step)):
     register(_op)(_stateful(_step, _op.__name__))
     register(_op)(_stateful_packed(_step, _op.__name__))
+for _op, _step in ((aten.gru, _gru_step_of_one_exponential), (aten.rnn_tanh, _hyperbolic_step)):
+    register(_op, level="standard")(_stateful(_step, f"{_op.__name__}_of_one_exponential"))
 
 
 def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp_rules.pointwise.activation import logistic
+from decomp_rules.pointwise.exponential import at_least, exp_up_to
 from decomp_rules.support.floating import float_math
 from decomp_rules.support.operands import above_zero, same_size, wide
 
@@ -54,6 +56,25 @@ def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) ->
     return torch.where(z > threshold, grad, grad * share)
 
 
+@register(aten.softplus_backward, level="standard")
+@float_math
+def softplus_backward_of_logistic(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """g·sigmoid(βx), g above the threshold."""
+    return _softplus_of_logistic(grad, x, beta, threshold)
+
+
+@register(aten.softplus_backward, level="standard")
+@float_math
+def softplus_backward_of_shifted_logistic(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """The same for targets without trunc and maximum."""
+    return _softplus_of_logistic(grad, x, beta, threshold, few_ops=True)
+
+
+def _softplus_of_logistic(grad: Tensor, x: Tensor, beta: float, threshold: float, few_ops: bool = False) -> Tensor:
+    z = x if beta == 1 else x * beta
+    return grad * torch.where(z > threshold, 1.0, logistic(z, few_ops))
+
+
 @register(aten.log_sigmoid_backward)
 @float_math
 def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Any) -> Tensor:
@@ -71,6 +92,32 @@ def mish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """g·(t + x·sigmoid(x)·(1 − t²)) with t = tanh(softplus(x))."""
     t = torch.tanh(torch.nn.functional.softplus(x))
     return grad * (t + x * torch.sigmoid(x) * (1 - t * t))
+
+
+# From where on the gradient of mish is 1.
+_MISH_END = {torch.float32: 12.0, torch.float64: 24.0}
+
+
+@register(aten.mish_backward, level="standard")
+@float_math
+def mish_backward_of_parts(grad: Tensor, x: Tensor) -> Tensor:
+    """g·(n·v + x·4·e·(1 + e)·v²) with n = e·(e + 2), v = 1 / (n + 2) and e = eˣ, up to where it is 1."""
+    return _mish_of_parts(grad, x)
+
+
+@register(aten.mish_backward, level="standard")
+@float_math
+def mish_backward_of_bounded_parts(grad: Tensor, x: Tensor) -> Tensor:
+    """The same for targets without trunc and maximum."""
+    return _mish_of_parts(grad, x, few_ops=True)
+
+
+def _mish_of_parts(grad: Tensor, x: Tensor, few_ops: bool = False) -> Tensor:
+    turned = at_least(-x, -_MISH_END[x.dtype], few_ops)
+    e = exp_up_to(turned, -1.0, few_ops)
+    n = e * (e + 2)
+    inverse = torch.reciprocal(n + 2)
+    return grad * (n * inverse + turned * -4 * (e * inverse) * ((1 + e) * inverse))
 
 
 @register(aten.elu_backward)

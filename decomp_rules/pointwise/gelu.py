@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.pointwise.activation import logistic
-from decomp_rules.pointwise.exponential import at_least
+from decomp_rules.pointwise.activation import logistic, logistic_parts
+from decomp_rules.pointwise.exponential import at_least, minus_within
 from decomp_rules.support.floating import LOG2_E, float_math, own_float_math, polynomial
 
 RULES = Rules(level="exact")
@@ -100,8 +100,12 @@ def _of_tanh_by_logistic(x: Tensor, few_ops: bool = False) -> Tensor:
 
 
 def _of_logit(x: Tensor, few_ops: bool = False) -> Tensor:
+    return x * _cdf_of_logit(x, few_ops)
+
+
+def _cdf_of_logit(x: Tensor, few_ops: bool = False) -> Tensor:
     square = at_least(-x * x, -(5.5**2), few_ops)
-    return x * torch.reciprocal(1 + torch.exp2(x * polynomial(square, _LOGIT)))
+    return torch.reciprocal(1 + torch.exp2(x * polynomial(square, _LOGIT)))
 
 
 @register(aten.gelu, level="fast")
@@ -152,6 +156,35 @@ def gelu_backward_of_parts(grad: Tensor, x: Tensor, approximate: str = "none") -
     # Φ's own derivatives, φ and −x·φ, are terms that add nothing.
     slope = zero * (gauss.detach() * DENSITY) * (1 - 0.5 * zero * detached)
     return grad * (_normal_cdf(detached, gauss).detach() + slope + x * (gauss * DENSITY))
+
+
+@register(aten.gelu_backward, level="standard")
+@float_math
+def gelu_backward_of_logistic(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """g·(Φ(x) + x·φ(x)) with Φ as in `gelu_of_logistic`, or with "tanh" the derivative of x·s with s = sigmoid(u)."""
+    return _backward_of_logistic(grad, x, approximate)
+
+
+@register(aten.gelu_backward, level="standard")
+@float_math
+def gelu_backward_of_bounded_logistic(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """The same for targets without trunc and maximum."""
+    return _backward_of_logistic(grad, x, approximate, few_ops=True)
+
+
+def _backward_of_logistic(grad: Tensor, x: Tensor, approximate: str, few_ops: bool = False) -> Tensor:
+    if approximate != "tanh":
+        if x.dtype == torch.float64:
+            return decline("the polynomial is for float32")
+        density = torch.exp2(x * x * (-0.5 * LOG2_E)) * DENSITY
+        return grad * (_cdf_of_logit(at_least(x, -25.0, few_ops), few_ops) + x * density)
+    # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
+    z, slope = minus_within(x, 32.0, few_ops), math.sqrt(8 / math.pi)
+    square = z * z
+    power, e = logistic_parts(z * (slope + (slope * 0.044715) * square), few_ops)
+    share = torch.reciprocal(power + e)
+    s, rest = e * share, power * share  # those of u: z has the opposite sign
+    return grad * (s - z * (slope + (3 * slope * 0.044715) * square) * (s * rest))
 
 
 @float_math

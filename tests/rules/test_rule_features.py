@@ -353,6 +353,20 @@ def test_a_rule_that_needs_ops_is_asked_only_for_targets_that_know_them(needs, k
     assert expected in lowered.code
 
 
+@pytest.mark.parametrize(("known", "expected"), [(("abs", "sin"), "abs"), (("abs", "sin", "cos"), "sin")])
+def test_a_rule_is_not_asked_for_targets_that_know_what_does_it_better(known, expected):
+    rules = decomp.Rules()
+    rules.register(F.relu, unless=["cos", "exp"])(lambda x: torch.abs(x))
+    rules.register(F.relu)(lambda x: torch.sin(x))
+    lowered = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", known), rules=rules, args=(x(),))
+    assert expected in lowered.result.code
+    alone = decomp.Rules()
+    alone.register(F.relu, unless=["cos", "exp"])(lambda x: torch.abs(x))
+    if expected == "sin":
+        with pytest.raises(decomp.NotLowered, match="is for targets that know no aten.cos or aten.exp"):
+            decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", known), rules=alone, args=(x(),))
+
+
 @with_metadata
 def test_a_rule_may_take_one_of_several_results_of_a_call(form):
     def median(x):

@@ -170,3 +170,27 @@ def test_half_types_at_fast(function: Any, dtype: torch.dtype) -> None:
     scale = function(x.double()).abs().clamp(min=1.0)
     assert ((found.double() - function(x.double())).abs() / scale).max() <= 16 * torch.finfo(dtype).eps
     assert not derivatives(at_level(function, [x], "fast"), x)[0].isnan().any()
+
+
+aten = torch.ops.aten
+# The backward op after its gradient, and the most calls at standard on tinygrad and on luminal.
+BACKWARD: list[tuple[Any, tuple[Any, ...], dict[str, Any], int, int]] = [
+    (aten.gelu_backward, (), {}, 31, 33),
+    (aten.gelu_backward, (), {"approximate": "tanh"}, 34, 41),
+    (aten.softplus_backward, (1.0, 20.0), {}, 22, 31),
+    (aten.softplus_backward, (2.0, 5.0), {}, 23, 32),
+    (aten.mish_backward, (), {}, 28, 34),
+]
+
+
+@pytest.mark.parametrize(("op", "arguments", "options", "most", "few"), BACKWARD)
+def test_backward_ops_at_standard(op: Any, arguments: Any, options: Any, most: int, few: int) -> None:
+    def function(grad: Tensor, x: Tensor) -> Tensor:
+        return op(grad, x, *arguments, **options)  # type: ignore[no-any-return]
+
+    x = torch.cat([torch.linspace(-30, 40, 4001), torch.tensor([0.0, 1e-30, 200.0, -200.0, 1e10, -1e10])])
+    grad = torch.full_like(x, 1.25)
+    for target, calls_ in ((targets.tinygrad, most), (targets.luminal, few)):
+        assert calls(function, [grad, x], "standard", target) <= calls_
+        found = at_level(function, [grad, x], "standard", target)(grad, x)
+        torch.testing.assert_close(found.double(), function(grad.double(), x.double()), rtol=5e-7, atol=5e-7)

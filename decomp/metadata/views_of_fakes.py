@@ -1,0 +1,100 @@
+"""The strides of views as fake tensors have them (torch 2.13, `_reshape_view_helper` in torch/_refs/__init__.py): for
+dimensions of one element they are not those of the kernel, and programs are captured with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import math
+
+import torch
+
+
+def viewed(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
+    """A tensor viewed in a shape, which may hold -1, with the strides that a fake one would have; None if it cannot
+    be."""
+    numel = meta.numel()
+    if -1 in shape:
+        known = -math.prod(shape)
+        if known <= 0 or numel % known:
+            return None
+        shape = [numel // known if size == -1 else size for size in shape]
+    if math.prod(shape) != numel:
+        return None
+    strides = _strides(list(meta.shape), list(meta.stride()), list(shape), meta.is_contiguous())
+    return None if strides is None else meta.as_strided(shape, strides, meta.storage_offset())
+
+
+def reshaped(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
+    """The same, of a copy where memory cannot be looked at in this shape."""
+    try:
+        meta.view(list(shape))
+    except RuntimeError:
+        meta = meta.clone(memory_format=torch.contiguous_format)
+    return viewed(meta, shape)
+
+
+def flattened(meta: torch.Tensor, start: int = 0, end: int = -1) -> torch.Tensor | None:
+    """A tensor with the dimensions from `start` to `end` as one."""
+    if meta.dim() == 0:
+        return reshaped(meta, [1])
+    start, end = start % meta.dim(), end % meta.dim()
+    if start == end:
+        return meta
+    sizes = list(meta.shape)
+    return reshaped(meta, [*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :]])
+
+
+def expanded(meta: torch.Tensor, shape: Sequence[int], implicit: bool = False) -> torch.Tensor:
+    """A tensor expanded, with the strides that a fake one would have (`_broadcast_in_dim_meta` in
+    torch/_prims/__init__.py)."""
+    result = meta.expand(list(shape))
+    new = result.dim() - meta.dim()
+    front = meta.stride(0) * meta.shape[0] if meta.dim() else 1
+    strides = [front if size == 1 else 0 for size in result.shape[:new]]
+    for size, wide, stride in zip(meta.shape, result.shape[new:], meta.stride()):
+        strides.append(stride if size == wide else 0)
+    return meta.as_strided(result.shape, strides, meta.storage_offset())
+
+
+def _strides(sizes: list[int], strides: list[int], shape: list[int], contiguous: bool) -> list[int] | None:
+    if 0 in shape:
+        return [math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape))]
+    if not sizes or not shape:
+        return [1] * len(shape)
+    if contiguous and len(shape) == 1 and len(sizes) > 1:
+        return [1]
+    if contiguous and len(shape) == 2 and len(sizes) == 1:
+        return [shape[1], 1]
+    return _split_and_merged(sizes, strides, shape)
+
+
+def _split_and_merged(sizes: list[int], strides: list[int], shape: list[int]) -> list[int] | None:
+    """From left to right, dimensions are merged until the length divides them, and split."""
+    for at, length in enumerate(shape):
+        if at >= len(sizes):
+            sizes.append(1)
+            strides.append(strides[-1])
+            continue
+        if length == sizes[at]:
+            continue
+        merged, end = sizes[at], at
+        while merged % length:
+            end += 1
+            merged *= sizes[end]
+        if end != at:
+            stride = _merged_stride(sizes[at : end + 1], strides[at : end + 1])
+            if stride is None:
+                return None
+            sizes[at : end + 1], strides[at : end + 1] = [merged], [stride]
+        if merged != length:
+            inner = merged // length
+            sizes[at : at + 1], strides[at : at + 1] = [length, inner], [strides[at] * inner, strides[at]]
+    return strides[: len(shape)] if all(size == 1 for size in sizes[len(shape) :]) else None
+
+
+def _merged_stride(sizes: list[int], strides: list[int]) -> int | None:
+    """The stride of neighbouring dimensions as one; None if memory between them has gaps."""
+    for i in range(len(sizes) - 1):
+        if sizes[i] != 1 and sizes[i + 1] != 1 and strides[i] != strides[i + 1] * sizes[i + 1]:
+            return None
+    return min([strides[-1], *[stride for size, stride in zip(sizes[:-1], strides) if size != 1]])
