@@ -117,7 +117,7 @@ def _mish_of_parts(grad: Tensor, x: Tensor, few_ops: bool = False) -> Tensor:
     e = exp_up_to(turned, -1.0, few_ops)
     n = e * (e + 2)
     inverse = torch.reciprocal(n + 2)
-    return grad * (n * inverse + turned * -4 * (e * inverse) * ((1 + e) * inverse))
+    return grad * (n * inverse + turned * (e * inverse) * ((1 + e) * inverse) * -4)
 
 
 @register(aten.elu_backward)
