@@ -22,7 +22,7 @@ LEVELS = ("exact", "standard", "fast")
   gradients right where the op is smooth.
 - *fast*: textbook forms, within 64 ULP on the range where neural networks live; half types are computed as they are.
 """
-DEFAULT = "exact"
+DEFAULT = "standard"
 Spec = str | Mapping[Any, str]
 """A level; or levels by op (in any spelling), with `...` for all other ops."""
 Limits = float | Mapping[Any, float]

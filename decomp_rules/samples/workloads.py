@@ -1,6 +1,7 @@
 """Workloads: op families at three sizes and whole models, to be run as they are and lowered. Sizes are in elements of
 the largest tensor: tens of thousands (it fits the first caches, calls cost more than arithmetic), a quarter of a
-million to a million, and several millions (memory decides)."""
+million to a million, and several millions (memory decides). At the size "cached", a million in the cache of one core,
+arithmetic decides: it is for one thread."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.convolution, aten.
 products may keep. An embedding is the product of a matrix of ones and zeros with the table."""
 
 SIZES = ("small", "medium", "large")
-ROWS: Mapping[str, int] = {"small": 64, "medium": 512, "large": 8192}
+ROWS: Mapping[str, int] = {"small": 64, "cached": 2048, "medium": 512, "large": 8192}
 WIDTH = 512
 
 
@@ -50,7 +51,7 @@ ATTENTION: Mapping[str, tuple[int, int, int]] = {"small": (1, 2, 64), "medium": 
 
 
 def _attention(masked: bool, size: str) -> Example:
-    batch, heads, time = ATTENTION[size]
+    batch, heads, time = ATTENTION["medium" if size == "cached" else size]
     inputs = [torch.randn(batch, heads, time, 64) for _ in range(3)]
     if not masked:
         return Function(F.scaled_dot_product_attention), tuple(inputs)
@@ -63,7 +64,7 @@ IMAGE: Mapping[str, tuple[int, int, int]] = {"small": (1, 8, 32), "medium": (2, 
 
 
 def _image(module: Callable[[int], nn.Module], size: str) -> Example:
-    batch, channels, edge = IMAGE[size]
+    batch, channels, edge = IMAGE["medium" if size == "cached" else size]
     return module(channels).eval(), (torch.randn(batch, channels, edge, edge),)
 
 
@@ -81,12 +82,12 @@ def _cross_entropy(size: str) -> Example:
 
 
 def _cell(kind: Callable[[int, int], nn.Module], size: str) -> Example:
-    rows, width = {"small": (32, 64), "medium": (128, 256), "large": (1024, 512)}[size]
+    rows, width = {"small": (32, 64), "large": (1024, 512)}.get(size, (128, 256))
     return kind(width, width), (torch.randn(rows, width),)
 
 
 def _linear(size: str) -> Example:
-    rows, width = {"small": (64, 64), "medium": (256, 256), "large": (1024, 1024)}[size]
+    rows, width = {"small": (64, 64), "large": (1024, 1024)}.get(size, (256, 256))
     return nn.Linear(width, width), (torch.randn(rows, width),)
 
 
@@ -124,7 +125,7 @@ def workloads(names: Sequence[str] = (), sizes: Sequence[str] = SIZES, models: b
     chosen = [name for name in known if name in names or not names]
     found = [
         Workload(name, "op", size, functools.partial(OPS[name], size))
-        for size in SIZES if size in sizes for name in chosen if known[name] == "op"
+        for size in ROWS if size in sizes for name in chosen if known[name] == "op"
     ]  # fmt: skip
     wanted = [name for name in chosen if known[name] == "model" and (models or names)]
     return found + [Workload(name, "model", "whole", architectures.MODELS[name]) for name in wanted]

@@ -28,7 +28,7 @@ BINARY = {torch.div: 1.5, torch.atan2: 1.8, torch.hypot: 1.5, torch.fmod: 0.0, t
 
 
 def lowered(function: Callable[..., Tensor], args: tuple[Tensor, ...], target: Any) -> Callable[..., Tensor]:
-    result: Callable[..., Tensor] = decomp.lower(Applied(function), to=target, args=args).result
+    result: Callable[..., Tensor] = decomp.lower(Applied(function), to=target, args=args, accuracy="exact").result
     return result
 
 

@@ -107,14 +107,14 @@ def _own_outcome(program: Program, graded: bool) -> Outcome | None:
 def _lowered(program: Program, target: decomp.Target) -> Any:
     if not program.exported:
         args, kwargs = program.arguments(program.inputs)
-        return decomp.lower(program.module, to=target, args=args, kwargs=kwargs).result
+        return decomp.lower(program.module, to=target, args=args, kwargs=kwargs, accuracy="exact").result
     try:
         exported = torch.export.export(program.module, program.inputs, strict=False)
     except TooSlow:
         raise
     except Exception as error:
         raise NotCaptured(f"torch.export refuses it: {type(error).__name__}: {_brief(error)}") from error
-    return decomp.lower(exported, to=target).result.module()
+    return decomp.lower(exported, to=target, accuracy="exact").result.module()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from decomp.costs.machine import described
-from decomp.lowering import lower
 from decomp.tools.benchmarking import attributing, machine
 from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.records import Attribution, Case, Results, Row
@@ -147,5 +146,5 @@ def _attributions(plan: Plan, case: Case, workload: Workload, rows: Iterable[Row
     source = torch.export.export(module, args, strict=False).module(check_guards=False)
     for variant in plan.variants:
         if variant.name in plan.attribute and variant.name in ran and variant.target is not None:
-            lowering = lower(source, to=variant.target, args=args, keep=variant.keep)
+            lowering = variant.lowering_of(source, args)
             yield attributing.attributed(case, variant.name, source, lowering, args)

@@ -7,7 +7,7 @@ import math
 
 from decomp.tools.benchmarking.records import Attribution, Results, Row, Spread
 
-SIZES = ("small", "medium", "large", "whole")
+SIZES = ("small", "cached", "medium", "large", "whole")
 PAGES = {
     "kept": "what they allocate comes from memory that was used before and is kept.",
     "fresh": "but the C library gives large tensors back and maps them anew, so that large buffers cost page faults.",

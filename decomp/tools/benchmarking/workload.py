@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decomp.lowering import Lowering, lower
+from decomp.rules.accuracy import DEFAULT
 from decomp.rules.target import Target
 from decomp.torch_internals import pytree
 
@@ -26,7 +27,7 @@ class Workload:
     family: str
     """"op" or "model"."""
     size: str
-    """"small", "medium" or "large"."""
+    """"small", "cached", "medium" or "large"."""
     build: Callable[[], tuple[nn.Module, tuple[Any, ...]]]
     """Makes the module, in evaluation mode if it matters, and positional inputs; drawn from the global random state."""
 
@@ -49,6 +50,8 @@ class Variant:
     """Ops that stay though the target does not know them."""
     compiled: bool = False
     """Whether `torch.compile` has it."""
+    accuracy: str = DEFAULT
+    """The level at which it is lowered."""
     expanded: bool = False
     """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
@@ -56,7 +59,12 @@ class Variant:
 
     def lowered(self, module: nn.Module, args: tuple[Any, ...]) -> Lowering | None:
         """The lowering, where there is one. Raises what `lower` raises."""
-        return lower(module, to=self.target, args=args, keep=self.keep) if self.target is not None else None
+        return self.lowering_of(module, args) if self.target is not None else None
+
+    def lowering_of(self, program: Any, args: tuple[Any, ...]) -> Lowering:
+        """A program lowered as this variant is. Raises what `lower` raises."""
+        assert self.target is not None
+        return lower(program, to=self.target, args=args, keep=self.keep, accuracy=self.accuracy)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
         """What is called."""
@@ -66,25 +74,28 @@ class Variant:
 
 
 def variants(
-    targets: Sequence[Target], compiled: Sequence[Target] = (), products: Sequence[Any] = ()
+    targets: Sequence[Target],
+    compiled: Sequence[Target] = (),
+    products: Sequence[Any] = (),
+    levels: Sequence[str] = (DEFAULT,),
 ) -> tuple[Variant, ...]:
     """The usual ones: as it is, lowered to each target, and both again compiled. With `products`, ops that a compiler
-    has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so."""
-    eager = [Variant("fused")]
-    for target in targets:
-        eager.append(Variant(target.name, target, expanded=_lacks(target, products)))
-        if _lacks(target, products):
-            eager.append(_keeping(target, products))
-    named = [Variant("fused, compiled", compiled=True)]
-    for target in compiled:
-        keep = tuple(products) if _lacks(target, products) else ()
-        name = f"{target.name} + products" if keep else target.name
-        named.append(Variant(f"{name}, compiled", target, keep, compiled=True))
+    has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so. Each
+    lowering comes at each of the levels of accuracy; the name says which, unless it is the default."""
+    eager, named = [Variant("fused")], [Variant("fused, compiled", compiled=True)]
+    for level in levels:
+        suffix = "" if level == DEFAULT else f", {level}"
+        for target in targets:
+            lacks = _lacks(target, products)
+            eager.append(Variant(f"{target.name}{suffix}", target, expanded=lacks, accuracy=level))
+            if lacks:
+                name = f"{target.name} + products{suffix}"
+                eager.append(Variant(name, target, tuple(products), accuracy=level))
+        for target in compiled:
+            keep = tuple(products) if _lacks(target, products) else ()
+            name = f"{target.name} + products" if keep else target.name
+            named.append(Variant(f"{name}{suffix}, compiled", target, keep, compiled=True, accuracy=level))
     return (*eager, *named)
-
-
-def _keeping(target: Target, products: Sequence[Any]) -> Variant:
-    return Variant(f"{target.name} + products", target, tuple(products))
 
 
 def _lacks(target: Target, ops: Sequence[Any]) -> bool:

@@ -17,6 +17,7 @@ from torch import nn
 import typer
 
 from decomp.capture.calling import unlifted
+from decomp.rules.accuracy import DEFAULT, require_level
 from decomp.tools.benchmarking import suite
 from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.comparing import compared, in_both
@@ -43,7 +44,12 @@ def bench(
     compile_for: Annotated[
         list[str], typer.Option("--compile", metavar="TARGET", help="Lowered to this, compile it too.")
     ] = list(QUICK_TARGETS),
-    size: Annotated[list[str], typer.Option(help="small, medium or large; by default all three.")] = [],
+    accuracy: Annotated[
+        list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast; may be given several times.")
+    ] = [DEFAULT],
+    size: Annotated[
+        list[str], typer.Option(help="small, medium or large, by default all three; or cached, for --threads 1.")
+    ] = [],
     backward: Annotated[bool | None, typer.Option(help="With the backward pass; by default at medium size.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few ops, small, two targets: within two minutes.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results that are there.")] = False,
@@ -65,7 +71,8 @@ def bench(
             return
         if threads is not None:
             torch.set_num_threads(threads)
-        plan = _plan(names or [], to, compile_for, size, backward, quick, _device(device), seed, trust)
+        levels = [require_level(level, "--accuracy") for level in accuracy]
+        plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust)
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
         try:
@@ -79,17 +86,17 @@ def bench(
         _written(results, out)
 
 
-def _plan(names: list[str], to: list[str], compile_for: list[str], sizes: list[str], backward: bool | None, quick: bool,
-          device: torch.device, seed: int, trust: bool) -> suite.Plan:  # fmt: skip
+def _plan(names: list[str], to: list[str], compile_for: list[str], levels: list[str], sizes: list[str],
+          backward: bool | None, quick: bool, device: torch.device, seed: int, trust: bool) -> suite.Plan:  # fmt: skip
     from decomp_rules import targets
-    from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, SIZES
+    from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, ROWS, SIZES
 
-    unknown = [size for size in sizes if size not in SIZES]
+    unknown = [size for size in sizes if size not in ROWS]
     if unknown:
-        raise Unusable(f"no size {unknown[0]!r}; there are {', '.join(SIZES)}")
+        raise Unusable(f"no size {unknown[0]!r}; there are {', '.join(ROWS)}")
     chosen = to or (QUICK_TARGETS if quick else targets.names())
     compiled = [load_target(name) for name in compile_for if not to or name in to]
-    made = variants([load_target(name) for name in chosen], compiled, PRODUCTS)
+    made = variants([load_target(name) for name in chosen], compiled, PRODUCTS, levels)
     torch.manual_seed(seed)
     workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)), trust)
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
