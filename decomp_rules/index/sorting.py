@@ -21,6 +21,15 @@ RULES = Rules(level="exact")
 register = RULES.register
 
 
+ALL_PAIRS = 1 << 20
+"""Pairs beyond which elements are not compared each with each."""
+TOO_MANY_PAIRS = f"there are more than {ALL_PAIRS:,} pairs to compare"
+
+
+def _has_too_many_pairs(x: Tensor, dim: int) -> bool:
+    return all(type(size) is int for size in x.shape) and x.numel() * x.shape[dim] > ALL_PAIRS
+
+
 @register(aten.sort)
 def sort_default(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> Any:
     """The overload of Core ATen, which keeps equal elements in any order."""
@@ -57,6 +66,8 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
+    if _has_too_many_pairs(x, dim):
+        return decline(TOO_MANY_PAIRS)
     return _placed(x, dim, _ranks(x, dim, descending), x.shape[dim])
 
 
@@ -66,6 +77,8 @@ def topk(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = 
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
+    if _has_too_many_pairs(x, dim):
+        return decline(TOO_MANY_PAIRS)
     return _placed(x, dim, _ranks(x, dim, largest), k)
 
 
@@ -95,7 +108,7 @@ def kthvalue(x: Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[T
 def _ranks(x: Tensor, dim: int, descending: bool) -> Tensor:
     """How many elements along `dim` come before each: of those to its left all that it does not come before."""
     first, second = x.unsqueeze(dim + 1), x.unsqueeze(dim)
-    before = _less(second, first) if descending else _less(first, second)
+    before = less(second, first) if descending else less(first, second)
     number = ramp(x, x.shape[dim], dim, x.dim() + 1)
     left = torch.lt(number.movedim(dim, dim + 1), number)
     leading = left & torch.logical_not(before)
@@ -103,7 +116,7 @@ def _ranks(x: Tensor, dim: int, descending: bool) -> Tensor:
     return torch.sum(leading | trailing, dim=[dim + 1], dtype=torch.int64)
 
 
-def _less(a: Tensor, b: Tensor) -> Tensor:
+def less(a: Tensor, b: Tensor) -> Tensor:
     """a < b, NaN being the greatest."""
     less = torch.lt(a, b)
     return less | torch.lt(torch.isnan(a), torch.isnan(b)) if a.is_floating_point() else less
@@ -181,6 +194,8 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
+    if _has_too_many_pairs(x, dim):
+        return decline(TOO_MANY_PAIRS)
     middle = ramp(x, 1, dim, x.dim()) + (x.shape[dim] - 1) // 2
     ranks = _ranks(x, dim, False)
     if x.is_floating_point():
@@ -303,7 +318,7 @@ def _running_extreme(x: Tensor, key: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     key = key.to(torch.int32) if key.dtype == torch.bool else key.detach()
     earlier = torch.logical_not(torch.lt(place, number))
     # A place is a candidate if none before it is greater: then the last candidate so far is the maximum so far.
-    beaten = torch.any(_less(key.unsqueeze(dim + 1), key.unsqueeze(dim)) & earlier, dim + 1, keepdim=True)
+    beaten = torch.any(less(key.unsqueeze(dim + 1), key.unsqueeze(dim)) & earlier, dim + 1, keepdim=True)
     candidate = torch.logical_not(beaten).movedim(dim + 1, dim)
     latest = torch.amax(torch.where(candidate & earlier, number, 0), [dim + 1])
     return torch.gather(x, dim, latest), latest
