@@ -23,7 +23,7 @@ FAMILIES = (
     " pointwise.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"
     " pointwise.arithmetic pointwise.comparison index.selection index.numbering pointwise.bits pointwise.casts"
     " creation.factories shape.shapes shape.slicing shape.diagonals index.indexing index.scattering index.sorting"
-    " index.sorting_networks"
+    " index.sorting_networks index.one_hot"
     " reduce.reduction reduce.running reduce.extrema nn.softmax nn.normalization nn.batch_norms"
     " linalg.linear linalg.triangular linalg.lu"
     " linalg.cholesky linalg.orthogonal linalg.eigen linalg.singular linalg.grouped_products linalg.matrix_functions"

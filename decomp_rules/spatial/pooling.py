@@ -18,6 +18,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.creation.factories import count_by_squares
 from decomp_rules.spatial.windows import cut, every, fit, ntuple, opmath, spread
+from decomp_rules.support.floating import is_tensor
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast
 
@@ -169,6 +170,40 @@ def max_pool2d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), paddi
                             ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
     """y = max over the window; the index counts the elements of the two last dimensions. Exact."""
     return _maxima(x, windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode))
+
+
+def _blocks_nd(dims: int) -> Callable[..., Any]:
+    """The rule of max_pool1d, 2d or 3d, or of its kernel, at the level standard."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+             ceil_mode: bool = False) -> Any:
+        """y = max over the window, where windows do not overlap and fill the input. Ties share the gradient. Exact."""
+        return _of_blocks(x, windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode))
+    rule.__name__ = f"max_pool{dims}d_of_blocks"
+    return rule
+
+
+def _of_blocks(x: Tensor, boxes: Sequence[Window]) -> Any:
+    shape = list(x.shape[:x.dim() - len(boxes)])
+    sides = range(len(shape) + 1, len(shape) + 2 * len(boxes), 2)
+    for window in boxes:
+        known = type(window.extent) is int and window.pad == 0 and window.gap == 1
+        if not known or window.size != window.step or window.count * window.size != window.extent:
+            return decline("windows overlap, or do not fill the input")
+        shape += [window.count, window.size]
+    return torch.amax(x.reshape(shape), list(sides))
+
+
+@register(aten.max_pool2d_with_indices, level="standard")
+def max_pool2d_with_indices_of_blocks(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0,
+                                      dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    """y = max over the window, which needs no index; the index is found with the maximum. Ties share the gradient."""
+    boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    values = _of_blocks(x, boxes)
+    return (values, _maxima(x, boxes)[1]) if is_tensor(values) else values
+
+
+for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
+    register(_forward, level="standard")(_blocks_nd(_dims))
 
 
 @register(aten.max_pool3d_with_indices)

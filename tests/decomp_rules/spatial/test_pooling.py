@@ -10,6 +10,7 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.spatial import adaptive_pooling, pooling
 from tests.decomp_rules.rule_agreement import agrees
+from tests.levels import at_level, calls
 
 aten = torch.ops.aten
 RULES = pooling.RULES | adaptive_pooling.RULES
@@ -154,3 +155,20 @@ def test_overlapping_windows_of_any_number(op: Callable[..., torch.Tensor], targ
     for shape in ((2, 2, 9, 7), (3, 2, 12, 7)):
         x = torch.randn(shape)
         torch.testing.assert_close(module(x), op(x))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool1d(x[0], 4), lambda x: F.max_pool2d(x, (4, 2)),
+])  # fmt: skip
+def test_at_standard_windows_that_do_not_overlap_are_one_maximum(function):
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    x[0, 0, 1, 1] = torch.nan
+    lowered = at_level(function, (x,), "standard")
+    torch.testing.assert_close(lowered(x), function(x), rtol=0, atol=0, equal_nan=True)
+    assert calls(function, (x,), "standard") <= 5
+
+
+def test_at_standard_an_index_of_a_maximum_that_is_read_is_found():
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    both = lambda x: F.max_pool2d(x, 2, return_indices=True)  # noqa: E731
+    torch.testing.assert_close(at_level(both, (x,), "standard")(x), both(x), rtol=0, atol=0)
