@@ -144,7 +144,7 @@ def _softplus(
 ) -> Tensor:
     end = min(threshold, _LARGE.get(x.dtype, 10.0))
     turned = x * -beta
-    e = exp(exponential.at_least(turned, -end, few_ops), -1.0)
+    e = exp(exponential.at_least(turned, -end - 1, few_ops), -1.0)  # at the end itself the gradient is whole
     u = 1 + e
     smooth = torch.log2(u) * float(LN_2) + (e - (u - 1)) * torch.reciprocal(u)
     return torch.where(turned < -end, x, smooth if beta == 1 else smooth * (1 / beta))
