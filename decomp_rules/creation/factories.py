@@ -253,6 +253,34 @@ def eye(n: Any, m: Any = None, dtype: torch.dtype | None = None, device: Any = N
     return torch.eq(rows.unsqueeze(1), columns).to(dtype or torch.get_default_dtype())
 
 
+@register(aten.tril, level="standard")
+def tril_of_table(x: Tensor, diagonal: int = 0) -> Tensor:
+    """x where column < row + diagonal + 1, counted in tables, else 0."""
+    tables = _places(x, diagonal + 1)
+    return decline("the size is not known, or large") if tables is None else torch.where(
+        torch.lt(tables[1], tables[0]), x, _zero(x.dtype))
+
+
+@register(aten.triu, level="standard")
+def triu_of_table(x: Tensor, diagonal: int = 0) -> Tensor:
+    """x where row + diagonal − 1 < column, counted in tables, else 0."""
+    tables = _places(x, diagonal - 1)
+    return decline("the size is not known, or large") if tables is None else torch.where(
+        torch.lt(tables[0], tables[1]), x, _zero(x.dtype))
+
+
+def _places(x: Tensor, shift: int) -> tuple[Tensor, Tensor] | None:
+    """The number of each row, plus `shift`, as a column, and that of each column, where both are known."""
+    rows, columns = x.shape[-2:]
+    if type(rows) is not int or type(columns) is not int or max(rows, columns) > TABLED:
+        return None
+    if not rows:
+        return None
+    down, across = [[i + shift] for i in range(rows)], list(range(columns))
+    first, second = (torch.tensor(table, dtype=torch.int64, device=x.device) for table in (down, across))
+    return first, second
+
+
 @register(aten.tril)
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where column ≤ row + diagonal, else 0."""

@@ -197,6 +197,23 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return whole
 
 
+@register(aten.cat, level="standard")
+def cat_by_sum(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The sum of the parts, each padded to the whole with zeros. Exact, but that −0 is 0."""
+    tensors = _proper(tensors)
+    dim = wrap(dim, tensors[0].dim())
+    tensors = [x for x in tensors if not (type(x.shape[dim]) is int and x.shape[dim] == 0)]
+    if len(tensors) < 2 or tensors[0].is_complex() or tensors[0].dtype == torch.bool:
+        return decline("fewer than two parts, or no real numbers")
+    total, end, whole = sum(x.shape[dim] for x in tensors), 0, None
+    for part in tensors:
+        start, end = end, end + part.shape[dim]
+        padded = _padded(part, dim, start, total - end)
+        whole = padded if whole is None else whole + padded
+    assert whole is not None
+    return whole
+
+
 def _proper(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The parts in one dtype, without the empty 1-d tensors that cat skips."""
     real = [x for x in tensors if not (x.dim() == 1 and type(x.shape[0]) is int and x.shape[0] == 0)] or [tensors[0]]

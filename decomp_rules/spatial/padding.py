@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.creation.factories import TABLED
 from decomp_rules.spatial.windows import every, fit
 from decomp_rules.support.operands import cast, constant, ramp, wide
 
@@ -54,6 +55,23 @@ def constant_pad_nd(x: Tensor, pad: Sequence[Any], value: float = 0) -> Tensor:
     sides = [1] * (x.dim() - len(pad) // 2) + list(x.shape[x.dim() - len(pad) // 2:])
     inside = torch.full(sides, True, dtype=torch.bool, device=x.device)
     return torch.where(torch.constant_pad_nd(inside, grown, 0), padded, constant(x, value))
+
+
+@register(aten.constant_pad_nd, level="standard")
+def constant_pad_by_table(x: Tensor, pad: Sequence[Any], value: float = 0) -> Tensor:
+    """Padded with zeros, and `value` where a table says that the input does not reach, in one dimension. Exact."""
+    padded = [d for d, pair in enumerate(_pairs(pad)) if any(type(n) is not int or n for n in pair)]
+    if len(padded) != 1 or value == 0:
+        return decline("not one dimension, or zeros")
+    back, (before, after) = padded[0], _pairs(pad)[padded[0]]
+    length = x.shape[x.dim() - 1 - back]
+    if not all(type(n) is int and 0 <= n <= TABLED for n in (before, after, length)):
+        return decline("not of known sizes")
+    table: Any = [True] * before + [False] * length + [True] * after
+    for _ in range(back):
+        table = [[outside] for outside in table]
+    outside = torch.tensor(table, dtype=torch.bool, device=x.device)
+    return torch.where(outside, constant(x, value), torch.constant_pad_nd(x, pad, 0))
 
 
 @register(aten.constant_pad_nd)
