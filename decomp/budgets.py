@@ -19,7 +19,7 @@ from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import Op, op as op_of
 from decomp.lowering import rules_and_target
 from decomp.metadata.ambient_modes import neutral
-from decomp.rules.accuracy import DEFAULT, Accuracy, Spec
+from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS, OF_CERTIFY
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
@@ -133,9 +133,9 @@ class Budget:
 
     @property
     def headline(self) -> str:
-        """`error 1.2e-07 on tinygrad, 0.8 times the 1.6e-07 of the program as it is`."""
+        """`error 1.2e-07 on tinygrad at standard, 0.8 times the 1.6e-07 of the program as it is`."""
         own = f"{self.growth:.2g} times the {self.original:.2g} of the program as it is"
-        return f"error {self.error:.2g} on {self.target}, {own}"
+        return f"error {self.error:.2g} on {self.target} at {self.accuracy}, {own}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -170,7 +170,7 @@ def budget(
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = capture_program(source, matching)
         with without_guards(program.mode):
-            levels = levels_of(program, matching, source, cost, seed)
+            levels = levels_of(program, matching, source, Policy(wanted, cost), seed)
             levels.require(wanted, target.name)
             return _budget(levels, wanted, target.name)
 
@@ -207,10 +207,10 @@ def _shares(whole: Error, errors: Mapping[Op, Error]) -> dict[Op, float]:
 def _loss(levels: Levels, op: Op, choice: Choice, due: Error, share: float) -> Loss:
     others = [levels.choice(op, level) for level in levels.levels(op) if level != choice.level]
     apart = {(other.calls, other.cost, other.error): other for other in others if other.error is not choice.error}
-    options = tuple(Option(other.level, other.calls, other.cost, other.error.size) for other in apart.values())
+    options = tuple(Option(str(other.level), other.calls, other.cost, other.error.size) for other in apart.values())
     own = levels.own(op).size
     return Loss(
-        str(op), choice.level, choice.rules, choice.calls, choice.cost, due.size, own, share, options
+        str(op), str(choice.level), choice.rules, choice.calls, choice.cost, due.size, own, share, options
     )
 
 
@@ -237,20 +237,35 @@ def _advised(error: float, loss: Loss, option: Option) -> Advice | None:
 
 # As a table.
 
+HEADINGS = ("op", "error", "calls", "of all", "alone", "PyTorch's", "at other levels")
+"""The share of the squared error; calls of the target, and their share; the error of these calls alone, and that of
+PyTorch's own kernels."""
 
-def _lines(found: Budget) -> Iterator[str]:
-    yield f"{found.headline}, at {found.accuracy}"
-    yield ""
-    rows = [_row(found, loss) for loss in found.losses if loss.error or loss.own or loss.others]
-    rows.append(("interaction", f"{found.interaction:.0%}", "", "", "", "", ""))
-    yield from _aligned([("op", "error", "calls", "", "alone", "PyTorch's", "others"), *rows])
-    exact = [loss.op.rpartition(".")[2] for loss in found.losses if not (loss.error or loss.own or loss.others)]
+
+def rows_of(found: Budget) -> list[tuple[str, ...]]:
+    """A row of texts for each op that loses something, or could, and one for the interaction."""
+    rows = [_row(found, loss) for loss in found.losses if _matters(loss)]
+    return [*rows, ("interaction", f"{found.interaction:.0%}", "", "", "", "", "")]
+
+
+def notes_of(found: Budget) -> Iterator[str]:
+    """What the rows do not say."""
+    exact = [loss.op for loss in found.losses if not _matters(loss)]
     for what, ops in (("without error", exact), ("random, the same in all runs", found.random),
                       ("not in float64, taken as exact", found.unknown)):  # fmt: skip
         if ops:
-            yield f"  {what}: {', '.join(ops)}"
-    for advice in found.advice:
-        yield f"  {advice}"
+            yield f"{what}: {', '.join(op.rpartition('.')[2] for op in ops)}"
+
+
+def _matters(loss: Loss) -> bool:
+    return bool(loss.error or loss.own or loss.others)
+
+
+def _lines(found: Budget) -> Iterator[str]:
+    yield found.headline
+    yield ""
+    yield from _aligned([HEADINGS, *rows_of(found)])
+    yield from (f"  {line}" for line in (*notes_of(found), *map(str, found.advice)))
 
 
 def _row(found: Budget, loss: Loss) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from decomp.derive.decisions import Plan
 from decomp.derive.exclusive import collector_paused, exclusively
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import (
+    Planned,
     RewrittenGraph,
     Source,
     capture_program,
@@ -40,6 +41,7 @@ from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target
+from decomp.validation.plan_prices import Pricing
 from decomp.validation.values import measured
 
 if TYPE_CHECKING:
@@ -253,7 +255,12 @@ def plan(
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = capture_program(source, matching)
         with without_guards(program.mode):
-            return plan_program(program, matching, policy).plan
+            return _with_costs(plan_program(program, matching, policy), program, matching, policy)
+
+
+def _with_costs(planned: Planned, program: Program, matching: Matching, policy: Policy) -> Plan:
+    """The plan, which finds its costs out when it is asked for them."""
+    return replace(planned.plan, pricing=Pricing(planned, program, matching, policy))
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -307,7 +314,7 @@ def _affordable(
     from decomp.validation.choosing_levels import cheapest_levels
     from decomp.validation.error_budget import levels_of
 
-    levels = levels_of(program, matching, source, policy.cost)
+    levels = levels_of(program, matching, source, policy)
     return cheapest_levels(levels, max_error, policy.accuracy)
 
 
@@ -332,8 +339,9 @@ def _through(
         rebuilt = rebuild_program(rewritten)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(rewritten, rebuilt, target, full=verify == "full") if verify else None
+    plan = _with_costs(planned, program, matching, policy)
     lowering = Lowering(
-        rebuilt.result, target, planned.plan, rewritten.graphs, proof, clock.times, planned.runs,
+        rebuilt.result, target, plan, rewritten.graphs, proof, clock.times, planned.runs,
         rebuilt.returned_program, source, matching, policy, program, planned.memory.verdicts,
     )  # fmt: skip
     if proof is not None and verify == "values":

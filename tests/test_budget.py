@@ -182,8 +182,9 @@ def test_a_half_precision_program_is_held_against_float64():
 def test_a_table_and_data():
     found = decomp.budget(Net(), to=CHIP, rules={"relu": bad_relu}, args=(X,))
     text = str(found).splitlines()
-    assert text[0].startswith("error ") and " on chip, " in text[0] and text[0].endswith("at " + found.accuracy)
-    assert text[2].split() == ["op", "error", "calls", "alone", "PyTorch's", "others"]
+    assert text[0] == found.headline
+    assert text[0].startswith("error ") and f" on chip at {found.accuracy}, " in text[0]
+    assert text[2].split() == ["op", "error", "calls", "of", "all", "alone", "PyTorch's", "at", "other", "levels"]
     assert text[3].split()[:2] == ["relu", "100%"]
     assert json.loads(json.dumps(found.as_dict()))["losses"][0]["op"] == "aten.relu"
     with pytest.raises(KeyError, match="the program has no calls of aten.gelu; it has aten.relu"):

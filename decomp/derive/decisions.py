@@ -3,14 +3,15 @@ program: a decision for each of its nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx
 
+from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
-from decomp.errors import Blocker, NotPortable, source_line, spelled
+from decomp.errors import Blocker, CostError, NotPortable, source_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
@@ -111,6 +112,8 @@ class Plan:
 
     target: str
     entries: tuple[tuple[fx.Node, Decision], ...]
+    pricing: Callable[[], PlanCosts] | None = field(default=None, repr=False, compare=False)
+    """What finds its costs out."""
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
@@ -165,17 +168,23 @@ class Plan:
         """Whether every call reaches the target."""
         return not self.blocked
 
+    def costs(self) -> PlanCosts:
+        """What the plan costs, by source op and rule, and what other levels of accuracy would have cost. These are
+        planned when they are asked for. Raises `CostError`."""
+        if self.pricing is None:
+            raise CostError("the costs of this plan are not known: it was not made by decomp.plan or decomp.lower")
+        return self.pricing()
+
+    @property
+    def headline(self) -> str:
+        """`plan for tinygrad: 12 calls legal, 24 derived, 0 blocked`."""
+        counted = f"{len(self.legal)} calls legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
+        return f"plan for {self.target}: {counted}"
+
     def __str__(self) -> str:
-        lines = [
-            f"plan for {self.target}: {len(self.legal)} calls legal, {len(self.derived)} derived, "
-            f"{len(self.blocked)} blocked"
-        ]
-        counts: dict[tuple[str, str], int] = {}
-        for node, derived in self.derived.items():
-            name = str(op_of_node(node) or spelled(node.target))
-            counts[name, str(derived.rule)] = counts.get((name, str(derived.rule)), 0) + 1
-        common_first = sorted(counts.items(), key=lambda item: -item[1])
-        lines += [f"  {count:5d} × {op} by {rule}" for (op, rule), count in common_first]
+        lines = [self.headline]
+        if self.pricing is not None:
+            lines += [f"  {line}" for line in self.costs().lines()]
         for blocker in self.blockers:
             lines += [f"  {line}" for line in blocker.lines()]
         return "\n".join(lines)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 import functools
 import re
-from typing import Any
+from typing import Any, Union
 
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op, op as op_of
@@ -23,7 +23,7 @@ LEVELS = ("exact", "standard", "fast")
 - *fast*: textbook forms, within 64 ULP on the range where neural networks live; half types are computed as they are.
 """
 DEFAULT = "standard"
-Spec = str | Mapping[Any, str]
+Spec = Union[str, Mapping[Any, str], "Accuracy"]
 """A level; or levels by op (in any spelling), with `...` for all other ops."""
 Limits = float | Mapping[Any, float]
 """ULP; or ULP by op (in any spelling), with `...` for all other ops."""
@@ -64,7 +64,7 @@ class Accuracy:
     by_op: tuple[tuple[Op, Level], ...] = ()
 
     @classmethod
-    def of(cls, spec: Spec | Accuracy) -> Accuracy:
+    def of(cls, spec: Spec) -> Accuracy:
         """What a user means by `accuracy=`. Raises `ArgumentError`, `UnknownOp`."""
         if isinstance(spec, Accuracy):
             return spec

@@ -8,7 +8,7 @@ import math
 
 from decomp.errors import AccuracyError
 from decomp.ir.ops import Op
-from decomp.rules.accuracy import Accuracy
+from decomp.rules.accuracy import LEVELS, Accuracy, Level
 from decomp.validation.error_budget import Choice, Levels
 
 TIGHTER = 0.8
@@ -20,7 +20,7 @@ TRIES = 16
 class Picked:
     """Levels by op, and what the program loses with them."""
 
-    levels: Mapping[Op, str]
+    levels: Mapping[Op, Level]
     """Of the ops that reach the target in several ways."""
     growth: float
     """The error with them, in units of the error of the program as it is."""
@@ -52,6 +52,11 @@ def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()
             break
         target *= TIGHTER
     raise AccuracyError(_too_much(levels, {op: found[-1] for op, found in worthwhile.items()}, allowed))
+
+
+def _of(levels: Levels, op: Op) -> list[Level]:
+    """The levels that have names, of those at which an op reaches the target."""
+    return [level for level in levels.levels(op) if level in LEVELS]
 
 
 def _differ(one: Choice, other: Choice) -> bool:

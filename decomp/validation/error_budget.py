@@ -21,7 +21,7 @@ from decomp.errors import AccuracyError, NotLowered, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound
 from decomp.ir.ops import Op
-from decomp.rules.accuracy import LEVELS, Accuracy, Policy
+from decomp.rules.accuracy import LEVELS, Accuracy, Level, Policy
 from decomp.validation.error_sources import Experiment, Place, Traced
 
 
@@ -70,7 +70,7 @@ def _has_numbers(value: torch.Tensor) -> bool:
 class Choice:
     """The calls of one op at one level of accuracy."""
 
-    level: str
+    level: Level
     calls: int
     """Of the target, that they come to."""
     cost: float
@@ -83,7 +83,7 @@ class Choice:
 class Levels:
     """A program planned at several levels of accuracy, and run to see what each op costs and loses at each."""
 
-    def __init__(self, plans: Mapping[str, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0) -> None:
+    def __init__(self, plans: Mapping[Level, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0) -> None:
         """`plans`: by level, of one program. Raises `AccuracyError` if nothing that it returns has an error."""
         self.plans, self.cost = plans, cost
         self.experiment = Experiment(next(iter(plans.values())).graphs, inputs, seed)
@@ -97,7 +97,7 @@ class Levels:
             self.nodes.setdefault(_op_of(node), {})[place] = node
         self._decisions = {level: _decisions(planned) for level, planned in plans.items()}
         self._errors: dict[object, Error] = {}
-        self._traced: dict[str, Traced] = {}
+        self._traced: dict[Level, Traced] = {}
 
     def require(self, accuracy: Accuracy, target: str) -> None:
         """Raise `NotLowered` unless each call reaches the target at the level that is asked for."""
@@ -121,12 +121,12 @@ class Levels:
                  if (i, node.name) in places)  # fmt: skip
         return tuple(dict.fromkeys(str(_op_of(node)) for node in nodes))
 
-    def levels(self, op: Op) -> list[str]:
+    def levels(self, op: Op) -> list[Level]:
         """The levels at which each call of an op reaches the target."""
         return [level for level, decisions in self._decisions.items()
                 if not any(isinstance(decisions.get(place), Blocked) for place in self.nodes[op])]  # fmt: skip
 
-    def choice(self, op: Op, level: str) -> Choice:
+    def choice(self, op: Op, level: Level) -> Choice:
         """The calls of an op at a level."""
         derived = self._derived(op, level)
         stamps = {place: d.stamp if (d := derived.get(place)) is not None else None for place in self.nodes[op]}
@@ -139,7 +139,7 @@ class Levels:
         """The error that is due to PyTorch's own kernels for an op."""
         return self.due(op, self._as_it_is)
 
-    def run(self, levels: Mapping[Op, str]) -> Traced:
+    def run(self, levels: Mapping[Op, Level]) -> Traced:
         """The program with each op at its level."""
         stamps = {place: d.stamp for op, level in levels.items() for place, d in self._derived(op, level).items()}
         return self.experiment.traced(stamps)
@@ -155,11 +155,11 @@ class Levels:
         found = self.experiment.with_errors(errors) if wrong else self.experiment.exact
         return Error.of(found, self.experiment.exact)
 
-    def _derived(self, op: Op, level: str) -> dict[Place, Derived]:
+    def _derived(self, op: Op, level: Level) -> dict[Place, Derived]:
         found = {place: self._decisions[level].get(place) for place in self.nodes[op]}
         return {place: decision for place, decision in found.items() if isinstance(decision, Derived)}
 
-    def _error(self, op: Op, level: str) -> Error:
+    def _error(self, op: Op, level: Level) -> Error:
         """Measured once for all levels that come to the same calls."""
         stamps = {place: decision.stamp for place, decision in self._derived(op, level).items()}
         key = op, tuple((place, *((entry.target, entry.chain) for entry in s.entries)) for place, s in stamps.items())
@@ -167,7 +167,7 @@ class Levels:
             self._errors[key] = self.due(op, self._at(level))
         return self._errors[key]
 
-    def _at(self, level: str) -> Traced:
+    def _at(self, level: Level) -> Traced:
         """A run with all ops at one level."""
         if level not in self._traced:
             self._traced[level] = self.run(dict.fromkeys(self.nodes, level))
@@ -180,10 +180,12 @@ class Levels:
         return price_of_calls(self.cost, [call]) if call is not None else 0.0
 
 
-def levels_of(program: Program, matching: Matching, source: Source, cost: Cost | None, seed: int = 0) -> Levels:
-    """A captured program at each level of accuracy, on its example inputs. Raises `AccuracyError`."""
-    inputs = _inputs(program, source)
-    plans = {level: plan_program(program, matching, Policy(Accuracy(level), cost)) for level in LEVELS}
+def levels_of(program: Program, matching: Matching, source: Source, policy: Policy, seed: int = 0) -> Levels:
+    """A captured program at each level of accuracy, and at those of the policy, on its example inputs. Raises
+    `AccuracyError`."""
+    inputs, cost, accuracy = _inputs(program, source), policy.cost, policy.accuracy
+    known = dict.fromkeys((*LEVELS, accuracy.default, *(level for _, level in accuracy.by_op)))
+    plans = {level: plan_program(program, matching, Policy(Accuracy(level), cost)) for level in known}
     return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from decomp.costs.model import Cost
 from decomp.lowering import Lowering, lower
 from decomp.rules.accuracy import DEFAULT
 from decomp.rules.target import Target
@@ -52,6 +53,8 @@ class Variant:
     """Whether `torch.compile` has it."""
     accuracy: str = DEFAULT
     """The level at which it is lowered."""
+    cost: Cost | None = None
+    """What calls cost, where that is not one each."""
     expanded: bool = False
     """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
@@ -64,7 +67,7 @@ class Variant:
     def lowering_of(self, program: Any, args: tuple[Any, ...]) -> Lowering:
         """A program lowered as this variant is. Raises what `lower` raises."""
         assert self.target is not None
-        return lower(program, to=self.target, args=args, keep=self.keep, accuracy=self.accuracy)
+        return lower(program, to=self.target, args=args, keep=self.keep, accuracy=self.accuracy, cost=self.cost)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
         """What is called."""

@@ -18,7 +18,22 @@ from decomp._library import library
 from decomp.errors import first_line
 from decomp.tools.certification import certificates
 from decomp.tools.cli import tables
-from decomp.tools.cli.arguments import TARGET, Debug, Json, Keep, Model, To, Trust, attribute, load_model, load_target
+from decomp.tools.cli.arguments import (
+    TARGET,
+    CostBy,
+    Debug,
+    Json,
+    Keep,
+    Levels,
+    Model,
+    To,
+    Trust,
+    attribute,
+    load_accuracy,
+    load_cost,
+    load_model,
+    load_target,
+)
 from decomp.tools.cli.bench import bench
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
@@ -27,6 +42,9 @@ from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json,
 from decomp.tools.writing import Unfailing, whole
 
 RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
+
+FACTOR = "Pick the cheapest levels with which the error of the model grows by no more than this factor."
+MaxError = Annotated[float | None, typer.Option("--max-error", metavar="FACTOR", help=FACTOR, show_default=False)]
 
 app = typer.Typer(
     help="Lower any PyTorch model to the ops that your backend knows, and prove it.",
@@ -45,6 +63,9 @@ def lower(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2).")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
+    accuracy: Levels = [],
+    cost: CostBy = None,
+    max_error: MaxError = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -53,11 +74,15 @@ def lower(
     """Lower a model to a target, show the report, and save the result."""
     with failing(debug, as_json):
         target, path = load_target(to), _writable(output)
+        levels, price = load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         how = False if no_verify else "values"
         with working(f"lowering {model} to {target.name}"):
-            lowering = decomp.lower(program, to=target, keep=keep, partial=partial, verify=how)
+            lowering = decomp.lower(
+                program, to=target, keep=keep, accuracy=levels, cost=price, max_error=max_error, partial=partial,
+                verify=how,
+            )  # fmt: skip
         report = lowering.report()
         if path is not None:
             with working(f"saving {path}"):
@@ -71,15 +96,23 @@ def lower(
 
 @app.command(epilog=EXIT_CODES)
 def plan(
-    model: Model, to: To, keep: Keep = [], trust: Trust = False, as_json: Json = False, debug: Debug = False
+    model: Model,
+    to: To,
+    keep: Keep = [],
+    accuracy: Levels = [],
+    cost: CostBy = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
-    """Show what lowering would do, without doing it. Exits with 1 if something blocks."""
+    """Show what lowering would do, what it would cost, and what other levels of accuracy would, without doing it. Exits
+    with 1 if something blocks."""
     with failing(debug, as_json):
-        target = load_target(to)
+        target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"planning {model} for {target.name}"):
-            found = decomp.plan(program, to=target, keep=keep)
+            found = decomp.plan(program, to=target, keep=keep, accuracy=levels, cost=price)
         if as_json:
             print_json(_plan_as_dict(found))
         else:
@@ -92,11 +125,13 @@ def plan(
 def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    accuracy: Levels = [],
+    cost: CostBy = None,
     debug: Debug = False,
 ) -> None:
     """Show the rules of an op, and how sample calls of it reach a target."""
     with failing(debug):
-        found = decomp.op(op)
+        found, levels, price = decomp.op(op), load_accuracy(accuracy), load_cost(cost)
         target = load_target(to) if to is not None else None
         packet = found.packet
         taken: list[Any] = []
@@ -104,7 +139,7 @@ def explain(
             from decomp_rules import samples
 
             with working(f"lowering sample calls of {found}"):
-                taken = routes(samples.calls_of(packet), target, library())
+                taken = routes(samples.calls_of(packet), target, library(), levels, price)
         show(tables.explanation(found, library().of(found), taken, target))
 
 
@@ -154,6 +189,32 @@ def lint(
 
 app.command(epilog=EXIT_CODES)(certify)
 app.command(epilog=EXIT_CODES)(bench)
+
+
+@app.command(epilog=EXIT_CODES)
+def budget(
+    model: Model,
+    to: To,
+    keep: Keep = [],
+    accuracy: Levels = [],
+    cost: CostBy = None,
+    seed: Annotated[int, typer.Option(help="Of ops that draw random numbers.")] = 0,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a model loses against float64 by being lowered, op by op, next to what it loses in PyTorch, and which
+    levels of accuracy would serve it better."""
+    with failing(debug, as_json):
+        target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
+        with working(f"loading {model}"):
+            program = load_model(model, trust)
+        with working(f"running {model}, op by op"):
+            found = decomp.budget(program, to=target, keep=keep, accuracy=levels, cost=price, seed=seed)
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            show(tables.budget_table(found))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -210,4 +271,6 @@ def _save(program: ExportedProgram, path: Path) -> None:
 def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:
     derived = [{"node": node.name, "rule": str(decision.rule)} for node, decision in found.derived.items()]
     legal = [node.name for node in found.legal]
-    return {"target": found.target, "legal": legal, "derived": derived, "blockers": [asdict(b) for b in found.blockers]}
+    blockers = [asdict(blocker) for blocker in found.blockers]
+    costs = asdict(found.costs())
+    return {"target": found.target, "legal": legal, "derived": derived, "blockers": blockers, "costs": costs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import difflib
 import importlib
@@ -17,9 +17,12 @@ from torch.export import ExportedProgram
 import typer
 
 import decomp
+from decomp import costs
 from decomp.capture import frontends
 from decomp.capture.exporting import export
+from decomp.costs.model import Cost
 from decomp.errors import first_line
+from decomp.rules.accuracy import LEVELS, Accuracy
 from decomp.tools.cli import archives
 from decomp.tools.cli.terminal import Unusable
 
@@ -32,6 +35,10 @@ TARGET = "The name of a target that ships with the project, or a .toml file."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)]
 Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
+LEVEL = "exact, standard or fast; OP=LEVEL for one op alone (may be repeated)."
+Levels = Annotated[list[str], typer.Option("--accuracy", metavar="LEVEL", help=LEVEL)]
+COST = f"What calls cost by: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
+CostBy = Annotated[str | None, typer.Option("--cost", metavar="COST", help=COST, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
@@ -48,6 +55,32 @@ def load_target(name: str) -> decomp.Target:
         return known.get(name)
     there_are = ", ".join(known.names())
     raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, and .toml files")
+
+
+def load_cost(name: str | None) -> Cost | None:
+    """The cost that a name or a .toml path means; None for None. Raises `Unusable`, `TargetError`."""
+    if name is None:
+        return None
+    if name.endswith(".toml"):
+        return costs.table(name)
+    if name not in costs.NAMED:
+        there_are = ", ".join(costs.NAMED)
+        raise Unusable(f"no cost {name!r}.{near(name, costs.NAMED)} There are {there_are}, and .toml files")
+    found: Cost = getattr(costs, name)
+    return found
+
+
+def load_accuracy(words: Sequence[str]) -> Accuracy:
+    """The accuracy that words mean, each a level or OP=LEVEL. Raises `Unusable`, `UnknownOp`."""
+    levels: dict[Any, str] = {}
+    for word in words:
+        op, equals, level = word.rpartition("=")
+        if level not in LEVELS:
+            raise Unusable(f"--accuracy {word}: no level {level!r}.{near(level, LEVELS)} There are {', '.join(LEVELS)}")
+        if (op if equals else ...) in levels:
+            raise Unusable(f"--accuracy {word}: there is a level for {op or 'all ops'} already")
+        levels[op if equals else ...] = level
+    return Accuracy.of(levels)
 
 
 def load_model(name: str, trust: bool = False) -> ExportedProgram:

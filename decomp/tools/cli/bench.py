@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 import shlex
 import sys
@@ -24,7 +25,7 @@ from decomp.tools.benchmarking.comparing import compared, in_both
 from decomp.tools.benchmarking.records import Results
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Workload, variants
-from decomp.tools.cli.arguments import TARGET, Debug, Trust, load_model, load_target
+from decomp.tools.cli.arguments import TARGET, CostBy, Debug, Trust, load_cost, load_model, load_target
 from decomp.tools.cli.terminal import Unusable, failing, show
 from decomp.tools.writing import whole
 
@@ -47,6 +48,7 @@ def bench(
     accuracy: Annotated[
         list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast; may be given several times.")
     ] = [DEFAULT],
+    cost: CostBy = None,
     size: Annotated[
         list[str], typer.Option(help="small, medium or large, by default all three; or cached, for --threads 1.")
     ] = [],
@@ -73,6 +75,8 @@ def bench(
             torch.set_num_threads(threads)
         levels = [require_level(level, "--accuracy") for level in accuracy]
         plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust)
+        price = load_cost(cost)
+        plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
         try:

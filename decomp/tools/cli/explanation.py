@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from decomp.costs.model import Cost
 from decomp.derive.decisions import Blocked, Decision, Derived
 from decomp.errors import spelled
 from decomp.lowering import plan
+from decomp.rules.accuracy import Accuracy
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
@@ -34,14 +36,16 @@ class Route:
     """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
 
 
-def routes(samples: Iterable[Sample], target: Target, rules: Rules) -> list[Route]:
+def routes(
+    samples: Iterable[Sample], target: Target, rules: Rules, accuracy: Accuracy = Accuracy(), cost: Cost | None = None
+) -> list[Route]:
     """The route of each sample call, in order."""
-    return [_route(sample, target, rules) for sample in samples]
+    return [_route(sample, target, rules, accuracy, cost) for sample in samples]
 
 
-def _route(sample: Sample, target: Target, rules: Rules) -> Route:
+def _route(sample: Sample, target: Target, rules: Rules, accuracy: Accuracy, cost: Cost | None) -> Route:
     module, tensors = program_of(sample)
-    the_plan = plan(module, to=target, args=tensors, rules=rules)
+    the_plan = plan(module, to=target, args=tensors, rules=rules, accuracy=accuracy, cost=cost)
     decision = next(decision for node, decision in the_plan.entries if node.target is sample.overload)
     return Route(str(sample), *_judged(decision))
 

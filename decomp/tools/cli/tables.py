@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 import inspect
 
@@ -14,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from decomp.budgets import HEADINGS, Budget, notes_of, rows_of
 from decomp.derive.decisions import Plan
-from decomp.errors import spelled
 from decomp.ir.ops import Op, resolve
 from decomp.report import ROWS, Report, folded, folded_modules
 from decomp.rules.limitation import Limitation
@@ -44,6 +43,8 @@ def report_table(report: Report) -> RenderableType:
         parts += ["", _counts("rule", report.rules, "used")]
     facts = Table.grid(padding=(0, 2))
     facts.add_row("expansions", Text(report.effort))
+    if report.picked:
+        facts.add_row("error", Text(report.picked))
     facts.add_row("time", Text(report.timing))
     facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
     for blocker in report.blockers:
@@ -53,16 +54,28 @@ def report_table(report: Report) -> RenderableType:
 
 def plan_table(plan: Plan) -> RenderableType:
     """What a lowering would do, and what blocks it."""
-    parts: list[RenderableType] = [Text(str(plan).partition("\n")[0], style="bold")]
-    counts = Counter((spelled(node.target), str(derived.rule)) for node, derived in plan.derived.items())
-    if counts:
-        table = _table("op", "by rule", "calls")
-        for (op, rule), count in counts.most_common():
-            table.add_row(Text(op), Text(rule), str(count))
+    parts: list[RenderableType] = [Text(plan.headline, style="bold")]
+    costs = plan.costs()
+    if costs.derived:
+        table = _table("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
+        for each in sorted(costs.derived, key=lambda each: -each.count):
+            price = [Text(f"{each.chosen.cost:g}")] if costs.priced else []
+            table.add_row(Text(each.op), Text(each.chosen.rule), str(each.count), Text(str(each)), *price)
         parts += ["", table]
     for blocker in plan.blockers:
         first, *rest = blocker.lines()
         parts += ["", Text.assemble(("blocked ", "red"), first), *(Text(line) for line in rest)]
+    return Group(*parts)
+
+
+def budget_table(budget: Budget) -> RenderableType:
+    """What a lowered program loses, op by op, and advice."""
+    table = _table(*HEADINGS)
+    for row in rows_of(budget):
+        table.add_row(*map(Text, row))
+    parts: list[RenderableType] = [Text(budget.headline, style="bold"), "", table]
+    parts += [Text(note) for note in notes_of(budget)]
+    parts += [Text(str(each), style="green") for each in budget.advice]
     return Group(*parts)
 
 

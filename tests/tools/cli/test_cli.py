@@ -100,7 +100,7 @@ def test_plan_shows_rules_and_exits_with_0_when_complete():
     result = run("plan", "mlp", "--to", "tinygrad")
     assert result.exit_code == 0
     assert result.output.startswith("plan for tinygrad: 0 calls legal, 3 derived, 0 blocked\n")
-    assert "linear (linear.py:" in result.output
+    assert "(linear.py:" in result.output
 
 
 def test_plan_exits_with_1_when_something_blocks(adder):
@@ -110,6 +110,75 @@ def test_plan_exits_with_1_when_something_blocks(adder):
     data = json.loads(run("plan", "mlp", "--to", adder, "--json").stdout)
     assert [entry["node"] for entry in data["derived"]] == ["linear", "linear_1"]
     assert [blocker["op"] for blocker in data["blockers"]] == ["aten.relu"]
+
+
+def test_plan_shows_what_other_levels_cost():
+    result = run("plan", "mlp", "--to", "tinygrad", "--accuracy", "exact", "--json")
+    costs = json.loads(result.stdout)["costs"]
+    assert costs["cost"] == "decomp.costs.calls"
+    linear = next(each for each in costs["derived"] if each["op"] == "aten.linear")
+    assert linear["count"] == 2 and linear["chosen"]["calls"] == 10
+    assert "5 calls each" in run("plan", "mlp", "--to", "tinygrad", "--accuracy", "exact").output
+
+
+@pytest.mark.parametrize("name", ["calls", "flops", "bytes", "peak_memory"])
+def test_a_cost_has_a_name(name):
+    result = run("plan", "mlp", "--to", "tinygrad", "--cost", name, "--json")
+    assert json.loads(result.stdout)["costs"]["cost"] == f"decomp.costs.{name}"
+
+
+def test_a_cost_may_be_a_file(tmp_path):
+    path = tmp_path / "npu.toml"
+    path.write_text("[costs]\ndefault = 2\n")
+    result = run("plan", "mlp", "--to", "tinygrad", "--cost", path, "--json")
+    (linear,) = (each for each in json.loads(result.stdout)["costs"]["derived"] if each["op"] == "aten.linear")
+    assert (linear["chosen"]["calls"], linear["chosen"]["cost"]) == (10, 12)  # four are views, which are free
+    path.write_text("[costs]\nexq = 2\n")
+    code, text = said(run("plan", "mlp", "--to", "tinygrad", "--cost", path))
+    assert code == 2 and text.startswith(f"error: {path}: [costs]: unknown op 'exq'")
+
+
+def test_an_unknown_cost_or_level_names_the_nearest():
+    assert said(run("plan", "mlp", "--to", "tinygrad", "--cost", "byte")) == (
+        2, "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, measured, and "
+        ".toml files")  # fmt: skip
+    assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "gelu=fats")) == (
+        2, "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? There are exact, standard, fast")
+    assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "fast", "--accuracy", "exact")) == (
+        2, "error: --accuracy exact: there is a level for all ops already")
+    assert said(run("plan", "mlp", "--to", "tinygrad", "--accuracy", "gelo=fast"))[1].startswith(
+        "error: unknown op 'gelo'; did you mean 'gelu'")
+
+
+def test_lower_takes_levels_a_cost_and_a_factor():
+    exact = json.loads(run("lower", "gpt", "--to", "tinygrad", "--no-verify", "--accuracy", "exact", "--json").stdout)
+    fast = json.loads(run("lower", "gpt", "--to", "tinygrad", "--no-verify", "--accuracy", "fast", "--cost", "calls",
+                          "--json").stdout)  # fmt: skip
+    assert sum(fast["after"].values()) < sum(exact["after"].values())
+    picked = run("lower", "mlp", "--to", "tinygrad", "--no-verify", "--max-error", "3")
+    assert picked.exit_code == 0
+    assert "times the program's own, of 3 allowed" in squeezed(picked.output)
+
+
+def test_explain_takes_a_level():
+    exact = run("explain", "softmax", "--to", "tinygrad", "--accuracy", "exact").output
+    assert "derived  aten.softmax.int(float32[3, 8], 1)" in exact
+    assert exact != run("explain", "softmax", "--to", "tinygrad", "--accuracy", "standard").output
+
+
+# budget
+
+
+def test_budget_shows_what_each_op_loses():
+    result = run("budget", "mlp", "--to", "tinygrad")
+    assert result.exit_code == 0
+    text = squeezed(result.output)
+    assert text.startswith("error ") and " on tinygrad at " in text
+    assert "op error calls of all alone PyTorch's at other levels" in text
+    assert "interaction" in text and "linear" in text
+    data = json.loads(run("budget", "mlp", "--to", "tinygrad", "--accuracy", "exact", "--json").stdout)
+    assert sum(loss["share"] for loss in data["losses"]) + data["interaction"] == pytest.approx(1)
+    assert data["accuracy"] == "exact"
 
 
 def test_explain_shows_docstrings_and_a_derivation():

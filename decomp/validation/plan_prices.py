@@ -1,0 +1,119 @@
+"""What a plan costs, and what it would have cost at other levels of accuracy: planned on the same program, next to what
+the committed certificates say of the error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from decomp._library import certificate_of
+from decomp.capture.frontends import Program
+from decomp.costs.counting import CALLS
+from decomp.costs.model import Cost, calls_in, price, price_of_calls
+from decomp.costs.plans import PlanCosts, Price, Priced
+from decomp.derive.decisions import Decision, Derived, Keep, op_of_node
+from decomp.derive.exclusive import exclusively
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Planned, plan_program
+from decomp.errors import spelled
+from decomp.graphs.tracing import without_guards
+from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
+from decomp.metadata.ambient_modes import neutral
+from decomp.rules.accuracy import LEVELS, Accuracy, Policy
+from decomp.rules.rules import Rule
+from decomp.torch_internals.pytree import tensors_in
+
+Place = tuple[int, str]
+"""A call: the number of the graph that it stands in, and its name there."""
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices the plan of one program; the other levels are planned when somebody asks."""
+
+    planned: Planned
+    program: Program
+    matching: Matching
+    policy: Policy
+
+    def __call__(self) -> PlanCosts:
+        """What the plan costs. Raises `CostError`."""
+        with exclusively(self.matching.rules, None, captures=False), neutral(), without_guards(self.program.mode):
+            others = {level: self._at(level) for level in LEVELS}
+        cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
+        groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}
+        for place, (node, decision) in own.items():
+            if isinstance(decision, Derived):
+                op = op_of_node(node)
+                level = self.policy.accuracy.level(op) if op is not None else self.policy.accuracy.default
+                key = str(op or spelled(node.target)), str(decision.rule), str(level)
+                groups.setdefault(key, {})[place] = node
+        target = self.matching.target.name
+        priced = [_priced(key, nodes, own, others, target, cost) for key, nodes in groups.items()]
+        kept = (call_if_bound(node) for node, decision in own.values() if isinstance(decision, Keep) and _is_op(node))
+        legal = price_of_calls(cost, (call for call in kept if call is not None))
+        return PlanCosts(target, repr(cost), tuple(sorted(priced, key=lambda each: -each.chosen.cost)), legal)
+
+    def _at(self, level: str) -> Decided:
+        policy = Policy(Accuracy(level), self.policy.cost)
+        if policy == self.policy:
+            return dict(_decisions(self.planned))
+        return dict(_decisions(plan_program(self.program, self.matching, policy)))
+
+
+Decided = Mapping[Place, tuple[fx.Node, Decision]]
+
+
+def _decisions(planned: Planned) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
+    for i, graph in enumerate(planned.graphs):
+        yield from (((i, node.name), (node, decision)) for node, decision in graph.decisions.items())
+
+
+def _is_op(node: fx.Node) -> bool:
+    return node.op in ("call_function", "call_method") and not is_host(node) and not is_projection(node)
+
+
+def _priced(
+    key: tuple[str, str, str], nodes: Mapping[Place, fx.Node], own: Decided, others: Mapping[str, Decided], target: str,
+    cost: Cost,
+) -> Priced:  # fmt: skip
+    op, _, level = key
+    chosen = _price(level, nodes, own, target, cost)
+    assert chosen is not None
+    found = [_price(other, nodes, decided, target, cost) for other, decided in others.items() if other != level]
+    apart: list[Price] = []
+    for each in found:
+        known = {(price.rule, price.calls, price.cost) for price in (chosen, *apart)}
+        if each is not None and (each.rule, each.calls, each.cost) not in known:
+            apart.append(each)
+    return Priced(op, len(nodes), chosen, tuple(apart))
+
+
+def _price(
+    level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target: str, cost: Cost
+) -> Price | None:
+    """What some calls come to in a plan at some level; None where one of them is not derived there."""
+    found = [decided[place][1] for place in nodes if place in decided]
+    derived = [decision for decision in found if isinstance(decision, Derived)]
+    if len(derived) < len(nodes):
+        return None
+    rules = dict.fromkeys(decision.rule for decision in derived)
+    calls = sum(sum(1 for _ in calls_in(decision.stamp.graph)) for decision in derived)
+    cost_of_all = sum(price(cost, decision.stamp.graph) for decision in derived)
+    errors = [_ulp(decision, target, node) for decision, node in zip(derived, nodes.values())]
+    known = [error for error in errors if error is not None]
+    ulp = max(known) if len(known) == len(errors) else None
+    return Price(level, ", ".join(map(str, rules)), calls, cost_of_all, ulp)
+
+
+def _ulp(derived: Derived, target: str, node: fx.Node) -> float | None:
+    """The largest error that the certificate of the rule has for the dtype of a call's result."""
+    certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None
+    way = certificate.way(target, derived.level) if certificate is not None else None
+    floats = [t.dtype for t in tensors_in(metadata(node)) if t.is_floating_point() or t.is_complex()]
+    dtype = str(floats[0] if floats else torch.float32).removeprefix("torch.")
+    figures = way.values.get(dtype) if way is not None and way.verdict == "measured" else None
+    return figures.max if figures is not None else None
