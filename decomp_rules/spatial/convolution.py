@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import functools
+import math
 from typing import Any
 
 import torch
@@ -100,6 +101,35 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pad
     if bias is not None:
         out = out + cast(bias, compute).reshape([-1] + [1] * dims)
     return cast(out, x.dtype)
+
+
+@register(aten.convolution, level="standard", unless=("mm", "bmm"))
+def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                       transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """Σ over channels and positions of the kernel at once, of the shifted inputs in one tensor times the weights: for
+    targets without products of matrices. With one group, or one channel in each."""
+    dims, kernel = weight.dim() - 2, list(weight.shape[2:])
+    if transposed or x.is_complex() or not all(isinstance(side, int) for side in kernel):
+        return decline("only convolutions of real numbers with a kernel of known sides that are not transposed")
+    apart = groups == weight.shape[0] == x.shape[1]
+    if groups != 1 and not apart:
+        return decline("there are several channels in a group")
+    stride, dilation, compute = ntuple(stride, dims), ntuple(dilation, dims), opmath(x.dtype)
+    padded = _padded(cast(x, compute), [(p, p) for p in ntuple(padding, dims)])
+    places = _places(padded, kernel, stride, dilation)
+    elements = math.prod([x.shape[0], *weight.shape, *places])
+    if disjoint(kernel, stride, dilation) or isinstance(elements, int) and elements > _AT_ONCE:
+        return decline("windows that do not overlap are a view, and too many are taken one after the other")
+    shifts = torch.stack(_shifts(padded.unsqueeze(2 if apart else 1), places, stride, kernel, dilation), 3)
+    taps = cast(weight, compute).reshape([*weight.shape[:2], -1] + [1] * dims)
+    out = torch.sum(shifts * taps, [2, 3])
+    if bias is not None:
+        out = out + cast(bias, compute).reshape([-1] + [1] * dims)
+    return cast(out, x.dtype)
+
+
+_AT_ONCE = 2**26
+"""Products that may be in memory together where a target does not fuse them with their sum."""
 
 
 @register(aten.convolution_backward)
