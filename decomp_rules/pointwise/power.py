@@ -105,6 +105,21 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
     return cast(_power(cast(x, inner), cast(exponent, inner)), dtype)
 
 
+@register(aten.pow, level="fast")
+def power_of_size(x: Any, exponent: Any) -> Tensor:
+    """±2^(y·log₂|x|), for targets without a power: within 64 ULP where |y·log₂x| ≤ 16 and 10⁻¹⁵ < |x| < 10¹⁵. Of a
+    negative base the exponent is taken to be whole."""
+    if not is_tensor(x) or not is_tensor(exponent):
+        return decline("one of them is a number")
+    dtype = promoted(x, exponent)
+    if not dtype.is_floating_point:
+        return decline("only floats")
+    x, exponent = cast(x, dtype), cast(exponent, dtype)
+    size = torch.exp2(torch.log2(torch.sqrt(x * x + torch.finfo(dtype).tiny)) * exponent)
+    rest = torch.fmod(exponent.detach(), 2.0)
+    return size * (torch.lt(x, 0) * (rest * rest) * -2.0 + 1)
+
+
 @dataclass(frozen=True)
 class _Power:
     """A power and what it is made of, without gradient."""
@@ -237,6 +252,13 @@ def float_power(x: Any, exponent: Any) -> Tensor:
         return decline("only real numbers")
     x, exponent = (cast(value, torch.float64) if is_tensor(value) else value for value in (x, exponent))
     return torch.pow(x, exponent)
+
+
+@register(aten.hypot, level="fast")
+@float_math
+def hypot_of_squares(x: Tensor, other: Tensor) -> Tensor:
+    """√(x² + y²). ≤ 1.5 ULP where the squares neither overflow nor vanish."""
+    return torch.sqrt(x * x + other * other)
 
 
 @register(aten.hypot)
