@@ -12,12 +12,12 @@ import warnings
 import torch
 from torch import fx
 
+from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
 from decomp.lowering import lower
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
-from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target

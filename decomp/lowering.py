@@ -15,6 +15,7 @@ from torch import fx
 from decomp._library import library
 from decomp.capture import frontends
 from decomp.capture.frontends import Program
+from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan
 from decomp.derive.exclusive import collector_paused, exclusively
 from decomp.derive.matching import Matching
@@ -37,7 +38,6 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
-from decomp.rules.costs import Cost
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target

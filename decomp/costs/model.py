@@ -34,7 +34,7 @@ class CostModel:
         return price_of_calls(self, calls_in(graph))
 
 
-def price(cost: Cost, graph: fx.Graph) -> float:
+def price_of_graph(cost: Cost, graph: fx.Graph) -> float:
     """What the calls of a graph cost together. Raises `CostError`."""
     return cost.of_graph(graph) if isinstance(cost, CostModel) else price_of_calls(cost, calls_in(graph))
 

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from decomp._library import certificate_of
+from decomp.costs.model import Cost, price_of_calls, price_of_graph
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import (
     COMPOSITE,
@@ -32,7 +33,6 @@ from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
 from decomp.rules.accuracy import LEVELS, Level, reaches
-from decomp.rules.costs import Cost, price_of_calls, price_of_graph
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Declined, Rule, Rules
 from decomp.rules.target import Target

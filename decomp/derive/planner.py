@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from decomp.costs.model import is_additive, is_value
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
     Basis,
@@ -42,7 +43,6 @@ from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
-from decomp.rules.costs import is_additive, is_value
 from decomp.rules.rules import Declined, Rules
 from decomp.rules.target import Everything, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode

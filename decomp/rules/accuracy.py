@@ -8,9 +8,9 @@ import functools
 import re
 from typing import Any, Union
 
+from decomp.costs.model import Cost
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op, op as op_of
-from decomp.rules.costs import Cost
 
 LEVELS = ("exact", "standard", "fast")
 """From the strictest to the loosest. What each promises:

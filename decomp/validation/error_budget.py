@@ -13,7 +13,7 @@ from torch import fx
 
 from decomp.capture.frontends import Program, all_inputs
 from decomp.costs.counting import CALLS
-from decomp.costs.model import Cost, calls_in, price, price_of_calls
+from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.derive.decisions import Blocked, Decision, Derived, op_of_node
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, Source, plan_program
@@ -175,7 +175,7 @@ class Levels:
 
     def _price(self, node: fx.Node, stamp: Stamp | None) -> float:
         if stamp is not None:
-            return price(self.cost, stamp.graph)
+            return price_of_graph(self.cost, stamp.graph)
         call = call_if_bound(node)
         return price_of_calls(self.cost, [call]) if call is not None else 0.0
 

@@ -12,7 +12,7 @@ from torch import fx
 from decomp._library import certificate_of
 from decomp.capture.frontends import Program
 from decomp.costs.counting import CALLS
-from decomp.costs.model import Cost, calls_in, price, price_of_calls
+from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
 from decomp.derive.decisions import Decision, Derived, Keep, op_of_node
 from decomp.derive.exclusive import exclusively
@@ -102,7 +102,7 @@ def _price(
         return None
     rules = dict.fromkeys(decision.rule for decision in derived)
     calls = sum(sum(1 for _ in calls_in(decision.stamp.graph)) for decision in derived)
-    cost_of_all = sum(price(cost, decision.stamp.graph) for decision in derived)
+    cost_of_all = sum(price_of_graph(cost, decision.stamp.graph) for decision in derived)
     errors = [_ulp(decision, target, node) for decision, node in zip(derived, nodes.values())]
     known = [error for error in errors if error is not None]
     ulp = max(known) if len(known) == len(errors) else None
