@@ -11,6 +11,7 @@ from rich.text import Text
 
 from decomp.tools.certification.certificate import Certificate, Way
 from decomp.tools.certification.certificate_text import COLUMNS, circumstances, examples, notes, rows, verdict
+from decomp.tools.certification.fronts import Front
 
 SHOWN = 40
 """How many faulty rules a summary names."""
@@ -74,6 +75,21 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
 
 
 _OTHER = ("legal", "not reached", "not served")
+
+
+def front_table(front: Front) -> RenderableType:
+    """The ways to compute an op on a target, errors against calls, and which way makes another useless."""
+    title = Text(f"{front.op} on {front.target}: {len(front.best)} of {len(front.choices)} ways are worth taking")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(("rule", "level", "ULP", "PyTorch", "calls", "flops", "bytes", "beaten by")):
+        table.add_column(name, justify="right" if 2 <= i <= 6 else "left", overflow="fold")
+    for choice in front.choices:
+        beaten = front.beaten_by(choice)
+        own = "is the reference" if choice.own is None else f"{choice.own:.3g}"
+        costs = [f"{choice.cost[name]:,g}" if name in choice.cost else "" for name in ("calls", "flops", "bytes")]
+        cells = (choice.rule, choice.level, f"{choice.ulp:.3g}", own, *costs, str(beaten or ""))
+        table.add_row(*map(Text, cells), style="dim" if beaten else "")
+    return Group(title, "", table)
 
 
 def in_brief(certificate: Certificate | None) -> tuple[str, str]:

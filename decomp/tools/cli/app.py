@@ -16,7 +16,8 @@ import typer
 import decomp
 from decomp._library import library
 from decomp.errors import first_line
-from decomp.tools.certification import certificates
+from decomp.tools.certification import certificates, fronts
+from decomp.tools.certification.tables import front_table
 from decomp.tools.cli import tables
 from decomp.tools.cli.arguments import (
     TARGET,
@@ -147,10 +148,17 @@ def explain(
 def rules(
     text: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file has this.")] = "",
     limitations: Annotated[bool, typer.Option("--limitations", help="List what no rule can reach, and why.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TARGET", help="Errors against calls on a target, of one op.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw errors against calls, with --to.")] = None,
     debug: Debug = False,
 ) -> None:
-    """List the rules of the library, or what is declared to be beyond them."""
+    """List the rules of the library, or what is declared to be beyond them; or what accuracy costs on a target."""
     with failing(debug):
+        if to is not None:
+            _show_front(text, load_target(to), plot)
+            return
         if limitations:
             declared = [each for each in library().limitations if text in str(each)]
             if not declared:
@@ -163,6 +171,17 @@ def rules(
             raise Unusable(f"no rule with {text!r} in its op, name or file")
         show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.committed()))
         show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
+
+
+def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
+    """The ways to compute an op on a target. Raises `Unusable`, `UnknownOp`, `ArgumentError`."""
+    found = library().of(decomp.op(op)) if op else ()
+    if not found:
+        raise Unusable(f"there is no rule for {decomp.op(op)}" if op else "which op? decomp rules exp --to tinygrad")
+    ways = fronts.front(found, target, certificates.committed())
+    show(front_table(ways))
+    if plot is not None:
+        show(Text(f"saved {fronts.plot_fronts([ways], plot)}"))
 
 
 @app.command(epilog=EXIT_CODES)

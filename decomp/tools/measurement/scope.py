@@ -16,6 +16,9 @@ from decomp.tools.measurement.trials import Inputs, Trial
 ORDINARY = {torch.float16: 100.0, torch.complex32: 100.0}
 """Numbers up to this size, and in other dtypes up to 10,000, are never to become NaN: squares of larger ones overflow
 in float16."""
+SMALL = 2.0**-24
+"""At the level fast, numbers that are not 0 are no smaller: the square of their inverse overflows in no dtype but
+float16."""
 NEAR_OVERFLOW = 16.0
 """Gradients are judged up to this part of the largest number."""
 TURNS = 2.0**13
@@ -81,7 +84,7 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
         if level == "fast" or gradient or what.dtype.is_complex:
             out = out | infinite
         if level == "fast":
-            out = out | (size > ordinary)
+            out = out | (size > ordinary) | (size > 0) & (size < SMALL)
         left_out |= out.any(1)
         beyond |= (~infinite & ((parts < low) | (parts > high))).any(1)
     if level == "fast" and not gradient:
