@@ -208,10 +208,13 @@ def serves(rule: Rule, what: Trial) -> bool:
 
 
 def identity(rule: Rule) -> str:
-    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped."""
+    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped. Functions that
+    a function makes have one name for all levels: the level is said then, unless it is exact."""
     function = rule.function
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)
+    if name and "<locals>" in name and level_of(rule) != LEVELS[0]:
+        name = f"{name} at {rule.level}"
     return f"{module}:{name} for {rule.op}" if name and module else f"{spelled(function)} for {rule.op}"
 
 
