@@ -208,8 +208,8 @@ def serves(rule: Rule, what: Trial) -> bool:
 
 
 def identity(rule: Rule) -> str:
-    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped. Functions that
-    a function makes have one name for all levels: the level is said then, unless it is exact."""
+    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped. Functions
+    that a function makes have one name for all levels: the level is said then, unless it is exact."""
     function = rule.function
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)

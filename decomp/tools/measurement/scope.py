@@ -16,6 +16,11 @@ from decomp.tools.measurement.trials import Inputs, Trial
 ORDINARY = {torch.float16: 100.0, torch.complex32: 100.0}
 """Numbers up to this size, and in other dtypes up to 10,000, are never to become NaN: squares of larger ones overflow
 in float16."""
+ABSOLUTE = 1 / 16
+"""At the level fast, results are as good as those of this size: 64 ULP of it are 4 ε. A textbook formula that cancels
+near a zero of the function, or in a tail of it, is off by as much as the terms that it adds."""
+GRADIENTS = 64.0
+"""At the level fast, ε that gradients may be off by."""
 SMALL = 2.0**-24
 """At the level fast, numbers that are not 0 are no smaller: the square of their inverse overflows in no dtype but
 float16."""
@@ -36,6 +41,10 @@ class Scope:
     finite_alone: torch.Tensor | None = None
     """Bool, flat: of which elements nothing is but that they are not NaN."""
     gradient: bool = False
+    absolute: float = 0.0
+    """Errors of smaller results are counted in ULP of this one."""
+    slack: float = 0.0
+    """What gradients may be off by, absolutely."""
     judged: bool = True
     """Whether anything is promised at all."""
 
@@ -83,13 +92,16 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
         out = (size > 0) & (size < tiny)
         if level == "fast" or gradient or what.dtype.is_complex:
             out = out | infinite
+        if gradient:
+            out = out | (size > torch.finfo(what.dtype).max / NEAR_OVERFLOW)
         if level == "fast":
             out = out | (size > ordinary) | (size > 0) & (size < SMALL)
         left_out |= out.any(1)
         beyond |= (~infinite & ((parts < low) | (parts > high))).any(1)
     if level == "fast" and not gradient:
-        return Scope(left_out, beyond & ~left_out)
-    return Scope(left_out | beyond, gradient=gradient)
+        return Scope(left_out, beyond & ~left_out, absolute=ABSOLUTE)
+    slack = GRADIENTS * torch.finfo(what.dtype).eps if level == "fast" else 0.0
+    return Scope(left_out | beyond, gradient=gradient, slack=slack)
 
 
 def _of_whole(

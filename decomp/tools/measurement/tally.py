@@ -143,7 +143,7 @@ def _within(scope: Scope, results: Results, wrong: torch.Tensor) -> tuple[torch.
     tiny = torch.finfo(results.found.dtype).tiny
     found, exact = results.found.double(), results.exact.high
     numbers = torch.ones_like(wrong)
-    if results.pointwise and not scope.gradient and results.unit is None:
+    if results.pointwise and not scope.gradient and not scope.absolute and results.unit is None:
         numbers = ~(exact.abs() < tiny)
         wrong = torch.where(numbers, wrong, ~((found - exact).abs() <= tiny))
     if scope.finite_alone is not None:
@@ -182,6 +182,8 @@ def _unit(results: Results) -> torch.Tensor | None:
     dtype = results.found.dtype
     if results.pointwise and results.loose:
         return spacing(size.clamp(min=torch.finfo(dtype).eps), dtype)
+    if results.pointwise and results.scope is not None and results.scope.absolute and results.unit is None:
+        return spacing(size.clamp(min=results.scope.absolute), dtype)
     if results.pointwise:
         return results.unit
     return spacing(torch.where(size.isfinite(), size, 0.0).max().expand(size.shape), dtype)
@@ -206,6 +208,7 @@ def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
     )
     if unit is not None and not results.pointwise:
         allowed = allowed + 64 * unit
+    allowed = allowed + (results.scope.slack if results.scope is not None else 0.0)
     finite = results.found.isfinite() & results.own.isfinite() & exact.isfinite()
     return finite & (difference > allowed) & (difference > 4 * own)
 

@@ -94,6 +94,14 @@ def test_a_nan_from_an_ordinary_number_is_wrong_at_fast_too():
     assert at("fast", "exp", lambda x: torch.where(x > 1e4, float("nan"), torch.exp2(x * LOG2_E))).ok
 
 
+def test_near_a_zero_errors_are_absolute_at_fast():
+    def tanh(x):
+        return 2 * torch.reciprocal(1 + torch.exp2(x * (-2 * LOG2_E))) - 1
+
+    assert at("fast", "tanh", tanh).ok and not at("standard", "tanh", tanh).ok
+    assert not at("fast", "tanh", lambda x: tanh(x) + 1e-5).ok
+
+
 def test_what_is_not_pointwise_is_judged_within_the_range_too():
     def mean_of_range(x, dim=None, keepdim=False, dtype=None):
         found = torch.mean(x, dim, keepdim, dtype=dtype)
