@@ -4,6 +4,8 @@ import os
 
 # Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a test says of planning is to be true of planning, and not of what an earlier run has left on disk.
+os.environ["DECOMP_CACHE"] = "off"
 
 import pytest  # noqa: E402
 

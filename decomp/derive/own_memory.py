@@ -27,6 +27,7 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
     gives new memory. Where the target cannot copy, and in `decompose`, they stay as they are."""
     if planner.everywhere:
         return
+    planner.kept_depth = 1  # the calls that copy
     for node, derived in list(_leaving(graph, decisions)):
         stamp = planner.reach(_copying(derived), planner.request(node), 0)
         if isinstance(stamp, Stamp):

@@ -118,6 +118,8 @@ def plan_program(program: Program, matching: Matching, policy: Policy) -> Planne
     with fresh_sizes_dropped(program.mode):
         graphs = _Planning(program, matching, planner).graphs("", program.graph, program.root, None)
     planner.memory.signatures.forget_nodes()
+    if planner.kept is not None:
+        planner.kept.close()
     entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
     plan = Plan(matching.target.name, entries)
     return Planned(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)

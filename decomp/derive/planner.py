@@ -13,6 +13,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from decomp.cache.expansions import Kept, Segment
+from decomp.cache.portable import Record
 from decomp.costs.model import is_additive, is_value
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
@@ -27,7 +29,7 @@ from decomp.derive.candidates import (
     price_of_stamp,
 )
 from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, op_of_node
-from decomp.derive.expansion import Expansion
+from decomp.derive.expansion import Composite, Expansion
 from decomp.derive.planning_memory import Memory
 from decomp.derive.rewriter import flatten
 from decomp.derive.stride_propagation import StridePropagation, changed_strides
@@ -41,6 +43,7 @@ from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
+from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.rules import Declined, Rules
@@ -66,6 +69,10 @@ class Planner:
         self.memory = Memory.within(rules.memory, dialect, key)
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
+        self.kept = None if self.everywhere or key is None or mode is None else self._kept(dialect)
+        """What other processes have planned."""
+        self.kept_depth = 0
+        """So many derivations deep are calls whose decisions are kept on disk."""
 
     def decide(
         self, node: fx.Node, context: Context = (), basis: Basis | None = None, limit: float = math.inf
@@ -84,7 +91,36 @@ class Planner:
         found = self.candidates.memory_for(signature.symbolic).decisions.get((signature.key, level))
         if found is not None:
             return found
+        if len(context) <= self.kept_depth and not signature.symbolic and isinstance(level, str):
+            kept = self._from_disk(node, signature, level)
+            if kept is not None:
+                self.memory.decisions[signature.key, level] = kept
+                return kept
         return self._decide_anew(Request(node, signature, level, context, limit=limit), basis or Basis())
+
+    def _kept(self, dialect: str) -> Kept:
+        if self.memory.segment is None:
+            self.memory.segment = Segment(self.rules, self.target, dialect, self.cost)
+        return Kept(self.memory.segment, self.memory.fakes, Composite)
+
+    def _from_disk(self, node: fx.Node, signature: Signature, level: str) -> Derived | None:
+        """What another process decided for a call."""
+        record = self.kept.find(signature, node, level) if self.kept is not None else None
+        if record is None:
+            return None
+        for made in record.stamp.graph.nodes:
+            if isinstance(made.target, OpOverload) and canonical(made.target) is not made.target:
+                self.memory.aliases.add(made.target)
+        return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price)
+
+    def _to_disk(self, request: Request, decision: Decision) -> None:
+        """Keep a decision for other processes. (Those that depend on certificates are not: they change.)"""
+        level = request.level
+        if self.kept is None or request.signature.symbolic or not isinstance(level, str):
+            return
+        if isinstance(decision, Derived):
+            record = Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
+            self.kept.note(request.signature, request.node, level, record)
 
     def request(self, node: fx.Node) -> Request:
         """A request for a node of the program itself."""
@@ -134,6 +170,8 @@ class Planner:
                 memory.at_least[key] = max(request.limit, memory.at_least.get(key, 0.0))
             else:
                 memory.decisions[key] = decision
+                if depth <= self.kept_depth:
+                    self._to_disk(request, decision)
         outer.add(request.basis, depth)
         return decision
 

@@ -13,6 +13,7 @@ from decomp.metadata.fakes import Fakes
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
+    from decomp.cache.expansions import Segment
     from decomp.derive.decisions import Decision
     from decomp.derive.expansion import Expansion
     from decomp.graphs.template import Stamp
@@ -37,6 +38,8 @@ class Memory:
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     fakes: Fakes = field(init=False)
     """Makes the fake tensors of this mode."""
+    segment: Segment | None = None
+    """What is kept on disk for these rules and this target, once that has been asked for."""
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
     """What measuring an expansion found out."""
 

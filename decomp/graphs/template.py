@@ -81,7 +81,7 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
         i = index[node] = len(index)
         value = node.meta.get("val")
         # A constant stands for itself: one that several expansions share must not depend on another one's storage.
-        spec = _spec(value, i, storages if node.op != "get_attr" else {})
+        spec = spec_of(value, i, storages if node.op != "get_attr" else {})
         if node.op != "placeholder":
             arguments = _Arguments((node.args, node.kwargs), index)
             entries.append(Entry(node.op, node.target, arguments, _suffix(node, suffixes), node.meta["chain"], spec))
@@ -93,9 +93,9 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     return Stamp(graph, tuple(entries), _Arguments(output, index), result, constants)
 
 
-def _spec(value: Any, index: int, storages: dict[int, int]) -> Any:
+def spec_of(value: Any, index: int, storages: dict[int, int]) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(_spec(item, -1, storages) for item in value)
+        return tuple(spec_of(item, -1, storages) for item in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
     storage = value.untyped_storage()._cdata

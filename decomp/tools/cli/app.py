@@ -36,6 +36,7 @@ from decomp.tools.cli.arguments import (
     load_target,
 )
 from decomp.tools.cli.bench import bench
+from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.explanation import routes
@@ -208,6 +209,7 @@ def lint(
 
 app.command(epilog=EXIT_CODES)(certify)
 app.command(epilog=EXIT_CODES)(bench)
+app.command(epilog=EXIT_CODES)(cache)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -446,3 +446,20 @@ def test_without_typer_it_says_what_to_install(monkeypatch, capsys):
         entry.main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err == 'the command line needs typer: pip install "decomp[cli]"\n'
+
+
+# cache
+
+
+def test_cache_says_where_it_is_and_deletes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path))
+    (tmp_path / "a.decomp-cache").write_bytes(b"1234")
+    assert json.loads(run("cache", "--json").output) == {"directory": str(tmp_path), "files": 1, "bytes": 4}
+    assert "deleted 1 file, 4 bytes from" in squeezed(run("cache", "clear").output)
+    assert "0 files, 0 bytes" in squeezed(run("cache").output)
+    assert said(run("cache", "burn"))[0] != 0
+
+
+def test_cache_says_that_it_is_off(monkeypatch):
+    monkeypatch.setenv("DECOMP_CACHE", "off")
+    assert run("cache").output.strip() == "the cache is off (DECOMP_CACHE)"

@@ -1,0 +1,1 @@
+"""What planning found out, kept on disk for the next process."""

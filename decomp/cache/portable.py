@@ -1,0 +1,259 @@
+"""Stamps as text and back. The text is data: the ops in it are looked up among the registered ones, and nothing in it
+is run. What has no such form is not kept."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+import json
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.template import Stamp, TensorSpec, compile_stamp, make_value, spec_of
+from decomp.ir.call import metadata
+from decomp.ir.signature import Signature, described
+from decomp.metadata.fakes import Fakes
+
+LARGEST_CONSTANT = 1024
+"""Bytes of a tensor that is made in a rule, above which an expansion is not kept."""
+
+
+class NotPortable(Exception):
+    """A value that has no form as text, or a text that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A derivation: what a call is replaced by."""
+
+    rule: Any
+    """A number among the rules, or the name of a composite kernel."""
+    stamp: Stamp
+    passed_over: tuple[tuple[str, str], ...]
+    results: Any
+    """Metadata of the results, or None."""
+    price: float
+
+
+def key_of(signature: Signature, node: fx.Node, level: str) -> str:
+    """A signature as text. Raises `NotPortable`."""
+    op, target, args, kwargs, _, read = signature.key
+    specs = [described(metadata(each)) for each in (*signature.tensor_args, node)]
+    return json.dumps([op, _target(target), _pattern(args), _pattern(kwargs), _pattern(specs), _pattern(read), level])
+
+
+def _pattern(value: Any) -> Any:
+    """Part of a signature: what prints alike is alike."""
+    if isinstance(value, (tuple, list)):
+        return [_pattern(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, type):
+        return ["type", value.__name__]
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return [type(value).__name__, str(value)]
+    if isinstance(value, int):
+        return ["argument", int(value)]
+    raise NotPortable(value)
+
+
+def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
+    """A record as text; `rule_of` gives the number or the name of a rule, `name_of` the name of a constant, which it
+    has in all records. Raises `NotPortable`."""
+    stamp, nodes = record.stamp, []
+    index: dict[fx.Node, int] = {}
+    storages: dict[int, int] = {}
+    constants: list[Any] = []
+    output: Any = None
+    for node in stamp.graph.nodes:
+        if node.op == "output":
+            output = _written(node.args[0], index)
+            continue
+        i = index[node] = len(index)
+        value = node.meta.get("val")
+        spec = _spec(spec_of(value, i, storages if node.op != "get_attr" else {}))
+        if node.op == "placeholder":
+            nodes.append([node.name, spec])
+        elif node.op == "get_attr":
+            tensor = stamp.constants[node.target]
+            constants.append([node.target, [name_of(tensor), *_constant(tensor)]])
+            nodes.append([node.name, spec, node.target])
+        elif node.op == "call_function":
+            args, kwargs = _written(tuple(node.args), index), _written(dict(node.kwargs), index)
+            chain = [rule_of(rule) for rule in node.meta["chain"]]
+            nodes.append([node.name, spec, _target(node.target), args, kwargs, chain])
+        else:
+            raise NotPortable(node.op)
+    results = _spec(spec_of(record.results, -1, {})) if record.results is not None else None
+    whole = [nodes, output, constants, rule_of(record.rule), record.passed_over, results, record.price]
+    return json.dumps(whole, separators=(",", ":")).encode()
+
+
+def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
+    """The record of a text. Raises `NotPortable` for one that is none."""
+    try:
+        nodes, output, constants, rule, passed_over, results, price = json.loads(text)
+        tensors = {name: constant_at(constant) for name, constant in constants}
+        graph, made = _read_graph(nodes, fakes, rule, rule_at)
+        graph.output(_read(output, made))
+        meta = make_value(_read_spec(results), fakes, []) if results is not None else None
+        tried = tuple((str(what), str(why)) for what, why in passed_over)
+        return Record(rule_at(rule), compile_stamp(graph, tensors), tried, meta, float(price))
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
+        raise NotPortable(error) from error
+
+
+def _read_graph(
+    nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any]
+) -> tuple[fx.Graph, list[fx.Node]]:
+    """A graph without its output, and its nodes."""
+    graph = fx.Graph()
+    made: list[fx.Node] = []
+    values: list[Any] = []
+    for name, spec, *call in nodes:
+        value = make_value(_read_spec(spec), fakes, values)
+        if not call:
+            node = graph.create_node("placeholder", name, name=name)
+        elif len(call) == 1:
+            node = graph.create_node("get_attr", call[0], name=name)
+        else:
+            target, args, kwargs, chain = call
+            given = _read(args, made), _read(kwargs, made)
+            node = graph.create_node("call_function", _op(target), *given, name=name)
+        if call:
+            chain = call[3] if len(call) > 1 else [rule]
+            node.meta["chain"] = tuple(rule_at(each) for each in chain)
+        if value is not None:
+            node.meta["val"] = value
+        made.append(node)
+        values.append(value)
+    return graph, made
+
+
+def _target(target: Any) -> str:
+    if target is operator.getitem:
+        return "getitem"
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._opname}.{target._overloadname}"
+    raise NotPortable(target)
+
+
+def _op(name: str) -> Any:
+    if name == "getitem":
+        return operator.getitem
+    namespace, op, overload = name.split(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise NotPortable(name)
+    return found
+
+
+def _spec(spec: Any) -> Any:
+    if type(spec) is TensorSpec:
+        sizes = [*spec.size, *spec.stride, spec.offset]
+        if not all(type(size) is int for size in sizes):
+            raise NotPortable(spec)
+        dtype = str(spec.dtype).removeprefix("torch.")
+        return ["tensor", spec.size, spec.stride, spec.offset, dtype, str(spec.device), spec.base]
+    if isinstance(spec, tuple):
+        return ["many", *map(_spec, spec)]
+    if isinstance(spec, torch.Tensor):
+        raise NotPortable(spec.layout)
+    return ["value", _written(spec, {})]
+
+
+def _read_spec(spec: Any) -> Any:
+    kind, *rest = spec
+    if kind == "tensor":
+        size, stride, offset, dtype, device, base = rest
+        return TensorSpec(tuple(size), tuple(stride), offset, _dtype(dtype), torch.device(device), base)
+    if kind == "many":
+        return tuple(map(_read_spec, rest))
+    return _read(rest[0], [])
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    if not isinstance(found, torch.dtype):
+        raise NotPortable(name)
+    return found
+
+
+_NAMED: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+
+
+def _written(value: Any, index: dict[fx.Node, int]) -> Any:
+    """An argument as JSON: numbers, strings and None are themselves, all else is a list that begins with its kind."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is fx.Node:
+        return ["node", index[value]]
+    if kind is float:
+        return ["float", value.hex()]
+    if isinstance(value, complex):
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if isinstance(value, tuple):
+        return ["tuple", *[_written(item, index) for item in value]]
+    if isinstance(value, list):
+        return ["list", *[_written(item, index) for item in value]]
+    if isinstance(value, dict):
+        return ["dict", *[[key, _written(item, index)] for key, item in value.items()]]
+    if kind is slice:
+        return ["slice", *[_written(item, index) for item in (value.start, value.stop, value.step)]]
+    if isinstance(value, torch.device):
+        return ["device", str(value)]
+    for name, known in _NAMED.items():
+        if kind is known:
+            return [name, str(value).removeprefix("torch.")]
+    raise NotPortable(value)
+
+
+def _read(value: Any, made: list[fx.Node]) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, *rest = value
+    if kind == "node":
+        return made[rest[0]]
+    if kind == "float":
+        return float.fromhex(rest[0])
+    if kind == "complex":
+        return complex(*map(float.fromhex, rest))
+    if kind in ("tuple", "list"):
+        items = [_read(item, made) for item in rest]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        if not all(isinstance(key, str) and key.isidentifier() for key, _ in rest):
+            raise NotPortable(value)  # the code of a graph has the names of keyword arguments in it as they are
+        return {key: _read(item, made) for key, item in rest}
+    if kind == "slice":
+        return slice(*[_read(item, made) for item in rest])
+    if kind == "device":
+        return torch.device(rest[0])
+    found = getattr(torch, rest[0])
+    if not isinstance(found, _NAMED[kind]):
+        raise NotPortable(value)
+    return found
+
+
+def _constant(tensor: torch.Tensor) -> Any:
+    """A small tensor as data."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad:
+        raise NotPortable(tensor)
+    if tensor.numel() * tensor.element_size() > LARGEST_CONSTANT or tensor.is_quantized:
+        raise NotPortable(tensor)
+    data = bytes(tensor.reshape(-1).view(torch.uint8).tolist())
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), base64.b64encode(data).decode()]
+
+
+def constant(given: Any) -> torch.Tensor:
+    """The tensor of such data. Raises `ValueError` or `RuntimeError` if it is none."""
+    shape, dtype, data = given
+    raw = base64.b64decode(data, validate=True)
+    found = torch.tensor(list(raw), dtype=torch.uint8).view(_dtype(dtype))
+    return found.reshape(shape)

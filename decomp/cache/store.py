@@ -1,0 +1,73 @@
+"""A file of the cache: texts by key, each with a digest. It is a database of SQLite, so that processes may read and
+write it side by side and only what is asked for is read. Nothing that goes wrong with a file is an error: what cannot
+be read is not there, and a file that is no cache is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import contextlib
+import hashlib
+from pathlib import Path
+import sqlite3
+from typing import Literal
+
+_WAIT = 5.0
+"""Seconds for another process to finish writing."""
+_TABLE = "CREATE TABLE IF NOT EXISTS expansions (key TEXT PRIMARY KEY, digest BLOB NOT NULL, text BLOB NOT NULL)"
+
+
+class Store:
+    """One file of the cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reading: sqlite3.Connection | Literal[False] | None = None
+        """False where the file cannot be read, None where that has not been tried."""
+
+    def find(self, key: str) -> bytes | None:
+        """What is kept under a key and is as it was written."""
+        try:
+            if self._reading is None:
+                self._reading = self._opened("ro") if self.path.is_file() else False
+            if self._reading is False:
+                return None
+            row = self._reading.execute("SELECT digest, text FROM expansions WHERE key = ?", (key,)).fetchone()
+        except (sqlite3.Error, OSError, UnicodeError):
+            self.close()
+            self._reading = False
+            return None
+        intact = row is not None and isinstance(row[1], bytes) and row[0] == _digest(key, row[1])
+        return row[1] if intact else None
+
+    def close(self) -> None:
+        """Let go of the file until it is read again."""
+        if self._reading:
+            self._reading.close()
+        self._reading = None
+
+    def add(self, entries: Mapping[str, bytes]) -> None:
+        """Keep texts under keys, in one transaction."""
+        rows = [(key, _digest(key, text), text) for key, text in entries.items()]
+        try:
+            self._written(rows)
+        except sqlite3.OperationalError:
+            pass  # another process writes for long, or the disk is full or read-only
+        except sqlite3.DatabaseError:
+            with contextlib.suppress(OSError, sqlite3.Error):
+                self.path.unlink(missing_ok=True)
+                self._written(rows)
+        except OSError:
+            pass
+
+    def _written(self, rows: list[tuple[str, bytes, bytes]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(self._opened("rwc")) as file, file:
+            file.execute(_TABLE)
+            file.executemany("INSERT OR REPLACE INTO expansions VALUES (?, ?, ?)", rows)
+
+    def _opened(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", timeout=_WAIT, uri=True)
+
+
+def _digest(key: str, text: bytes) -> bytes:
+    return hashlib.blake2b(key.encode() + b"\0" + text, digest_size=16).digest()

@@ -1,0 +1,36 @@
+"""`decomp cache`: where expansions are kept between processes, and how much of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from rich.text import Text
+import typer
+
+from decomp.cache import places
+from decomp.tools.cli.arguments import Debug, Json
+from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+
+
+def cache(
+    action: Annotated[str, typer.Argument(metavar="[clear]", help="Delete what is kept.", show_default=False)] = "",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show where expansions are kept for the next process, and how much; or delete them."""
+    with failing(debug, as_json):
+        if action not in ("", "clear"):
+            raise Unusable(f"decomp cache has no action {action!r}; it has: clear")
+        place = places.directory()
+        if place is None:
+            if as_json:
+                print_json({"directory": None, "files": 0, "bytes": 0})
+            else:
+                show(Text(f"the cache is off ({places.VARIABLE})"))
+            return
+        found = places.clear(place) if action else places.contents(place)
+        if as_json:
+            print_json({"directory": str(place), "files": found.files, "bytes": found.size})
+        else:
+            said = f"{found.files} {'files' if found.files != 1 else 'file'}, {found.size:,} bytes"
+            show(Text(f"deleted {said} from {place}" if action else f"{place}: {said}"))

@@ -1,0 +1,401 @@
+"""Expansions kept on disk: the next process runs no rule, and nothing that is wrong with a file does any harm."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.cache import fingerprints, places
+from decomp.cache.fingerprints import NoFingerprint, fingerprint
+from decomp_rules import RULES, targets
+
+CHIP = targets.tinygrad
+ROOT = Path(decomp.__file__).parents[1]
+X = torch.ones(2, 6)
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return F.gelu(x).softmax(-1), F.softsign(x), x.split(2, 1)[0].sum(1), x.clone()
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, tmp_path):
+    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def lowered(model=None, rules=None, to=CHIP, **options):
+    """Lowered as another process would, which remembers nothing."""
+    rules = decomp.Rules(RULES.entries) if rules is None else rules
+    return decomp.lower(Net() if model is None else model, to=to, args=(X,), rules=rules, **options)
+
+
+def files(place):
+    return sorted(place.glob(f"*{places.SUFFIX}"))
+
+
+def described(lowering):
+    def spec(value):
+        if isinstance(value, (tuple, list)):
+            return [spec(item) for item in value]
+        return str(value) if not isinstance(value, torch.Tensor) else [
+            type(value).__name__, list(value.shape), list(value.stride()), str(value.dtype), str(value.device)]
+
+    nodes = [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs), spec(n.meta.get("val")))
+             for n in lowering.result.graph.nodes]
+    chains = [str(lowering.provenance(n.name)) for n in lowering.result.graph.nodes]
+    return nodes, chains, str(lowering.plan)
+
+
+def test_what_was_planned_is_not_planned_again(place):
+    first, second = lowered(), lowered()
+    assert first.runs > 0 and second.runs == 0
+    assert described(first) == described(second)
+    assert len(files(place)) == 1
+    for got, expected in zip(second.result(X), Net()(X)):
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_is_kept_passes_every_check():
+    lowered()
+    again = lowered(verify="values")
+    assert again.runs == 0 and again.proof is not None
+    assert decomp.lower(Net(), to=CHIP, args=(X,), rules=decomp.Rules(RULES.entries), verify="full").runs == 0
+
+
+def test_each_level_of_accuracy_and_target_is_kept_for_itself():
+    exact = lowered()
+    fast = lowered(accuracy="fast")
+    assert fast.runs > 0 and lowered(accuracy="fast").runs == 0 and lowered().runs == 0
+    assert described(lowered()) == described(exact) != described(fast) == described(lowered(accuracy="fast"))
+    assert lowered(to=targets.luminal).runs > 0
+    assert lowered(to=CHIP - ["exp2"] | ["exp"]).runs > 0
+
+
+def test_another_shape_or_dtype_is_planned():
+    lowered()
+    assert decomp.lower(Net(), to=CHIP, args=(torch.ones(3, 6),), rules=decomp.Rules(RULES.entries)).runs > 0
+    assert decomp.lower(Net(), to=CHIP, args=(X.double(),), rules=decomp.Rules(RULES.entries)).runs > 0
+
+
+@pytest.mark.parametrize("off", ["0", "off", "OFF"])
+def test_it_can_be_switched_off(off, place, monkeypatch):
+    monkeypatch.setenv("DECOMP_CACHE", off)
+    assert lowered().runs > 0 and lowered().runs > 0
+    assert not place.exists() and places.directory() is None
+
+
+def test_dynamic_sizes_are_not_kept(place):
+    program = torch.export.export(nn.Softsign(), (X,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    for _ in range(2):
+        assert decomp.lower(program, to=CHIP, rules=decomp.Rules(RULES.entries)).runs > 0
+    assert not files(place)
+
+
+def test_a_failed_lowering_keeps_nothing(place):
+    def broken(x):
+        raise ValueError("no")
+
+    with pytest.raises(decomp.RuleError):
+        lowered(rules=decomp.Rules({F.gelu: broken}) | RULES)
+    assert not files(place)
+
+
+# Files that are not as they were written.
+
+
+def damaged(place, damage):
+    """What a lowering comes to behind damaged files, which must be what it comes to without any; and one after it."""
+    lowered()
+    expected = described(lowered())
+    for path in files(place):
+        damage(path)
+    after = lowered()
+    assert after.runs > 0 and described(after) == expected
+    assert lowered().runs == 0
+
+
+def test_a_truncated_file_is_written_anew(place):
+    damaged(place, lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]))
+
+
+def test_an_empty_file_is_filled(place):
+    damaged(place, lambda path: path.write_bytes(b""))
+
+
+def test_a_foreign_file_is_replaced(place):
+    damaged(place, lambda path: path.write_text("print('hello')\n" * 500))
+
+
+def test_a_database_of_another_kind_is_replaced(place):
+    def other(path):
+        path.unlink()
+        with sqlite3.connect(path) as file:
+            file.execute("CREATE TABLE expansions (something TEXT)")
+        file.close()
+
+    lowered()
+    expected = described(lowered())
+    for path in files(place):
+        other(path)
+    assert described(lowered()) == expected
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_flipped_bytes_are_noticed(place, part):
+    def flip(path):
+        with sqlite3.connect(path) as file:
+            for key, text in file.execute("SELECT key, text FROM expansions").fetchall():
+                at = (len(text) - 1) * part // 5
+                changed = text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]
+                file.execute("UPDATE expansions SET text = ? WHERE key = ?", (changed, key))
+        file.close()
+
+    damaged(place, flip)
+
+
+@pytest.mark.parametrize("step", [37, 101])
+def test_a_flipped_byte_anywhere_in_the_file_does_no_harm(place, step):
+    lowered()
+    expected = described(lowered())
+    (path,) = files(place)
+    whole = path.read_bytes()
+    for at in range(step, len(whole), len(whole) // 4):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        assert described(lowered()) == expected
+
+
+def rewritten(place, change):
+    """Let every text say something else, with the digest that belongs to it."""
+    from decomp.cache.store import Store
+
+    (path,) = files(place)
+    with sqlite3.connect(path) as file:
+        rows = file.execute("SELECT key, text FROM expansions").fetchall()
+    file.close()
+    Store(path).add({key: change(json.loads(text)) for key, text in rows})
+
+
+HOSTILE = [
+    lambda whole: b"not json",
+    lambda whole: b"[]",
+    lambda whole: b"cos\nsystem\n(S'touch hacked'\ntR.",
+    lambda whole: json.dumps([[["x", ["value", None], "os.system.default", ["tuple", "touch hacked"], ["dict"], [0]]],
+                              ["node", 0], [], 0, [], None, 0.0]).encode(),
+    lambda whole: json.dumps([*whole[:3], 10**6, *whole[4:]]).encode(),
+    lambda whole: json.dumps([*whole[:3], -1, *whole[4:]]).encode(),
+    lambda whole: json.dumps(whole).replace('["dict"', '["dict",["a=__import__(0)#",1]').encode(),
+    lambda whole: json.dumps(whole).replace('"float32"', '"load"').encode(),
+    lambda whole: json.dumps(whole).replace('"aten.', '"aten.__class__.').encode(),
+    lambda whole: b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("i", range(len(HOSTILE)))
+def test_a_text_that_is_no_expansion_is_not_used_and_never_run(place, i, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    lowered()
+    expected = described(lowered())
+    rewritten(place, HOSTILE[i])
+    assert described(lowered()) == expected
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path / "file"))
+    assert lowered().runs > 0
+
+
+# What an expansion depends on.
+
+
+def test_another_version_of_torch_does_not_find_it(monkeypatch):
+    lowered()
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert lowered().runs > 0
+
+
+def test_other_code_of_the_package_does_not_find_it(monkeypatch):
+    lowered()
+    monkeypatch.setattr(fingerprints, "_code_of_package", lambda name: f"{name} was changed")
+    assert lowered().runs > 0
+
+
+def test_the_cost_counts():
+    with_cost = fingerprint(RULES, CHIP, "aten", decomp.costs.calls)
+    assert None is not with_cost != fingerprint(RULES, CHIP, "aten", None)
+
+
+def factory(number):
+    def rule(x):
+        return x * number
+
+    return rule
+
+
+def test_what_a_rule_closes_over_counts():
+    one, two = (decomp.Rules({F.gelu: factory(number)}) for number in (1.0, 2.0))
+    names = [fingerprint(rules, CHIP, "aten", None) for rules in (one, two, decomp.Rules({F.gelu: factory(1.0)}))]
+    assert None not in names and names[0] == names[2] != names[1]
+
+
+def test_rules_that_close_over_more_than_data_are_not_kept(place):
+    rules = decomp.Rules({F.gelu: factory(object())})
+    assert fingerprint(rules, CHIP, "aten", None) is None
+    weight = torch.ones(6)
+    rules = decomp.Rules({F.gelu: lambda x: x * weight})
+    for _ in range(2):
+        assert lowered(nn.GELU(), decomp.Rules(rules.entries)).runs > 0
+    assert not files(place)
+
+
+def test_rules_without_source_are_not_kept():
+    space = {}
+    exec("def rule(x):\n    return x * 2", space)
+    assert fingerprint(decomp.Rules({F.gelu: space["rule"]}), CHIP, "aten", None) is None
+
+
+def test_a_file_that_has_changed_since_it_was_imported_is_not_kept(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("x = 1\n")
+    os.utime(path, (fingerprints._STARTED + 5,) * 2)
+    with pytest.raises(NoFingerprint):
+        fingerprints._code_of_file(str(path))
+
+
+def test_conditions_of_a_target_count():
+    def up_to(n):
+        return CHIP.legal_if("mul", lambda call: len(call.inputs) <= n, "few")
+
+    names = [fingerprint(RULES, up_to(n), "aten", None) for n in (1, 2, 1)]
+    assert None not in names and names[0] == names[2] != names[1]
+
+
+CONSTANT = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+LARGE = torch.ones(600)
+
+
+def by_constant(x):
+    return x * CONSTANT
+
+
+def by_large_constant(x):
+    return x * LARGE[:6]
+
+
+def test_a_small_constant_is_kept_as_data_and_shared():
+    class Two(nn.Module):
+        def forward(self, x):
+            return F.gelu(x), F.gelu(x.t().contiguous().t() + 1)
+
+    def rules():
+        return decomp.Rules({F.gelu: by_constant}) | RULES
+
+    first, second = lowered(Two(), rules()), lowered(Two(), rules())
+    assert second.runs == 0 and described(first) == described(second)
+    for got, expected in zip(second.result(X), first.result(X)):
+        torch.testing.assert_close(got, expected)
+
+
+def test_a_large_constant_is_not_kept():
+    for _ in range(2):
+        assert lowered(nn.GELU(), decomp.Rules({F.gelu: by_large_constant})).runs > 0
+
+
+# Processes.
+
+
+RULE = """
+import sys
+import decomp, torch
+from torch.nn import functional as F
+from decomp_rules import RULES, targets
+
+rules = decomp.Rules()
+
+@rules.register(F.gelu)
+def gelu(x):
+    return x * {factor}
+
+low = decomp.lower(torch.nn.GELU(), to=targets.tinygrad, args=(torch.ones(3),), rules=rules)
+print(low.runs, low.result(torch.ones(3))[0].item())
+"""
+
+
+def script(path, factor, place):
+    path.write_text(textwrap.dedent(RULE.format(factor=factor)))
+    os.utime(path, (1e9, 1e9))
+    env = {**os.environ, "DECOMP_CACHE": str(place), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE, text=True)
+
+
+def test_another_process_finds_it_until_the_rule_is_changed(place, tmp_path):
+    def said(factor):
+        process = script(tmp_path / "mine.py", factor, place)
+        return process.communicate()[0].strip(), process.returncode
+
+    assert said("2.0") == ("1 2.0", 0)
+    assert said("2.0") == ("0 2.0", 0)
+    assert said("3.0") == ("1 3.0", 0)
+
+
+def test_two_processes_may_write_at_once(place, tmp_path):
+    both = [script(tmp_path / f"{name}.py", "2.0", place) for name in ("a", "b")]
+    assert [(p.communicate()[0].strip(), p.returncode) for p in both] == [("1 2.0", 0)] * 2
+    third = script(tmp_path / "a.py", "2.0", place)
+    assert third.communicate()[0].strip() == "0 2.0"
+
+
+def test_many_writers_of_one_file_lose_nothing(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from decomp.cache.store import Store\n"
+        "for i in range(20): Store(Path(sys.argv[1])).add({f'{sys.argv[2]}-{i}': b'text'})"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    path = tmp_path / f"one{places.SUFFIX}"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    from decomp.cache.store import Store
+
+    store = Store(path)
+    assert all(store.find(f"{name}-{i}") == b"text" for name in "ab" for i in range(20))
+    store.close()
+
+
+# Where it is.
+
+
+def test_the_directory_is_that_of_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("DECOMP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for platform, expected in (("linux", tmp_path / "xdg" / "decomp"), ("win32", tmp_path / "local/decomp/Cache"),
+                               ("darwin", tmp_path / "Library/Caches/decomp")):
+        monkeypatch.setattr(places.sys, "platform", platform)
+        assert places.directory() == expected
+
+
+def test_clearing_deletes_the_cache_and_nothing_else(place):
+    lowered()
+    (place / "mine.txt").write_text("mine")
+    held = places.clear(place)
+    assert held.files == 1 and held.size > 0 and places.contents(place).files == 0
+    assert [path.name for path in place.iterdir()] == ["mine.txt"]
+    assert lowered().runs > 0
+    shutil.rmtree(place)
+    assert places.contents(place).size == 0
