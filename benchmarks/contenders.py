@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+import os
+import tempfile
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks import programs
 import decomp
+from decomp.cache.places import VARIABLE
 
 Run = Callable[[], Any]
 
@@ -43,6 +46,8 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
     def lower(rules: decomp.Rules, verify: bool | str) -> Run:
         return lambda: decomp.lower(program, rules=rules, to=target, verify=verify).result
 
+    kept = tempfile.TemporaryDirectory(prefix="decomp-")
+    cached(kept, lambda: lower(programs.rules(), False)())()
     found = [
         Contender("Graph.create_node", floor(graph_of(lowered))),
         Contender("Graph.create_node(name=)", floor(graph_of(lowered), named=True)),
@@ -50,15 +55,32 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
         Contender("lower, warm, verified", lower(warm, True)),
         Contender("lower, warm, measured", lower(warm, "values"), limit=20_000),
         Contender("lower, warm, code generated", lambda: with_code(lower(warm, False)())),
-        Contender("lower, cold", lambda: lower(programs.rules(), False)()),
-        Contender("lower, cold, verified", lambda: lower(programs.rules(), True)()),
-        Contender("lower, cold, measured", lambda: lower(programs.rules(), "values")(), limit=20_000),
+        Contender("lower, cold", cached("off", lambda: lower(programs.rules(), False)())),
+        Contender("lower, from disk", cached(kept, lambda: lower(programs.rules(), False)())),
+        Contender("lower, cold, verified", cached("off", lambda: lower(programs.rules(), True)())),
+        Contender("lower, cold, measured", cached("off", lambda: lower(programs.rules(), "values")()), limit=20_000),
         Contender("decompose, warm", lambda: decomp.decompose(program, warm, verify=False)),
         Contender("Graph.graph_copy", lambda: copied(graph_of(lowered))),
     ]
     if isinstance(program, ExportedProgram):
         return found + exported_contenders(program, slow_limit)
     return [*found, Contender("fx.Transformer", transformed(lowered), limit=20_000)]
+
+
+def cached(place: tempfile.TemporaryDirectory[str] | str, run: Run) -> Run:
+    """The same with expansions kept in this directory, or nowhere where it is "off"."""
+
+    def within() -> Any:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = place if isinstance(place, str) else place.name
+        try:
+            return run()
+        finally:
+            del os.environ[VARIABLE]
+            if before is not None:
+                os.environ[VARIABLE] = before
+
+    return within
 
 
 def exported_contenders(program: ExportedProgram, limit: int) -> list[Contender]:
