@@ -142,7 +142,7 @@ def test_the_device_of_the_operands_is_that_of_the_result():
     (aten.scaled_dot_product_attention.default, (torch.empty(1, 2, 3, 4),) * 3),
     (aten.linear.default, (torch.empty(2, 3), torch.empty(4, 3))),
     (torch.ops.prims.add.default, (torch.empty(3), torch.empty(3))),
-], ids=str)  # fmt: skip
+], ids=lambda value: "" if isinstance(value, tuple) else str(value))  # fmt: skip
 def test_what_depends_on_more_is_left_to_the_fake_mode(func, args):
     kernels = MetaKernels(Fakes(MODE))
     args = tuple(kernels.empty_like(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)

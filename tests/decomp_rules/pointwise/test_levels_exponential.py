@@ -35,7 +35,7 @@ CALLS: list[tuple[Callable[..., Any], int, int, int, int]] = [
     (torch.sigmoid, 17, 5, 21, 5),
     (F.silu, 18, 6, 22, 6),
     (torch.tanh, 23, 7, 35, 7),
-    (F.gelu, 27, 20, 28, 21),
+    (F.gelu, 31, 20, 32, 21),
     (gelu_tanh, 22, 10, 26, 11),
     (torch.erf, 33, 33, 82, 82),
     (F.softplus, 26, 16, 41, 41),
@@ -45,7 +45,7 @@ CALLS: list[tuple[Callable[..., Any], int, int, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "standard", "fast", "few", "fewest"), CALLS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("function", "standard", "fast", "few", "fewest"), CALLS, ids=lambda value: getattr(value, "__name__", ""))
 def test_calls(function: Any, standard: int, fast: int, few: int, fewest: int) -> None:
     x = [torch.zeros(4, 8)]
     assert calls(function, x, "standard") <= standard
@@ -176,7 +176,7 @@ def test_half_types_at_fast(function: Any, dtype: torch.dtype) -> None:
 aten = torch.ops.aten
 # The backward op after its gradient, and the most calls at standard on tinygrad and on luminal.
 BACKWARD: list[tuple[Any, tuple[Any, ...], dict[str, Any], int, int]] = [
-    (aten.gelu_backward, (), {}, 34, 35),
+    (aten.gelu_backward, (), {}, 38, 39),
     (aten.gelu_backward, (), {"approximate": "tanh"}, 34, 41),
     (aten.softplus_backward, (1.0, 20.0), {}, 22, 31),
     (aten.softplus_backward, (2.0, 5.0), {}, 23, 32),
