@@ -18,7 +18,7 @@ from decomp.ir.call import metadata
 from decomp.ir.signature import Signature, described
 from decomp.metadata.fakes import Fakes
 
-LARGEST_CONSTANT = 1024
+LARGEST_CONSTANT = 1 << 14
 """Bytes of a tensor that is made in a rule, above which an expansion is not kept."""
 
 

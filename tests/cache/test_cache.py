@@ -286,7 +286,7 @@ def test_conditions_of_a_target_count():
 
 
 CONSTANT = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-LARGE = torch.ones(600)
+LARGE = torch.ones(5000)
 
 
 def by_constant(x):
