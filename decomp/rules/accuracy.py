@@ -20,7 +20,7 @@ LEVELS = ("exact", "standard", "fast")
 - *standard*: float32 within 4 ULP (special functions and long sums: within four times the error of PyTorch's own
   kernel) for every normal input with a normal result; NaN, infinities, overflow and underflow right; first and second
   gradients right where the op is smooth.
-- *fast*: textbook forms, within 64 ULP, or 4 ε, where neural networks live (|x| ≤ 10); no NaN from a number
+- *fast*: textbook forms, within 64 ULP, or 16 ε, where neural networks live (|x| ≤ 10); no NaN from a number
   of ordinary size (0, or between 2⁻²⁴ and 10,000); half types are computed as they are.
 """
 DEFAULT = "standard"

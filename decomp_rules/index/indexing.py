@@ -211,6 +211,8 @@ def embedding_by_sum(
     """Σᵥ of row v where v is the index and of 0 elsewhere; a zero loses its sign."""
     if sparse or scale_grad_by_freq:
         return decline("its gradient is sparse, or scaled by counts")
+    if not weight.is_floating_point():
+        return decline("sums of integers are wider than these")
     numbers = ramp(weight, weight.shape[0], 0, 2, indices.dtype)
     if padding_idx >= 0:
         weight = torch.where(torch.ne(numbers, padding_idx), weight, weight.detach())

@@ -152,7 +152,10 @@ def _scaled_quotient(x: Tensor, y: Tensor) -> Tensor:
     down, up = (64, 63) if y.dtype == torch.float32 else (512, 511)
     limits = torch.finfo(y.dtype)
     square = y * y
-    scale = torch.lt(square, limits.tiny) * 2.0**up + torch.lt(square, limits.max) + 2.0**-down
+    small, ordinary = torch.lt(square, limits.tiny), torch.lt(square, limits.max)
+    if y.dtype != torch.float32:  # the product of a condition and a number is of the default dtype
+        small, ordinary = cast(small, y.dtype), cast(ordinary, y.dtype)
+    scale = small * 2.0**up + ordinary + 2.0**-down
     return (x * scale) * torch.reciprocal(y * scale)
 
 

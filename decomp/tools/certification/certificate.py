@@ -17,10 +17,10 @@ AGAINST_OWN = 2.0
 LIMITS_BY_LEVEL = {
     "exact": LIMITS,
     "standard": {**dict.fromkeys(LIMITS, 4.0), "complex64": 8.0},
-    "fast": {"float32": 64.0, "bfloat16": 16.0, "float16": 16.0, "float64": 64.0, "complex64": 128.0},
+    "fast": {"float32": 64.0, "bfloat16": 32.0, "float16": 32.0, "float64": 64.0, "complex64": 128.0},
 }
-"""ULP by level and dtype. At the level fast half types are computed as they are: x·log₂e for |x| ≤ 10, rounded to 8
-bits, moves the exponential by 2%, 5 ULP, and what follows rounds anew."""
+"""ULP by level and dtype. At the level fast half types are computed as they are: the product x·2/π for |x| ≤ 4,
+rounded to 8 bits, moves a cosine by 1%, and what follows rounds anew."""
 AGAINST_OWN_BY_LEVEL = {"exact": AGAINST_OWN, "standard": 4.0, "fast": 4.0}
 AS_WRITTEN = "as written"
 PRECISE = 2.0**20

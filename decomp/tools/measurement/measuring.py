@@ -200,7 +200,7 @@ class _Measurement:
                 self._derivatives("gradients", what, first, bound)
                 # Lowered, second gradients go the way of first ones: one target shows whether there are any.
                 chosen = {(candidate.as_written, candidate.level): (candidate, f) for candidate, f in reversed(bound)}
-                second = [pair for pair in bound if pair in chosen.values()]
+                second = [pair for pair in bound if pair in chosen.values() and pair[0].level != LEVELS[-1]]
                 self._derivatives("second", what, _moderate_points(what, inputs), second)
 
     def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:

@@ -16,11 +16,15 @@ from decomp.tools.measurement.trials import Inputs, Trial
 ORDINARY = {torch.float16: 100.0, torch.complex32: 100.0}
 """Numbers up to this size, and in other dtypes up to 10,000, are never to become NaN: squares of larger ones overflow
 in float16."""
-ABSOLUTE = 1 / 16
-"""At the level fast, results are as good as those of this size: 64 ULP of it are 4 ε. A textbook formula that cancels
+ABSOLUTE = 1 / 4
+"""At the level fast, results are as good as those of this size: 64 ULP of it are 16 ε. A textbook formula that cancels
 near a zero of the function, or in a tail of it, is off by as much as the terms that it adds."""
-GRADIENTS = 64.0
-"""At the level fast, ε that gradients may be off by."""
+GRADIENTS = {"standard": 16.0, "fast": 64.0}
+"""ε that gradients may be off by where they pass through 0."""
+TIES = "with ties"
+"""Inputs some of which are equal: the gradient of the largest may go to any of them, or be shared."""
+IN_HALF = 4.0
+"""At the level fast, half types are judged up to this size: beyond, an argument has hardly a digit after the point."""
 SMALL = 2.0**-24
 """At the level fast, numbers that are not 0 are no smaller: the square of their inverse overflows in no dtype but
 float16."""
@@ -77,12 +81,15 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
     if level == LEVELS[0]:
         return None
     low, high = range_of(of_function(what.sample.overload).op.short, level)
+    if level == "fast" and what.dtype in (torch.float16, torch.bfloat16):
+        low, high = max(low, -IN_HALF), min(high, IN_HALF)
     if what.dtype.is_complex:  # functions of complex numbers are trigonometric ones of their imaginary parts
         low, high = max(low, -TURNS), min(high, TURNS)
     floats = [_parts(t) for t in inputs.tensors if t.is_floating_point() or t.is_complex()]
     ordinary = ORDINARY.get(what.dtype, 1e4)
     if not what.pointwise:
-        return _of_whole(level, what, inputs, floats, (low, high), ordinary)
+        judged = not gradient or inputs.label != TIES
+        return _of_whole(level, what, inputs, floats, (low, high), ordinary) if judged else Scope(judged=False)
     count = max((parts.shape[0] for parts in floats), default=0)
     nowhere = torch.zeros(count, dtype=torch.bool)
     left_out, beyond = nowhere.clone(), nowhere.clone()
@@ -90,9 +97,10 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
         size, tiny = parts.abs(), torch.finfo(what.dtype).tiny
         infinite = ~parts.isfinite()
         out = (size > 0) & (size < tiny)
-        if level == "fast" or gradient or what.dtype.is_complex:
+        of_gradient = gradient or what.is_gradient
+        if level == "fast" or of_gradient or what.dtype.is_complex:
             out = out | infinite
-        if gradient:
+        if of_gradient:
             out = out | (size > torch.finfo(what.dtype).max / NEAR_OVERFLOW)
         if level == "fast":
             out = out | (size > ordinary) | (size > 0) & (size < SMALL)
@@ -100,7 +108,7 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
         beyond |= (~infinite & ((parts < low) | (parts > high))).any(1)
     if level == "fast" and not gradient:
         return Scope(left_out, beyond & ~left_out, absolute=ABSOLUTE)
-    slack = GRADIENTS * torch.finfo(what.dtype).eps if level == "fast" else 0.0
+    slack = GRADIENTS[level] * torch.finfo(what.dtype).eps
     return Scope(left_out | beyond, gradient=gradient, slack=slack)
 
 

@@ -143,7 +143,7 @@ def _within(scope: Scope, results: Results, wrong: torch.Tensor) -> tuple[torch.
     tiny = torch.finfo(results.found.dtype).tiny
     found, exact = results.found.double(), results.exact.high
     numbers = torch.ones_like(wrong)
-    if results.pointwise and not scope.gradient and not scope.absolute and results.unit is None:
+    if results.pointwise and not results.loose and not scope.absolute and results.unit is None:
         numbers = ~(exact.abs() < tiny)
         wrong = torch.where(numbers, wrong, ~((found - exact).abs() <= tiny))
     if scope.finite_alone is not None:
