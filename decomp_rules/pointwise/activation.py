@@ -319,8 +319,7 @@ def hardsigmoid_by_relu6(x: Tensor) -> Tensor:
 @register(aten.hardswish, level="standard")
 def hardswish_by_relu6(x: Tensor) -> Tensor:
     """x·relu6(x + 3) / 6. ≤ 2 ULP of the op."""
-    inner = wide(x)
-    return cast(inner * F.relu6(inner + 3) * (1 / 6), x.dtype)
+    return cast((y := wide(x)) * F.relu6(y + 3) * (1 / 6), x.dtype)
 
 
 @register(aten.leaky_relu, level="standard")
@@ -344,10 +343,8 @@ def hardshrink_within(x: Tensor, lambd: float = 0.5) -> Tensor:
 @register(aten.softshrink, level="standard")
 def softshrink_by_clamp(x: Tensor, lambd: float = 0.5) -> Tensor:
     """x less x clamped to ±lambd. Exactly the op."""
-    if not x.is_floating_point():
-        return decline("only floats")
-    inner = wide(x)
-    return cast(inner - torch.clamp(inner, -lambd, lambd), x.dtype)
+    y = wide(x)
+    return cast(y - torch.clamp(y, -lambd, lambd), x.dtype) if x.is_floating_point() else decline("only floats")
 
 
 @register(aten.relu)

@@ -140,7 +140,8 @@ class _Measurement:
         )
         lowered = [way for way in ways if way.level == own or self._differs(way)]
         for way in lowered:
-            way.measure_cost(in_dtype(self.samples[0], torch.float32))
+            for sample in self.samples[: LOWERED_DTYPES[torch.float32]]:
+                way.measure_cost(in_dtype(sample, torch.float32))
         written = [Candidate(AsWritten(self.rule))] if own in levels else []
         return [*written, *map(Candidate, lowered)]
 
