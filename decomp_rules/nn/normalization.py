@@ -297,7 +297,8 @@ def standardised_by_sums(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Te
     shift = sum_times(x, dims, -1, extent(x, dims))
     centred = x + shift
     rstd = torch.rsqrt(sum_times(centred * centred, dims, 1, extent(x, dims)) + eps)
-    return centred * rstd, shift * -1, rstd
+    # A mean is NaN where a row has an infinite entry, as with the kernel; it is computed where it is read alone.
+    return centred * rstd, shift * -1 + rstd * 0, rstd
 
 
 def sum_times(x: Tensor, dims: Sequence[int], factor: float, count: int) -> Tensor:

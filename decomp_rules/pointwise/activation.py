@@ -21,7 +21,7 @@ from decomp import Rules, decline
 from decomp_rules.pointwise import exponential
 from decomp_rules.pointwise.logarithm import log_of_one_and
 from decomp_rules.support.floating import LN_2, LOG2_E, float_math, own_float_math
-from decomp_rules.support.operands import above_zero, cast, constant, wide
+from decomp_rules.support.operands import above_zero, cast, constant, number_below, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -202,13 +202,6 @@ def mish_of_parts(x: Tensor) -> Tensor:
     return _mish(x, _MISH_END[x.dtype], exponential.exp_up_to)
 
 
-@register(aten.mish, level="standard")
-@float_math
-def mish_of_bounded_parts(x: Tensor) -> Tensor:
-    """The same for targets without trunc and maximum."""
-    return _mish(x, _MISH_END[x.dtype], _exp_of_few_ops, few_ops=True)
-
-
 @register(aten.mish, level="fast")
 @own_float_math
 def mish_by_binary(x: Tensor) -> Tensor:
@@ -216,12 +209,12 @@ def mish_by_binary(x: Tensor) -> Tensor:
     return _mish(x, _MISH_END.get(x.dtype, 4.0), _exp2_of_product)
 
 
-def _mish(x: Tensor, end: float, exp: Callable[[Tensor, float], Tensor], few_ops: bool = False) -> Tensor:
-    e = exp(exponential.at_least(-x, -end, few_ops), -1.0)
+def _mish(x: Tensor, end: float, exp: Callable[[Tensor, float], Tensor]) -> Tensor:
+    e = exp(exponential.at_least(-x, -end), -1.0)
     n = e * (e + 2)
     inverse = torch.reciprocal(n + 2)
     # The gradient of the quotient has few digits where that is almost 1.
-    return x * (n * inverse if few_ops else torch.where(x < 0, n * inverse, 1 - 2 * inverse))
+    return x * torch.where(x < 0, n * inverse, 1 - 2 * inverse)
 
 
 # Exponential below zero: ELU and its kin
@@ -289,7 +282,7 @@ def _times(x: Tensor, factor: float) -> Tensor:
 @register(aten.relu, level="standard")
 def relu_where_positive(x: Tensor) -> Tensor:
     """x from the first normal number on, else 0, with gradient 0 there; NaN stays. Exact."""
-    return torch.where(x < above_zero(x.dtype), 0, x)
+    return torch.where(x < above_zero(x.dtype), 0, x) if x.is_floating_point() else decline("only floats")
 
 
 @register(aten.relu, level="standard", needs=("amax",))
@@ -311,15 +304,21 @@ def hardtanh_beyond_bounds(x: Tensor, min_val: float = -1, max_val: float = 1) -
 
 
 @register(aten.hardsigmoid, level="standard")
-def hardsigmoid_by_relu6(x: Tensor) -> Tensor:
-    """relu6(x + 3) / 6. ≤ 1.5 ULP of the op."""
-    return F.relu6(x + 3) * (1 / 6)
+@float_math
+def hardsigmoid_between_kinks(x: Tensor) -> Tensor:
+    """(x + 3) / 6 between −3 and 3, else 0 or 1, with gradient 0 there. ≤ 1.5 ULP of the op."""
+    inner = number_below(3.0, x.dtype)
+    above = torch.where(torch.gt(x, inner), 1.0, (x + 3) * (1 / 6))
+    return torch.where(torch.lt(x, -inner), 0.0, above)
 
 
 @register(aten.hardswish, level="standard")
-def hardswish_by_relu6(x: Tensor) -> Tensor:
-    """x·relu6(x + 3) / 6. ≤ 2 ULP of the op."""
-    return cast((y := wide(x)) * F.relu6(y + 3) * (1 / 6), x.dtype)
+@float_math
+def hardswish_between_kinks(x: Tensor) -> Tensor:
+    """x·(x + 3) / 6 from −3 to 3, 0·x below and x above. ≤ 2 ULP of the op."""
+    inner = number_below(3.0, x.dtype)
+    above = torch.where(torch.gt(x, inner), x, x * ((x + 3) * (1 / 6)))
+    return torch.where(torch.lt(x, -inner), x * 0.0, above)
 
 
 @register(aten.leaky_relu, level="standard")
@@ -399,7 +398,7 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
         weight = weight.view([-1 if dim == 1 else 1 for dim in range(x.dim())])
     elif weight.dim() == 1:
         weight = weight.view([-1] if x.dim() else [])
-    return aten._prelu_kernel(x, weight)
+    return _prelu(x, weight)
 
 
 @register(aten._prelu_kernel)

@@ -167,23 +167,6 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     return with_zero_gradient_to(cast(_floor_quotient(a, b), dtype), x)
 
 
-@register(aten.div, level="standard")
-def div_cut_off(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
-    """trunc(x·(1/y)·(1 + 2⁻²¹)): what is less than 3 ULP below a whole number counts as that; the gradient is zero."""
-    dtype = promoted(x, other)
-    if rounding_mode != "trunc" or not dtype.is_floating_point:
-        return decline("only floats that are cut off")
-    inner = torch.float32 if dtype in HALVES else dtype
-    outward = 1 + 4 * torch.finfo(inner).eps
-    if is_scalar(other):
-        quotient = torch.div(cast(x, inner), other / outward) if other else torch.div(cast(x, inner), other)
-    elif dtype in HALVES and other.dim():
-        return decline("PyTorch's kernel rounds the quotient to the half type before it is cut off")
-    else:
-        quotient = cast(x, inner) * torch.reciprocal(cast(other, inner)) * outward
-    return with_zero_gradient_to(cast(torch.trunc(quotient), dtype), x)
-
-
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     """⌊a / b⌋ from the exact remainder, as Python's `//`, as rounding a / b may reach an integer."""
     remainder = torch.fmod(a, b)
@@ -348,6 +331,10 @@ def fmin_unless_greater(x: Tensor, other: Tensor) -> Tensor:
 def clamp_to_bounds(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient goes to x. Exact."""
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
+    if not dtype.is_floating_point:
+        return decline("only floats")
+    if min is not None and max is not None and not (is_scalar(min) or is_scalar(max)):
+        return decline("where two tensors of bounds meet, neither has a gradient")
     x = cast(x, dtype)
     for bound, beyond in ((min, torch.lt), (max, torch.gt)):
         if bound is None:
@@ -361,7 +348,7 @@ def clamp_to_bounds(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
         else:
             bound = cast(bound, dtype)
             outside = beyond(x, bound)
-            x = torch.where(outside | torch.isnan(bound) if dtype.is_floating_point else outside, bound, x)
+            x = torch.where(outside | torch.isnan(bound), bound, x)
     return x
 
 

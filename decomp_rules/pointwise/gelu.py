@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.pointwise.activation import logistic, logistic_parts
-from decomp_rules.pointwise.exponential import at_least, minus_within
+from decomp_rules.pointwise.activation import logistic
+from decomp_rules.pointwise.exponential import at_least
 from decomp_rules.support.floating import LOG2_E, float_math, own_float_math, polynomial
 from decomp_rules.support.operands import cast
 
@@ -32,10 +32,10 @@ _TAIL = (
 )  # fmt: skip
 """Φ(−s)·e^(s²/2) / t in powers of t = 1 / (1 + s/2), for s ≥ 1."""
 _LOGIT = (
-    -2.3022092360811, 0.10483845312654, 0.00010108076741791, -0.00015426123007174, -9.5549675892243e-06,
-    -3.2197171371523e-08, 3.0259628069474e-08, 1.9308593759976e-09, 5.2889608437075e-11, 5.6530138181886e-13,
+    -2.3022092360777, 0.10483845314997, 0.00010108078701075, -0.00015426122675699, -9.5549699353667e-06,
+    -3.2198169998336e-08, 3.0259477976866e-08, 1.9308485000113e-09, 5.2889225657994e-11, 5.652960677096e-13,
 )  # fmt: skip
-"""log₂(Φ(−x) / Φ(x)) / x in powers of −x², for |x| ≤ 5.5, fitted so that x·Φ(x) and its derivative are right."""
+"""log₂(Φ(−x) / Φ(x)) / x in powers of −x², for |x| ≤ 5.8, fitted so that x·Φ(x) and its derivative are right."""
 _LOGIT_ROUGHLY = (
     -2.302207005, -0.10484404484, 0.00010270218572, 0.00015642087064, -1.0946938192e-5, 3.4942004722e-7,
     -4.377604635e-9,
@@ -74,9 +74,10 @@ def gelu_of_parts(x: Tensor, approximate: str = "none") -> Tensor:
 @register(aten.gelu, level="standard")
 @float_math
 def gelu_of_logistic(x: Tensor, approximate: str = "none") -> Tensor:
-    """x / (1 + e⁻ᵘ), where u = ln(Φ(x) / Φ(−x)) is x times a polynomial in x², continued along a line beyond ±5.5, and
+    """x / (1 + e⁻ᵘ), where u = ln(Φ(x) / Φ(−x)) is x times a polynomial in x², continued along a line beyond ±5.8, and
     0 below −6, as PyTorch's kernel is. ≤ 4 ULP above −1; below, its error is less than twice that of the kernel. The
-    gradient to 4·10⁻⁷, as the op's own is to 3·10⁻⁷, the second to 3·10⁻⁶. With "tanh", u is the polynomial that the op is defined by."""
+    gradient to 4·10⁻⁷, as the op's own is to 3·10⁻⁷, the second to 3·10⁻⁶. With "tanh", u is the polynomial that the op
+    is defined by."""
     if approximate == "tanh":
         return _of_tanh_by_logistic(x)
     if x.dtype == torch.float64:
@@ -111,7 +112,7 @@ def _counted(x: Tensor) -> Tensor:
 
 
 def _cdf_of_logit(x: Tensor, few_ops: bool = False) -> Tensor:
-    square = at_least(-x * x, -(5.5**2), few_ops)
+    square = at_least(-x * x, -(5.8**2), few_ops)
     return torch.reciprocal(1 + torch.exp2(x * polynomial(square, _LOGIT)))
 
 
@@ -134,6 +135,8 @@ def _by_binary(x: Tensor, approximate: str, few_ops: bool = False) -> Tensor:
     half, tanh = x.dtype == torch.float16, approximate == "tanh"
     if half and not tanh:
         return decline("the terms need the range of a float32")
+    if x.dtype == torch.float64 and not tanh:
+        return decline("the terms are for float32")
     inner = at_least(x, -3.6 if half else -9.0 if tanh else -5.0, few_ops)
     e = torch.exp2(inner * polynomial(inner * inner, _LOGIT_OF_TANH if tanh else _LOGIT_ROUGHLY))
     return inner * torch.reciprocal(1 + e)
@@ -163,36 +166,6 @@ def gelu_backward_of_parts(grad: Tensor, x: Tensor, approximate: str = "none") -
     # Φ's own derivatives, φ and −x·φ, are terms that add nothing.
     slope = zero * (gauss.detach() * DENSITY) * (1 - 0.5 * zero * detached)
     return grad * (_normal_cdf(detached, gauss).detach() + slope + x * (gauss * DENSITY))
-
-
-@register(aten.gelu_backward, level="standard")
-@float_math
-def gelu_backward_of_logistic(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
-    """g·(Φ(x) + x·φ(x)) with Φ as in `gelu_of_logistic`, or with "tanh" the derivative of x·s with s = sigmoid(u)."""
-    return _backward_of_logistic(grad, x, approximate)
-
-
-@register(aten.gelu_backward, level="standard")
-@float_math
-def gelu_backward_of_bounded_logistic(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
-    """The same for targets without trunc and maximum."""
-    return _backward_of_logistic(grad, x, approximate, few_ops=True)
-
-
-def _backward_of_logistic(grad: Tensor, x: Tensor, approximate: str, few_ops: bool = False) -> Tensor:
-    if approximate != "tanh":
-        if x.dtype == torch.float64:
-            return decline("the polynomial is for float32")
-        density = torch.exp2(x * x * (-0.5 * LOG2_E)) * DENSITY
-        counted = _counted(x)
-        return grad * (counted * _cdf_of_logit(x * counted, few_ops) + x * density)
-    # Beyond ±32 the derivative is 0 or 1, and u' would overflow.
-    z, slope = minus_within(x, 32.0, few_ops), math.sqrt(8 / math.pi)
-    square = z * z
-    power, e = logistic_parts(z * (slope + (slope * 0.044715) * square), few_ops)
-    share = torch.reciprocal(power + e)
-    s, rest = e * share, power * share  # those of u: z has the opposite sign
-    return grad * (s - z * (slope + (3 * slope * 0.044715) * square) * (s * rest))
 
 
 @float_math

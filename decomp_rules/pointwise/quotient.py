@@ -182,16 +182,6 @@ def fmod_of_large(x: Any, other: Any) -> Tensor:
     return _remainder_of_floats(x, other, _rest_of_long_division)
 
 
-@register(aten.fmod, level="fast")
-def fmod_of_quotient(x: Any, other: Any) -> Tensor:
-    """x − trunc(x·(1/y))·y on floats: off by some ULP of x, and by y next to its multiples."""
-    operands = _float_operands(x, other)
-    if isinstance(operands, Declined):
-        return operands
-    dtype, x, y = operands
-    return cast(x - torch.trunc(x * torch.reciprocal(y)) * y, dtype)
-
-
 @register(aten.remainder)
 def remainder(x: Any, other: Any) -> Tensor:
     """fmod, plus y where the result has not the sign of y; on floats."""

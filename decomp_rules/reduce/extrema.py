@@ -21,16 +21,16 @@ aten = torch.ops.aten
 @register(aten.max)
 def max_dim_by_amax(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """amax and argmax. Exact."""
-    if not x.dim():
-        return decline("a number has no dimension")
+    if not x.dim() or x.dtype == torch.bool:
+        return decline("a number has no dimension, and conditions no argmax")
     return torch.amax(x, [dim], keepdim), torch.argmax(x, dim, keepdim)
 
 
 @register(aten.min)
 def min_dim_by_amin(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """amin and argmin. Exact."""
-    if not x.dim():
-        return decline("a number has no dimension")
+    if not x.dim() or x.dtype == torch.bool:
+        return decline("a number has no dimension, and conditions no argmin")
     return torch.amin(x, [dim], keepdim), torch.argmin(x, dim, keepdim)
 
 

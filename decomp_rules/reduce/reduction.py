@@ -11,7 +11,7 @@ from torch import Tensor
 from decomp import Declined, Rules, decline
 from decomp_rules.pointwise.exponential import minus_within
 from decomp_rules.support.floating import LOG2_E
-from decomp_rules.support.operands import cast, constant, wide
+from decomp_rules.support.operands import HALVES, cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -204,16 +204,10 @@ def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 def var_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
                 keepdim: bool = False) -> Tensor:
     """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, however far x lies from 0."""
+    if x.dtype in HALVES:
+        return decline("the sum of the largest bfloat16 numbers would overflow")
     found = _moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
     return found if isinstance(found, Declined) else cast(found[0], x.dtype)
-
-
-@register(aten.var_mean, level="standard")
-def var_mean_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-                     keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean, and the mean."""
-    found = _moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
-    return found if isinstance(found, Declined) else (cast(found[0], x.dtype), cast(found[1], x.dtype))
 
 
 def _moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> tuple[Tensor, Tensor] | Declined:

@@ -40,9 +40,9 @@ def _image(n: int) -> Tensor:
 
 
 def _pools(n: int, *rest: Any) -> Args:
-    """Windows side by side, and windows that overlap, with padding and the other options."""
+    """Windows side by side; that overlap, with padding and the other options; and that fill the input."""
     options = [option * n if isinstance(option, list) else option for option in rest]
-    return (_image(n), [2] * n), (_image(n), [3] * n, [2] * n, *options)
+    return (_image(n), [2] * n), (_image(n), [3] * n, [2] * n, *options), (f(2, 3, *[4] * n), [2] * n, [2] * n)
 
 
 def _pooled(name: str, x: Tensor, *args: Any) -> tuple[Any, ...]:

@@ -206,7 +206,7 @@ CALLS: Calls = {
     "vander": lambda: ((f(4),), (f(4), 3, True)),
     "linalg_vander": lambda: ((f(4),),),
     # padding
-    "constant_pad_nd": lambda: ((f(3, 4), [1, 2]), (f(3, 4), [1, -1, 0, 2], 0.5)),
+    "constant_pad_nd": lambda: ((f(3, 4), [1, 2]), (f(3, 4), [1, -1, 0, 2], 0.5), (f(3, 4), [1, 2], 0.5)),
     "pad": lambda: (
         (f(3, 4), [1, 2]),
         (f(2, 3, 4), [1, 2], "reflect"),

@@ -14,7 +14,8 @@ PERIODIC: Range = (-(2.0**13), 2.0**13)
 """Beyond, what is left of an angle takes more digits of π than three products of float32 have."""
 
 _TRIGONOMETRIC = dict.fromkeys(("sin", "cos", "tan", "sinc", "polar"), PERIODIC)
-RANGES: Mapping[str, Mapping[str, Range]] = {"standard": _TRIGONOMETRIC, "fast": {"tan": (-1.5, 1.5)}}
+_AT_FAST = {"tan": (-1.5, 1.5), "pow": (2.0**-4, 4.0)}
+RANGES: Mapping[str, Mapping[str, Range]] = {"standard": _TRIGONOMETRIC, "fast": _AT_FAST}
 """Where it is not the default of the level."""
 DEFAULTS: Mapping[str, Range] = {"standard": EVERYWHERE, "fast": OF_NETWORKS}
 

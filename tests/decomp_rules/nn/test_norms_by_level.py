@@ -29,7 +29,6 @@ MOMENTS = {
     "mean": (lambda x: x.mean(-1), 2),
     "var": (lambda x: x.var(-1), 12),
     "var of all": (lambda x: x.var(correction=0), 12),
-    "var_mean": (lambda x: torch.stack(torch.var_mean(x, -1)), 14),
     "std": (lambda x: x.std(-1), 36),
 }
 

@@ -39,7 +39,7 @@ OF_ONE: dict[str, tuple[Any, int]] = {
     "trunc": (torch.trunc, 1),
     "threshold": (lambda x: F.threshold(x, 0.5, 2.0), 3),
     "leaky_relu": (F.leaky_relu, 3),
-    "prelu": (lambda x: F.prelu(x, torch.tensor([0.25])), 6),
+    "prelu": (lambda x: F.prelu(x, torch.tensor([0.25])), 9),
     "hardshrink": (F.hardshrink, 5),
     "softshrink": (F.softshrink, 8),
     "nan_to_num": (torch.nan_to_num, 9),
@@ -54,7 +54,6 @@ OF_TWO: dict[str, tuple[Any, int]] = {
     "x >= y": (torch.ge, 3),
     "x == y": (torch.eq, 2),
     "clamp_min": (torch.clamp_min, 4),
-    "clamp": (lambda x, y: torch.clamp(x, y, y.abs() * 2 + 1), 12),
 }
 
 
