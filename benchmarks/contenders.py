@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 import os
+import shutil
 import tempfile
 from typing import Any
 
@@ -46,7 +48,8 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
     def lower(rules: decomp.Rules, verify: bool | str) -> Run:
         return lambda: decomp.lower(program, rules=rules, to=target, verify=verify).result
 
-    kept = tempfile.TemporaryDirectory(prefix="decomp-")
+    kept = tempfile.mkdtemp(prefix="decomp-")
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
     cached(kept, lambda: lower(programs.rules(), False)())()
     found = [
         Contender("Graph.create_node", floor(graph_of(lowered))),
@@ -67,12 +70,12 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
     return [*found, Contender("fx.Transformer", transformed(lowered), limit=20_000)]
 
 
-def cached(place: tempfile.TemporaryDirectory[str] | str, run: Run) -> Run:
+def cached(place: str, run: Run) -> Run:
     """The same with expansions kept in this directory, or nowhere where it is "off"."""
 
     def within() -> Any:
         before = os.environ.get(VARIABLE)
-        os.environ[VARIABLE] = place if isinstance(place, str) else place.name
+        os.environ[VARIABLE] = place
         try:
             return run()
         finally:

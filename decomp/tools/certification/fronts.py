@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from decomp.errors import ArgumentError
+from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import samples_of
@@ -38,7 +39,10 @@ class Choice:
         return self.cost.get("calls", float("inf"))
 
     def beats(self, other: Choice) -> bool:
-        """Whether it is better in one of both, and no worse in the other."""
+        """Whether it is better in one of both, and no worse in the other. A looser level beats no stricter
+        one: its errors are over fewer inputs."""
+        if LEVELS.index(self.level) > LEVELS.index(other.level):
+            return False
         mine, theirs = (self.ulp, self.calls), (other.ulp, other.calls)
         return mine != theirs and all(a <= b for a, b in zip(mine, theirs))
 

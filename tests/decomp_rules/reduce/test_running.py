@@ -31,7 +31,7 @@ def test_products_are_rounded_once(shape, dim):
 @pytest.mark.parametrize("function", [torch.cumsum, torch.cumprod])
 @pytest.mark.parametrize("shape", [(3, 64), (2, 200)])
 def test_at_fast_they_are_as_close_as_sums_in_their_dtype(function, shape):
-    holds(lambda x: function(x, 1), "fast", [normal(*shape).abs() + 0.5], orders=1)
+    holds(lambda x: function(x, 1), "fast", [normal(*shape).abs() + 0.5], orders=1, gradient_most=16.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.float64, torch.bfloat16, torch.float16])

@@ -334,7 +334,7 @@ def test_the_command_compares(tmp_path):
     "args, said",
     [
         (["sotfmax"], "no workload 'sotfmax'; there are softmax, log_softmax"),
-        (["--size", "huge"], "no size 'huge'; there are small, medium, large"),
+        (["--size", "huge"], "no size 'huge'; there are small, cached, medium, large"),
         (["--device", "tpu"], "no device 'tpu'; there are cpu and cuda"),
         (["--to", "tinigrad"], "tinygrad"),
         (["--compare", "none.json", "none.json"], "none.json"),
