@@ -111,7 +111,7 @@ class Planner:
         for made in record.stamp.graph.nodes:
             if isinstance(made.target, OpOverload) and canonical(made.target) is not made.target:
                 self.memory.aliases.add(made.target)
-        return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price)
+        return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price, level)
 
     def _to_disk(self, request: Request, decision: Decision) -> None:
         """Keep a decision for other processes. (Those that depend on certificates are not: they change.)"""
