@@ -177,6 +177,14 @@ SIZES = _names("sym_size sym_stride sym_numel sym_storage_offset")
 SIZE_METHODS = _names("size stride numel dim storage_offset")
 """Methods of a tensor that give the same."""
 
+# Algebra.
+
+COMMUTATIVE = _names(
+    "add mul maximum minimum fmax fmin eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
+    "logaddexp logaddexp2 hypot gcd lcm"
+)
+"""Ops of two operands whose order does not matter (that of `add` where its alpha is 1)."""
+
 # Effects.
 
 COLLECTIVES = _names("c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor")

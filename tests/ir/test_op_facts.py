@@ -1,5 +1,6 @@
 """Every table of facts about ops is held against this version of PyTorch."""
 
+import math
 import operator
 
 import pytest
@@ -196,3 +197,16 @@ def test_ops_in_place_have_functional_forms():
     for name in sorted(op_facts.PROMOTING_IN_PLACE | {f"{name}_" for name in op_facts.PREDICATES}):
         node = graph.call_method(name, (x,))
         assert functional_call(node, node.args, {})[1] == name.removesuffix("_")
+
+
+@pytest.mark.parametrize("name", sorted(op_facts.COMMUTATIVE))
+def test_operands_of_a_commutative_op_may_be_exchanged(name):
+    op = getattr(torch, name)
+    integers = torch.randint(-5, 6, (2, 40), generator=torch.Generator().manual_seed(0))
+    floats = torch.cat([integers[:, :20] / 3, torch.tensor([[math.inf, -0.0, 2.0, 0.0], [1.0, 0.0, -0.0, -math.inf]])], 1)
+    for a, b in (integers, floats):
+        if name.startswith("bitwise") or name in ("gcd", "lcm"):
+            a, b = a.int(), b.int()
+        elif not a.is_floating_point() and name in ("logaddexp", "logaddexp2", "hypot"):
+            continue
+        assert torch.equal(op(a, b), op(b, a))

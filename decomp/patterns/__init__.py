@@ -1,0 +1,1 @@
+"""Patterns: several calls that together mean one thing, and where a program makes them."""

@@ -1,0 +1,135 @@
+"""The graph that patterns are looked for in: what its nodes mean, and whether some of them may be replaced as one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from torch import fx, nn
+
+from decomp.ir.call import is_projection
+from decomp.ir.effects import Effect, EffectTable, is_proved
+from decomp.metadata.nonfinite_constants import same_constant
+from decomp.patterns.terms import Terms, op_name
+
+if TYPE_CHECKING:
+    from decomp.patterns.match import Match
+
+_CHEAP = frozenset(
+    f"aten.{name}" for name in "t transpose permute numpy_T mT view reshape _unsafe_view expand alias dropout".split()
+)
+"""Ops that compute nothing: where others use what one gives, it stays beside what replaces the match."""
+
+
+class Host:
+    """A graph, with tables that are made when they are first asked for."""
+
+    def __init__(self, graph: fx.Graph, owner: nn.Module | None = None, kept: frozenset[fx.Node] = frozenset()) -> None:
+        self.graph, self.owner, self.kept = graph, owner, kept
+        self.terms = Terms()
+
+    @functools.cached_property
+    def place(self) -> dict[fx.Node, int]:
+        """The place of each node in the graph."""
+        return {node: i for i, node in enumerate(self.graph.nodes)}
+
+    @functools.cached_property
+    def _effects(self) -> EffectTable:
+        return EffectTable(self.owner)
+
+    def _counted(self, effect: Effect) -> list[int]:
+        """How many calls with an effect there are up to each node, itself included."""
+        return list(itertools.accumulate(effect in self._effects.of(node).kinds for node in self.place))
+
+    @functools.cached_property
+    def _writes(self) -> list[int]:
+        return self._counted(Effect.MUTATION)
+
+    @functools.cached_property
+    def _regions(self) -> list[int]:
+        return self._counted(Effect.REGION)
+
+    def same_value(self, a: Any, b: Any) -> bool:
+        """Whether two arguments are the same value: nodes by identity, or one attribute read twice."""
+        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+            return a is b or a.op == b.op == "get_attr" and a.target == b.target
+        if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+            return len(a) == len(b) and all(map(self.same_value, a, b))
+        return not isinstance(a, fx.Node) and not isinstance(b, fx.Node) and same_constant(a, b)
+
+    def with_inner(
+        self, placed: Collection[fx.Node], through: Iterable[fx.Node], outputs: Collection[fx.Node]
+    ) -> set[fx.Node]:
+        """The nodes that go where a match is replaced: those of its calls; those that only hand values on between them;
+        and those that only look at inner values, and need not."""
+        covered = set(placed)
+        for node in sorted(set(through) - covered, key=self.place.__getitem__, reverse=True):
+            if op_name(node) not in _CHEAP or all(user in covered or _looks_only(user) for user in node.users):
+                covered.add(node)
+        for node in [*covered]:
+            if node not in outputs:
+                covered.update(user for user in node.users if _looks_only(user))
+        return covered
+
+    def why_not(self, match: Match, through: Collection[fx.Node] = ()) -> str | None:
+        """Why a match may not be replaced, or None if it may."""
+        covered = set(match.nodes)
+        for node in match.nodes:
+            reason = self._why_kept(node, covered) if node not in match.outputs else None
+            if reason is not None:
+                return reason
+        effects = self._why_effects(match)
+        return effects or self._why_between(match) or self._why_out_of_order(match, covered)
+
+    def _why_kept(self, node: fx.Node, covered: set[fx.Node]) -> str | None:
+        """Why a value inside a match is needed beside it."""
+        if node in self.kept:
+            return f"{node.name} is written back in the end"
+        user = next((user for user in node.users if user not in covered), None)
+        if user is None:
+            return None
+        if user.op == "output":
+            return f"{node.name} is returned, too"
+        return f"{node.name} is used elsewhere, by {user.name}"
+
+    def _why_effects(self, match: Match) -> str | None:
+        own = {match.placed[node]: node for node in match.placed}
+        for node in match.nodes:
+            effects = self._effects.of(node)
+            stated = node in own and own[node].target is node.target
+            if effects or not effects.known and not stated:
+                return f"{node.name} has effects ({effects})"
+        return None
+
+    def _why_between(self, match: Match) -> str | None:
+        """Why the nodes of a match may not be moved to one place."""
+        first, last = self.place[match.nodes[0]], self.place[match.nodes[-1]]
+        if self._regions[first] != self._regions[last]:
+            ends = f"{match.nodes[0].name} and {match.nodes[-1].name}"
+            return f"a no_grad or autocast region begins or ends between {ends}"
+        if self._writes[first] != self._writes[last]:
+            writing = next(n for n, i in self.place.items() if first <= i <= last and self._mutates(n))
+            return f"{writing.name} writes to a tensor in between"
+        return None
+
+    def _mutates(self, node: fx.Node) -> bool:
+        return Effect.MUTATION in self._effects.of(node).kinds
+
+    def _why_out_of_order(self, match: Match, covered: set[fx.Node]) -> str | None:
+        """Why there is no place where all inputs are known, and no output is used yet."""
+        if len(set(match.outputs)) < len(match.outputs):
+            return "two of its outputs are one value"
+        users = [self.place[user] for node in match.outputs for user in node.users if user not in covered]
+        known = max((self.place[node] for node in match.inputs), default=-1)
+        if users and min(users) < known:
+            return "one of its outputs is used before all its inputs are known"
+        inside = next((node for node in match.inputs if node in covered), None)
+        return f"{inside.name} is an input of the match, and inside it" if inside is not None else None
+
+
+def _looks_only(node: fx.Node) -> bool:
+    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
+    results that nobody uses."""
+    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))

@@ -1,0 +1,53 @@
+"""When a constant of a program is the one that a pattern has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.metadata.nonfinite_constants import same_constant
+from decomp.patterns.terms import Term
+
+_DIMS = frozenset({"dim", "dims", "dim0", "dim1", "start_dim", "end_dim"})
+_ONE_MORE = frozenset({"aten.unsqueeze", "aten.stack"})
+"""Ops whose dimension counts in their result, which has one more than their operand."""
+_FLOATS = frozenset({"eps", "p", "dropout_p", "scale", "negative_slope", "lambd", "threshold", "momentum"})
+"""Arguments that are floats, whatever type of number is given."""
+
+
+def same_literal(wanted: Any, found: Any, name: str, host: Term) -> bool:
+    """Whether `found`, the argument `name` of a call of the program, is the constant `wanted`: numbers by value, with
+    their type where it decides about the dtype of the result, and dimensions counted from either end."""
+    if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
+        return len(wanted) == len(found) and all(same_literal(w, f, name, host) for w, f in zip(wanted, found))
+    if same_constant(found, wanted):
+        return True
+    kinds = type(wanted), type(found)
+    if name in _DIMS and kinds == (int, int):
+        rank = _rank(host)
+        return rank is not None and rank > 0 and wanted % rank == found % rank
+    if set(kinds) == {int, float}:
+        return bool(wanted == found) and (name in _FLOATS or _is_floating(host))
+    if {str, torch.device} == set(kinds):
+        return str(wanted) == str(found)
+    return False
+
+
+def _operand(host: Term) -> Any:
+    first = next(iter(host.arguments.values()), None)
+    first = first[0] if isinstance(first, (list, tuple)) and first else first
+    return metadata(first) if isinstance(first, fx.Node) else None
+
+
+def _rank(host: Term) -> int | None:
+    value = _operand(host)
+    return value.dim() + (host.op in _ONE_MORE) if isinstance(value, torch.Tensor) else None
+
+
+def _is_floating(host: Term) -> bool:
+    """Whether the operand is of floats, so that a whole number changes nothing that the same float would not."""
+    value = _operand(host)
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

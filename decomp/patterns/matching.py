@@ -1,0 +1,295 @@
+"""Matching: where the calls of a graph are a pattern. Patterns are indexed by the op that they end in; one walk over
+the graph tries each at the nodes that may be its last one, and works its way up from there. A place where a
+replacement would not be right is refused, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.ir.call import metadata
+from decomp.ir.op_facts import COMMUTATIVE
+from decomp.patterns.host import Host
+from decomp.patterns.literals import same_literal
+from decomp.patterns.match import Match, NearMiss
+from decomp.patterns.pattern import Pattern
+from decomp.patterns.terms import Term, op_name, readings_of
+
+STEPS = 64
+"""So many comparisons are made at one place for each call of a pattern: where operands may be in any order, there may
+be very many ways."""
+TRIED = 16
+"""So many ways of reading one place are tried, where the first may not be replaced."""
+
+
+def matches(
+    graph: fx.Graph,
+    patterns: Iterable[Pattern],
+    *,
+    owner: nn.Module | None = None,
+    kept: Collection[fx.Node] = (),
+    missed: list[NearMiss] | None = None,
+) -> Iterator[Match]:
+    """Where the calls of `graph` are one of some patterns, in the order of the graph and, at one node, of the patterns.
+    Matches may overlap. `owner` holds the modules that the graph calls; `kept` are nodes whose values are observed
+    though no node uses them, as what is written back. Near misses are appended to `missed`."""
+    by_root: dict[str, list[Pattern]] = {}
+    for pattern in dict.fromkeys(patterns):
+        for op in pattern.roots:
+            by_root.setdefault(op, []).append(pattern)
+    if not by_root:
+        return
+    host = Host(graph, owner, frozenset(kept))
+    ends: dict[Any, list[Pattern]] = {}
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        here = ends.get((node.op, node.target))
+        if here is None:
+            ops = readings_of(op_name(node))
+            here = ends[node.op, node.target] = list(dict.fromkeys(p for op in ops for p in by_root.get(op, ())))
+            here.sort(key=list(dict.fromkeys(p for each in by_root.values() for p in each)).index)
+        for pattern in here:
+            found = match_at(host, pattern, node)
+            if isinstance(found, Match):
+                yield found
+            elif missed is not None and 2 * found.found >= len(pattern.calls):
+                missed.append(found)
+
+
+def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
+    """The match of a pattern that ends in this node of a graph, or why there is none."""
+    search = _Search(host, pattern)
+    refused: NearMiss | None = None
+    start = _State(goals=[(pattern.root, node, "", None)])
+    for i, state in enumerate(search.solutions(start)):
+        found = Match(pattern, node, *search.covered(state), state.bound, state.placed)
+        reason = host.why_not(found, state.through)
+        if reason is None:
+            return found
+        refused = refused or NearMiss(pattern, node, reason, len(pattern.calls))
+        if i >= TRIED:
+            break
+    return refused or NearMiss(pattern, node, search.reason, search.reached)
+
+
+Goal = tuple[Any, Any, str, Term | None]
+"""A value of the pattern, what of the program it is to be, and the argument and call of the program that this is."""
+
+
+@dataclass
+class _State:
+    """What is known so far of one way to read the program as the pattern."""
+
+    goals: list[Goal]
+    placed: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    bound: dict[str, Any] = field(default_factory=dict)
+    through: dict[fx.Node, None] = field(default_factory=dict)
+    """Nodes of the program that belong to a reading of others, or hand a value on unchanged."""
+    later: list[tuple[fx.Node, Any]] = field(default_factory=list)
+    """Numbers that the pattern computes, which the program has as such."""
+
+    def also(self, goals: list[Goal], through: Iterable[fx.Node], p: fx.Node, h: fx.Node) -> _State:
+        """A copy in which a call is placed, and its operands are to be compared."""
+        return _State(
+            [*self.goals, *reversed(goals)], {**self.placed, p: h}, dict(self.bound),
+            {**self.through, **dict.fromkeys(through)}, list(self.later),
+        )  # fmt: skip
+
+
+class _Search:
+    """The search for one pattern at one place."""
+
+    def __init__(self, host: Host, pattern: Pattern) -> None:
+        self.host, self.pattern = host, pattern
+        self.steps = STEPS * (len(pattern.calls) + 4)
+        self.reached, self.reason = 0, ""
+
+    def covered(self, state: _State) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
+        """The nodes that a match stands for, in order, and its outputs."""
+        outputs = tuple(state.placed[node] for node in self.pattern.outputs)
+        nodes = self.host.with_inner({*state.placed.values()}, state.through, outputs)
+        return tuple(sorted(nodes, key=self.host.place.__getitem__)), outputs
+
+    def solutions(self, state: _State) -> Iterator[_State]:
+        """Every way to reach the goals of a state, the first in the order of arguments."""
+        while state.goals:
+            self.steps -= 1
+            if self.steps < 0:
+                self._miss(state, "there are too many ways to order its operands")
+                return
+            goal = state.goals.pop()
+            choices = self._step(state, *goal)
+            if choices is None:
+                continue
+            if len(choices) == 1:
+                state = choices[0]
+                continue
+            for choice in choices:
+                yield from self.solutions(choice)
+            return
+        if not all(node in state.placed for node in self.pattern.outputs):
+            for choice in self._beside(state):
+                yield from self.solutions(choice)
+        elif self._numbers_agree(state):
+            yield state
+
+    def _miss(self, state: _State, reason: str) -> list[_State]:
+        """Note why this way ends here, if it led further than those before."""
+        if len(state.placed) >= self.reached and (len(state.placed) > self.reached or not self.reason):
+            self.reached, self.reason = len(state.placed), reason
+        return []
+
+    def _step(self, state: _State, p: Any, h: Any, name: str, term: Term | None) -> list[_State] | None:
+        """The states that follow from one goal: none where it cannot be reached; None where there is no choice."""
+        if isinstance(p, fx.Node):
+            if p.op == "placeholder":
+                return self._variable(state, str(p.target), h)
+            return self._call(state, p, h)
+        if isinstance(p, (list, tuple)) and isinstance(h, (list, tuple)):
+            if len(p) != len(h):
+                return self._miss(state, f"{name} is {_shown(h)}, not {_shown(p)}")
+            state.goals += [(a, b, name, term) for a, b in reversed(list(zip(p, h)))]
+            return None
+        if isinstance(p, slice) and isinstance(h, slice):
+            parts = zip((p.start, p.stop, p.step), (h.start, h.stop, h.step))
+            state.goals += [(a, b, name, term) for a, b in parts]
+            return None
+        if not isinstance(h, fx.Node) and term is not None and same_literal(p, h, name, term):
+            return None
+        return self._miss(state, f"{name} of {_op(term)} is {_shown(h)}, not {_shown(p)}")
+
+    def _variable(self, state: _State, name: str, h: Any) -> list[_State] | None:
+        if name in state.bound:
+            if self.host.same_value(state.bound[name], h):
+                return None
+            return self._miss(state, f"{name} would stand for {_shown(state.bound[name])} and for {_shown(h)}")
+        if h is None and name not in self.pattern.optional:
+            return self._miss(state, f"there is no {name}: a variable that may be absent has the default None")
+        state.bound[name] = h
+        return None
+
+    def _call(self, state: _State, p: fx.Node, h: Any) -> list[_State] | None:
+        if not isinstance(h, fx.Node):
+            if isinstance(h, (int, float)):
+                state.later.append((p, h))
+                return None
+            return self._miss(state, f"{_shown(h)} stands where the pattern has a call of {op_name(p)}")
+        if p in state.placed:
+            same = state.placed[p] is h
+            return None if same else self._miss(state, f"{h.name} is computed anew, and not {state.placed[p].name}")
+        choices = list(self._readings(state, p, h))
+        below = self.host.terms.passed_on(h)
+        if not choices and below is not None:
+            state.through[h] = None
+            state.goals.append((p, below, "", None))
+            return None
+        return choices or self._miss(state, self._unlike(p, h))
+
+    def _unlike(self, p: fx.Node, h: fx.Node) -> str:
+        wanted, found = self.pattern.terms.raw(p), self.host.terms.raw(h)
+        wanted_op, found_op = wanted.op if wanted else op_name(p), found.op if found else op_name(h) or h.op
+        if wanted_op == found_op:
+            return f"{h.name} takes other arguments than the {wanted_op} of the pattern"
+        return f"{h.name} is {found_op}, not {wanted_op}"
+
+    def _readings(self, state: _State, p: fx.Node, h: fx.Node) -> Iterator[_State]:
+        """The ways to read the call `h` as the call `p`."""
+        if p.op == h.op == "call_function" and self.pattern.terms.raw(p) is None and p.target is h.target:
+            pairs = zip((*p.args, *p.kwargs.values()), (*h.args, *h.kwargs.values()))
+            goals: list[Goal] = [(a, b, "", None) for a, b in pairs]
+            if len(p.args) == len(h.args) and p.kwargs.keys() == h.kwargs.keys():
+                yield state.also(goals, (), p, h)
+        for own in self.pattern.terms.of(p):
+            for other in self.host.terms.of(h):
+                if own.op == other.op and not other.inplace:
+                    yield from self._arguments(state, p, h, own, other)
+
+    def _arguments(self, state: _State, p: fx.Node, h: fx.Node, own: Term, other: Term) -> Iterator[_State]:
+        goals: list[Goal] = []
+        for name in dict.fromkeys((*own.arguments, *other.arguments)):
+            if name not in own.arguments or name not in other.arguments:
+                # Overloads differ in arguments that need not be given.
+                one = own.arguments.get(name, other.arguments.get(name))
+                if one not in (None, False) and not (name == "alpha" and one == 1):
+                    self._placed_miss(state, p, f"{name} of {h.name} is {_shown(other.arguments.get(name))}")
+                    return
+                continue
+            goals.append((own.arguments[name], other.arguments[name], name, other))
+        orders = [goals]
+        if own.op.removeprefix("aten.") in COMMUTATIVE and len(goals) > 1 and own.arguments.get("alpha", 1) == 1:
+            (a, b, *_), (c, d, *_) = goals[:2]
+            if b is not d:
+                orders.append([(a, d, "self", other), (c, b, "other", other), *goals[2:]])
+                orders = [order for order in orders if all(self._may_be(p, h) for p, h, *_ in order[:2])] or orders[:1]
+        for order in orders:
+            yield state.also(order, other.through, p, h)
+
+    def _may_be(self, p: Any, h: Any) -> bool:
+        """Whether an operand may be that of the pattern, by their ops alone."""
+        if not isinstance(p, fx.Node) or p.op == "placeholder":
+            return isinstance(p, fx.Node) or not isinstance(h, fx.Node)
+        if not isinstance(h, fx.Node):
+            return isinstance(h, (int, float))
+        wanted = readings_of(op_name(p))
+        return not wanted.isdisjoint(readings_of(op_name(h))) or self.host.terms.passed_on(h) is not None
+
+    def _placed_miss(self, state: _State, p: fx.Node, reason: str) -> None:
+        state = _State([], {**state.placed, p: p})
+        self._miss(state, reason)
+
+    def _beside(self, state: _State) -> Iterator[_State]:
+        """Ways on to an output that the anchor does not depend on: it is among the users of what is known."""
+        for p in self.pattern.calls:
+            known = [self._value(state, given) for given in p.all_input_nodes] if p not in state.placed else []
+            anchor = next((value for value in known if isinstance(value, fx.Node)), None)
+            if anchor is None:
+                continue
+            taken = {*state.placed.values()}
+            for user in [*anchor.users][:STEPS]:
+                if user not in taken and user in self.host.place:
+                    yield from self._readings(state, p, user)
+            return
+
+    def _value(self, state: _State, p: fx.Node) -> Any:
+        return state.bound.get(str(p.target)) if p.op == "placeholder" else state.placed.get(p)
+
+    def _numbers_agree(self, state: _State) -> bool:
+        """Whether the numbers that the pattern computes from shapes are those that the program has."""
+        for p, number in state.later:
+            found = _computed(p, state)
+            if type(found) not in (int, float) or found != number:
+                self._miss(state, f"the pattern computes {found} for {p.name}, where the program has {number}")
+                return False
+        return True
+
+
+def _computed(p: Any, state: _State) -> Any:
+    """What a call of a pattern gives from the metadata of what variables stand for; None where it is not known."""
+    if not isinstance(p, fx.Node):
+        return p
+    if p.op == "placeholder":
+        value = state.bound.get(str(p.target))
+        return metadata(value) if isinstance(value, fx.Node) else value
+    if p in state.placed:
+        return metadata(state.placed[p])
+    args = fx.node.map_aggregate(p.args, lambda each: _computed(each, state) if isinstance(each, fx.Node) else each)
+    if any(each is None for each in args):
+        return None
+    try:
+        if p.op == "call_method":
+            return getattr(args[0], str(p.target))(*args[1:], **p.kwargs)
+        return p.target(*args, **p.kwargs)  # type: ignore[operator]
+    except Exception:  # what cannot be computed without data is not known
+        return None
+
+
+def _op(term: Term | None) -> str:
+    return term.op if term is not None else "the call"
+
+
+def _shown(value: Any) -> str:
+    return value.name if isinstance(value, fx.Node) else repr(value)

@@ -1,0 +1,224 @@
+"""Patterns: an ordinary function over free variables, recorded as a small graph. Its parameters are the free variables;
+a parameter may also stand for a module, whose weights and settings are then free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+import functools
+import inspect
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.errors import ArgumentError, first_line, located
+from decomp.ir import spellings
+from decomp.ir.call import nodes_in
+from decomp.ir.effects import Effect, EffectTable
+from decomp.ir.ops import of_module_class
+from decomp.ir.schema import parameters
+from decomp.patterns.terms import Terms, op_name
+
+_DATA = ("input", "self", "indices")
+"""What a module is called on; the other arguments of its op are its own."""
+
+
+class Pattern:
+    """Calls that together mean one thing. As a function it computes what they do, from its free variables in order."""
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        name: str,
+        location: str = "built in",
+        optional: frozenset[str] = frozenset(),
+        shape: Mapping[str, tuple[str, ...] | None] | None = None,
+    ) -> None:
+        """`graph`: its placeholders are free variables, its outputs what the pattern gives. `optional`: variables that
+        may be None. `shape`: the parameters of the function; for one that stands for a module, the attributes of which
+        there is a variable each, named `conv.weight`. Raises `ArgumentError`."""
+        self.graph, self.name, self.location, self.optional = graph, name, location, optional
+        self.variables = tuple(str(node.target) for node in graph.nodes if node.op == "placeholder")
+        self.parameters = dict(shape) if shape is not None else dict.fromkeys(self.variables)
+        self.__name__, self.__qualname__, self.__module__ = name, f"pattern {name}", ""
+        self.terms = Terms()
+        returned = graph.output_node().args[0]
+        self.single = isinstance(returned, fx.Node)
+        """Whether it gives one value, and no tuple."""
+        self.outputs = tuple(nodes_in(returned))
+        self.calls = tuple(node for node in graph.nodes if node.op.startswith("call"))
+        self._check(returned)
+        self.root = max(self.outputs, key=self.calls.index)
+        """The output at which a match is anchored: the last one."""
+
+    @classmethod
+    def of(cls, function: Any, name: str | None = None, **modules: type[nn.Module]) -> Pattern:
+        """The pattern of a function of free variables, or of a `Pattern`, itself. `modules`: parameters that stand for
+        modules, with their classes; annotations of the function (`conv: nn.Conv2d`) say the same. Raises
+        `ArgumentError`."""
+        if isinstance(function, Pattern):
+            return function
+        if not inspect.isfunction(function):
+            raise ArgumentError(f"a pattern is a function of free variables, not {function!r}")
+        return _traced(function, name or function.__name__, modules)
+
+    def __call__(self, *values: Any) -> Any:
+        """What the pattern computes on values of its variables, in order."""
+        env: dict[fx.Node, Any] = dict(zip(self.graph.find_nodes(op="placeholder"), values))
+        for node in self.calls:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            if node.op == "call_method":
+                env[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return fx.node.map_arg(self.graph.output_node().args[0], env.__getitem__)
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a function with the parameters of the pattern, from values of its variables; what stands for
+        a module has its weights and settings as attributes."""
+        found = {}
+        for name, attributes in self.parameters.items():
+            if attributes is None:
+                found[name] = values[name]
+            else:
+                found[name] = SimpleNamespace(**{each: values[f"{name}.{each}"] for each in attributes})
+        return found
+
+    def __str__(self) -> str:
+        return f"pattern {self.name} ({self.location})"
+
+    __repr__ = __str__
+
+    def __copy__(self) -> Pattern:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Pattern:
+        return self
+
+    def _check(self, returned: Any) -> None:
+        """Raise `ArgumentError` for what can never match, or would not be right if it did."""
+        if not self.outputs or not all(node.op.startswith("call") for node in self.outputs):
+            raise self._refused("gives back one of its variables or a constant", "return what it computes")
+        if any(not isinstance(item, fx.Node) for item in _leaves(returned)):
+            raise self._refused("gives back a constant", "return what it computes")
+        effects = EffectTable()
+        for node in self.graph.nodes:
+            if node.op in ("get_attr", "call_module"):
+                raise self._refused("uses a tensor or a module from outside", "make it a parameter")
+            does = effects.of(node)
+            if Effect.MUTATION in does.kinds:
+                raise self._refused(f"writes a tensor ({node.target})", "use the functional op")
+            if does.most:
+                raise self._refused(f"draws random numbers ({node.target})", "a match would draw others")
+        used = self._used()
+        for node in self.graph.nodes:
+            if node not in used and node.op.startswith("call"):
+                raise self._refused(f"does not use what {node.target} gives", "return it, or leave the call out")
+            if node not in used and node.op == "placeholder" and str(node.target) not in self.optional:
+                raise self._refused(f"does not use its variable {node.target}", "leave it out: nothing says what it is")
+
+    def _refused(self, problem: str, remedy: str) -> ArgumentError:
+        return ArgumentError(f"the {self} {problem}\n  to do: {remedy}")
+
+    def _used(self) -> set[fx.Node]:
+        used, waiting = set(self.outputs), list(self.outputs)
+        for node in waiting:
+            fresh = [given for given in node.all_input_nodes if given not in used]
+            used.update(fresh)
+            waiting += fresh
+        return used
+
+    @functools.cached_property
+    def roots(self) -> frozenset[str]:
+        """The ops that the anchor may be read as."""
+        return frozenset(term.op for term in self.terms.of(self.root)) or frozenset({op_name(self.root)})
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+# Recording.
+
+
+class _Recorder(fx.Tracer):
+    """Records a function whose arguments are free variables."""
+
+    def __init__(self, function: Any, modules: Mapping[str, type[nn.Module]], name: str) -> None:
+        super().__init__(autowrap_modules=(math,))
+        self.function, self.modules, self.name = function, modules, name
+        self.parameters: dict[str, tuple[str, ...] | None] = {}
+        self.optional: set[str] = set()
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        args: list[Any] = []
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ArgumentError(f"the pattern {self.name} takes {parameter}: name each free variable, by position")
+            cls = self.modules.get(parameter.name)
+            args.append(self._variable(parameter) if cls is None else self._module(parameter.name, cls))
+        return self.function, args
+
+    def _variable(self, parameter: inspect.Parameter) -> Any:
+        self.parameters[parameter.name] = None
+        if parameter.default is None:
+            self.optional.add(parameter.name)
+        elif parameter.default is not parameter.empty:
+            raise ArgumentError(
+                f"the pattern {self.name} has a default for {parameter.name}: a free variable takes what the program "
+                "has; write the number into the pattern to demand it, or None for what may be absent"
+            )
+        return self.create_proxy("placeholder", parameter.name, (), {})
+
+    def _module(self, name: str, cls: type[nn.Module]) -> Any:
+        """What stands for a module: called, it makes the call of its op, with a variable for each setting."""
+        packet = of_module_class(cls).packet
+        if packet is None:
+            raise ArgumentError(f"the pattern {self.name} takes {name} for a {cls.__name__}, which is no single op")
+        overload = getattr(packet, packet.overloads()[0])
+        params = parameters(overload)
+        data = next(p.name for p in params if p.name in _DATA)
+        fixed: dict[str, Any] = {"training": False, "train": False}
+        free = [p.name for p in params if p.name != data and p.name not in fixed and p.name not in spellings.IGNORED]
+        proxies = {each: self.create_proxy("placeholder", f"{name}.{each}", (), {}) for each in free}
+        self.parameters[name] = tuple(free)
+        self.optional.update(f"{name}.{each}" for each in free)
+        settings = {p.name: fixed.get(p.name, p.name in ("cudnn_enabled", "cudnn_enable")) for p in params}
+        given = {p.name: proxies.get(p.name, settings[p.name]) for p in params if p.name != data}
+
+        def called(x: Any) -> Any:
+            return self.create_proxy("call_function", overload, (), {data: x, **given})
+
+        return called
+
+
+def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) -> Pattern:
+    annotated = _modules_of(function)
+    unknown = modules.keys() - inspect.signature(function).parameters.keys()
+    if unknown:
+        raise ArgumentError(f"the pattern {name} has no parameter {sorted(unknown)[0]!r}")
+    recorder = _Recorder(function, {**annotated, **modules}, name)
+    try:
+        graph = recorder.trace(function)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"the pattern {name} ({located(function)}) cannot be recorded: {first_line(error)}\n"
+            "  to do: compute with the free variables alone, and do not branch on them"
+        ) from error
+    # Placeholders keep the names that users know, which `conv.weight` is and a node's name is not.
+    return Pattern(graph, name, located(function), frozenset(recorder.optional), recorder.parameters)
+
+
+def _modules_of(function: Any) -> dict[str, type[nn.Module]]:
+    try:
+        hints = inspect.get_annotations(function, eval_str=True)
+    except Exception:  # names that are known to type checkers alone
+        return {}
+    return {n: each for n, each in hints.items() if isinstance(each, type) and issubclass(each, nn.Module)}

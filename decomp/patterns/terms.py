@@ -1,0 +1,364 @@
+"""Terms: what a node computes, whatever its spelling. A node has one term for the op that it calls, and others where it
+means another op as well: `addmm(b, x, t(w))` is also `linear(x, w, b)`. A pattern and a program are compared term by
+term, so that a pattern written in `torch.nn.functional` is found in a program that was exported or decomposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from decomp.ir import spellings
+from decomp.ir.binding import BindingError
+from decomp.ir.call import bound_call, metadata
+from decomp.ir.ops import of_function, of_method
+from decomp.ir.schema import overloads
+
+
+class Term(NamedTuple):
+    """One reading of a node."""
+
+    op: str
+    """`aten.linear`, `mylib.op`, `module.function`."""
+    arguments: dict[str, Any]
+    """By the schema's names, defaults filled in, a lone number for a list written as the list."""
+    through: tuple[fx.Node, ...] = ()
+    """Further nodes of which this reading is made up: the `t` of `addmm(b, x, t(w))`."""
+    inplace: bool = False
+
+
+class Terms:
+    """The terms of the nodes of one graph, each node being read once."""
+
+    def __init__(self) -> None:
+        self._raw: dict[fx.Node, Term | None] = {}
+        self._all: dict[fx.Node, tuple[Term, ...]] = {}
+
+    def raw(self, node: fx.Node) -> Term | None:
+        """The term of the op that a node calls; None if it calls none, or its arguments fit no schema."""
+        if node not in self._raw:
+            self._raw[node] = _raw(node)
+        return self._raw[node]
+
+    def of(self, node: fx.Node) -> tuple[Term, ...]:
+        """All terms of a node, that of the op which it calls first."""
+        found = self._all.get(node)
+        if found is None:
+            found = self._all[node] = tuple(self._readings(node))
+        return found
+
+    def _readings(self, node: fx.Node) -> Iterator[Term]:
+        raw = self.raw(node)
+        if raw is None:
+            return
+        yield raw
+        for read in _ALTERNATIVES.get(raw.op, ()):
+            other = read(raw, node, self)
+            if other is not None:
+                yield other
+
+    def passed_on(self, node: fx.Node) -> fx.Node | None:
+        """The operand that a node hands on unchanged, if that is all that it does: dropout which does not train."""
+        term = self.raw(node) if op_name(node) in _HANDS_ON else None
+        given = next(iter(term.arguments.values()), None) if term is not None else None
+        if term is None or not isinstance(given, fx.Node):
+            return None
+        if term.op == "aten.dropout" and not (term.arguments.get("train") is False or term.arguments.get("p") == 0):
+            return None
+        return given
+
+
+_HANDS_ON = frozenset({"aten.dropout", "aten.alias", "aten.lift_fresh", "aten.lift_fresh_copy"})
+
+
+def op_name(node: fx.Node) -> str:
+    """The name of the op that a node calls; empty if it calls none. It costs no binding of arguments."""
+    if node.op == "call_function":
+        return of_function(node.target).op.name
+    return of_method(str(node.target)).op.name if node.op == "call_method" else ""
+
+
+def readings_of(name: str) -> frozenset[str]:
+    """The ops that a call of the op `name` may be read as."""
+    return _READINGS.get(name, frozenset()) | {name}
+
+
+def _raw(node: fx.Node) -> Term | None:
+    if node.op not in ("call_function", "call_method"):
+        return None
+    try:
+        call = bound_call(node)
+    except BindingError:
+        return None
+    if call is None:
+        return None
+    params = next((params for name, params in overloads(call.op) if name == call.overload), ())
+    lists = {p.name: p.length or 1 for p in params if p.type in ("int[]", "SymInt[]")}
+    arguments = {
+        name: [value] * lists[name] if name in lists and isinstance(value, (int, torch.SymInt)) else value
+        for name, value in call.arguments.items()
+        if name not in spellings.IGNORED
+    }
+    return Term(call.op.name, arguments, (), call.inplace)
+
+
+# Other readings.
+
+
+def _rank(value: Any) -> int | None:
+    found = metadata(value) if isinstance(value, fx.Node) else None
+    return found.dim() if isinstance(found, torch.Tensor) else None
+
+
+def _shape(value: Any) -> tuple[Any, ...] | None:
+    found = metadata(value) if isinstance(value, fx.Node) else None
+    return tuple(found.shape) if isinstance(found, torch.Tensor) else None
+
+
+def _same_sizes(a: Any, b: Any) -> bool:
+    """Whether two shapes are the same, without a guard on dynamic sizes."""
+    exprs = [tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in shape) for shape in (a, b)]
+    return exprs[0] == exprs[1]
+
+
+def _transposed(value: Any, terms: Terms) -> tuple[Any, tuple[fx.Node, ...]] | None:
+    """What a matrix is the transpose of, and the node that transposes it."""
+    if isinstance(value, fx.Node):
+        for term in terms.of(value):
+            if term.op == "aten.t":
+                return term.arguments["self"], (value,)
+    return None
+
+
+def _matrix_product(node: Any, terms: Terms) -> tuple[Any, Any, Any] | None:
+    """The operands x, y and bias of an `addmm` or `mm`."""
+    term = terms.raw(node) if isinstance(node, fx.Node) else None
+    if term is None:
+        return None
+    given = term.arguments
+    if term.op == "aten.mm":
+        return given["self"], given["mat2"], None
+    plain = term.op == "aten.addmm" and given.get("alpha", 1) == 1 and given.get("beta", 1) == 1
+    return (given["mat1"], given["mat2"], given["self"]) if plain else None
+
+
+def _linear(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`addmm(b, x, t(w))` and `mm(x, t(w))` as `linear(x, w, b)`. The bias of a linear layer is a vector."""
+    product = _matrix_product(node, terms)
+    transposed = _transposed(product[1], terms) if product is not None else None
+    if product is None or transposed is None or product[2] is not None and _rank(product[2]) != 1:
+        return None
+    arguments = {"input": product[0], "weight": transposed[0], "bias": product[2]}
+    return Term("aten.linear", arguments, transposed[1])
+
+
+def _linear_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`view(addmm(b, view(x, [-1, k]), t(w)), [*n, m])` as `linear(x, w, b)`, as PyTorch decomposes it for x of more
+    than two dimensions."""
+    inner = term.arguments.get("self")
+    linear = next((t for t in terms.of(inner) if t.op == "aten.linear"), None) if isinstance(inner, fx.Node) else None
+    flat = linear.arguments["input"] if linear is not None else None
+    below = terms.raw(flat) if isinstance(flat, fx.Node) else None
+    if linear is None or below is None or below.op not in _RESHAPES or not linear.through:
+        return None
+    given, shape, whole = below.arguments["self"], _shape(node), _shape(below.arguments["self"])
+    if shape is None or whole is None or len(whole) < 3 or not _same_sizes(shape[:-1], whole[:-1]):
+        return None
+    flat_shape = _shape(flat)
+    if flat_shape is None or not _same_sizes(flat_shape[-1:], whole[-1:]):
+        return None
+    return Term("aten.linear", {**linear.arguments, "input": given}, (inner, flat, *linear.through))
+
+
+def _matmul(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`mm` and `bmm` as `matmul`."""
+    return Term("aten.matmul", {"self": term.arguments["self"], "other": term.arguments["mat2"]})
+
+
+def _matmul_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`view(bmm(view(expand(x)), view(expand(y))), shape)` as `matmul(x, y)`, where nothing is broadcast."""
+    inner = term.arguments.get("self")
+    product = terms.raw(inner) if isinstance(inner, fx.Node) else None
+    if product is None or product.op != "aten.bmm":
+        return None
+    found = [_above_views(product.arguments[name], terms) for name in ("self", "mat2")]
+    shapes = [_shape(operand) for operand, _ in found]
+    out = _shape(node)
+    if out is None or any(shape is None or len(shape) != len(out) for shape in shapes):
+        return None
+    x, y = shapes[0] or (), shapes[1] or ()
+    if not (_same_sizes(x[:-2], y[:-2]) and _same_sizes(out, (*x[:-1], y[-1])) and _same_sizes(x[-1:], y[-2:-1])):
+        return None
+    through = (inner, *found[0][1], *found[1][1])
+    return Term("aten.matmul", {"self": found[0][0], "other": found[1][0]}, through)
+
+
+def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, ...]]:
+    """What `view(expand(x))` shows whole, and these views, as the decomposition of `matmul` leaves them."""
+    through: list[fx.Node] = []
+    for ops in (_RESHAPES, ("aten.clone",), ("aten.expand",)):
+        term = terms.raw(node)
+        if term is None or term.op not in ops:
+            continue
+        given = term.arguments["self"]
+        before, after = _shape(given), _shape(node)
+        grows = before is None or after is None or ops is not _RESHAPES and not _same_sizes(before, after)
+        if grows or ops is _RESHAPES and not _same_sizes(before[-2:], after[-2:]):  # type: ignore[index]
+            break
+        through.append(node)
+        node = given
+    return node, tuple(through)
+
+
+def _convolution(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`convolution` as `conv1d`, `conv2d` or `conv3d`, by the length of its stride."""
+    given = term.arguments
+    stride = given["stride"]
+    if given["transposed"] is not False or not isinstance(stride, (list, tuple)) or len(stride) not in (1, 2, 3):
+        return None
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    return Term(f"aten.conv{len(stride)}d", {name: given[name] for name in names})
+
+
+def _softmax(name: str) -> Any:
+    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+        """`_softmax(x, dim, False)` as `softmax(x, dim)`."""
+        given = term.arguments
+        if given.get("half_to_float") is not False:
+            return None
+        return Term(name, {"self": given["self"], "dim": given["dim"], "dtype": None})
+
+    return read
+
+
+def _first_of_several(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """The first result of an op that PyTorch decomposes a normalization to, as that normalization."""
+    whole, index = node.args[0], node.args[1]
+    below = terms.raw(whole) if isinstance(whole, fx.Node) and index == 0 else None
+    if below is None or not isinstance(whole, fx.Node):
+        return None
+    given, through = below.arguments, (whole,)
+    if below.op == "aten.native_layer_norm":
+        return Term("aten.layer_norm", given, through)
+    if below.op == "aten.native_group_norm":
+        names = {"input": "input", "num_groups": "group", "weight": "weight", "bias": "bias", "eps": "eps"}
+        return Term("aten.group_norm", {name: given[own] for name, own in names.items()}, through)
+    trains = given.get("training", False)
+    if below.op in _BATCH_NORMS and trains is False:
+        names = {name: name for name in ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")}
+        return Term("aten.batch_norm", {**{n: given[n] for n in names}, "training": False}, through)
+    return None
+
+
+_BATCH_NORMS = ("aten.native_batch_norm", "aten._native_batch_norm_legit_no_training")
+
+
+def _transpose(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """Any spelling of the transpose of a matrix as `t`."""
+    given = term.arguments
+    if _rank(given.get("self")) != 2:
+        return None
+    dims = given.get("dims", [given.get("dim0"), given.get("dim1")])
+    swaps = term.op in ("aten.numpy_T", "aten.mT")
+    if not swaps and all(type(dim) is int for dim in dims):
+        swaps = [dim % 2 for dim in dims] in ([[1, 0]] if term.op == "aten.permute" else [[1, 0], [0, 1]])
+    return Term("aten.t", {"self": given["self"]}) if swaps else None
+
+
+def _exchanged(term: Term) -> tuple[int, int] | None:
+    """The two dimensions, counted from the first, that a call exchanges; None if it does something else."""
+    given = term.arguments
+    rank = _rank(given.get("self"))
+    if term.op == "aten.mT":
+        given = {"dim0": -2, "dim1": -1}
+    if rank is None or rank < 2:
+        return None
+    if term.op == "aten.permute":
+        moved = [i for i, dim in enumerate(given["dims"]) if type(dim) is not int or dim % rank != i]
+        return (moved[0], moved[1]) if len(moved) == 2 else None
+    pair = given["dim0"], given["dim1"]
+    return (pair[0] % rank, pair[1] % rank) if all(type(dim) is int for dim in pair) else None
+
+
+def _exchange(turned: bool) -> Any:
+    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+        """What exchanges two dimensions as `transpose`, these in either order."""
+        pair = _exchanged(term)
+        if pair is None:
+            return None
+        first, second = sorted(pair, reverse=turned)
+        return Term("aten.transpose", {"self": term.arguments["self"], "dim0": first, "dim1": second})
+
+    return read
+
+
+def _permutation(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """What exchanges two dimensions as `permute`."""
+    pair, rank = _exchanged(term), _rank(term.arguments.get("self"))
+    if pair is None or rank is None:
+        return None
+    dims = list(range(rank))
+    dims[pair[0]], dims[pair[1]] = pair[1], pair[0]
+    return Term("aten.permute", {"self": term.arguments["self"], "dims": dims})
+
+
+def _renamed(name: str, **arguments: str) -> Any:
+    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+        if any(own not in term.arguments for own in arguments.values()):
+            return None
+        rest = {key: value for key, value in term.arguments.items() if key not in arguments.values()}
+        return Term(name, {**{key: term.arguments[own] for key, own in arguments.items()}, **rest})
+
+    return read
+
+
+def _square(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    return Term("aten.pow", {"self": term.arguments["self"], "exponent": 2})
+
+
+def _relu6(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    bounds = term.arguments.get("min_val"), term.arguments.get("max_val")
+    return Term("aten.relu6", {"self": term.arguments["self"]}) if bounds == (0, 6) else None
+
+
+def _cast(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`_to_copy(x, dtype=...)` as `x.to(...)`: the same values."""
+    others = {key: value for key, value in term.arguments.items() if key not in ("self", "dtype")}
+    if term.arguments.get("dtype") is None or any(value not in (None, False) for value in others.values()):
+        return None
+    return Term("aten.to", {"self": term.arguments["self"], "dtype": term.arguments["dtype"]})
+
+
+_RESHAPES = ("aten.view", "aten.reshape", "aten._unsafe_view")
+_NORMS = ("aten.layer_norm", "aten.group_norm", "aten.batch_norm")
+
+_TABLE: tuple[tuple[tuple[str, ...], Any, tuple[str, ...]], ...] = (
+    (("aten.addmm", "aten.mm"), _linear, ("aten.linear",)),
+    (("aten.mm", "aten.bmm"), _matmul, ("aten.matmul",)),
+    (_RESHAPES, _linear_of_more, ("aten.linear",)),
+    (_RESHAPES, _matmul_of_more, ("aten.matmul",)),
+    (("aten.view", "aten._unsafe_view"), _renamed("aten.reshape", shape="size"), ("aten.reshape",)),
+    (("aten.convolution",), _convolution, ("aten.conv1d", "aten.conv2d", "aten.conv3d")),
+    (("aten._softmax",), _softmax("aten.softmax"), ("aten.softmax",)),
+    (("aten._log_softmax",), _softmax("aten.log_softmax"), ("aten.log_softmax",)),
+    (("operator.getitem",), _first_of_several, _NORMS),
+    (("aten.transpose", "aten.permute", "aten.numpy_T", "aten.mT"), _transpose, ("aten.t",)),
+    (("aten.transpose", "aten.permute", "aten.mT"), _exchange(False), ("aten.transpose",)),
+    (("aten.transpose", "aten.permute", "aten.mT"), _exchange(True), ("aten.transpose",)),
+    (("aten.transpose", "aten.mT"), _permutation, ("aten.permute",)),
+    (("aten.rsub",), _renamed("aten.sub", self="other", other="self"), ("aten.sub",)),
+    (("aten.gt",), _renamed("aten.lt", self="other", other="self"), ("aten.lt",)),
+    (("aten.ge",), _renamed("aten.le", self="other", other="self"), ("aten.le",)),
+    (("aten.square",), _square, ("aten.pow",)),
+    (("aten.hardtanh",), _relu6, ("aten.relu6",)),
+    (("aten._to_copy",), _cast, ("aten.to",)),
+)
+"""Ops, how a call of one is read, and as what."""
+_ALTERNATIVES: dict[str, list[Any]] = {}
+_READINGS: dict[str, frozenset[str]] = {}
+for _ops, _read, _gives in _TABLE:
+    for _op in _ops:
+        _ALTERNATIVES.setdefault(_op, []).append(_read)
+        _READINGS[_op] = _READINGS.get(_op, frozenset()) | set(_gives)
