@@ -30,6 +30,8 @@ from decomp.derive.pipeline import (
     rewrite_program,
 )
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
+from decomp.graphs.lowered_modules import snapshots_of
+from decomp.graphs.snapshot import Snapshot
 from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
@@ -75,6 +77,8 @@ class Lowering:
     """How one of several ways was chosen."""
     program: Program = field(repr=False)
     """The program that came in, as a graph."""
+    snapshots: tuple[Snapshot, ...] = field(repr=False)
+    """The graphs of `result`, in the order of `pieces`, as they came out."""
     verdicts: dict[Any, Any] = field(repr=False)
     """What measuring found out, by expansion; kept with what planning remembers."""
     picked: Picked | None = field(default=None, repr=False)
@@ -342,7 +346,8 @@ def _through(
     plan = _with_costs(planned, program, matching, policy)
     lowering = Lowering(
         rebuilt.result, target, plan, rewritten.graphs, proof, clock.times, planned.runs,
-        rebuilt.returned_program, source, matching, policy, program, planned.memory.verdicts,
+        rebuilt.returned_program, source, matching, policy, program,
+        snapshots_of(rewritten.graphs, rebuilt.result), planned.memory.verdicts,
     )  # fmt: skip
     if proof is not None and verify == "values":
         with clock.stage("values"):

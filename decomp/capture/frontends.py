@@ -324,6 +324,8 @@ class Parts:
     """Lowered bodies of higher-order ops, by attribute name."""
     writes: Sequence[tuple[fx.Node, fx.Node]]
     """For exported programs: the input (of this graph) that is written back, and its new value."""
+    dropped: frozenset[str] = frozenset()
+    """For exported programs: names of inputs of the source, constants, that the graph no longer takes."""
 
 
 def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None]:

@@ -36,8 +36,10 @@ def lifted_state(program: ExportedProgram) -> dict[str, Any]:
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph
-    specs = list(copy.copy(source.graph_signature.input_specs))
-    constants, state = dict(source.constants), dict(source.state_dict)
+    specs = [spec for spec in source.graph_signature.input_specs if getattr(spec.arg, "name", "") not in parts.dropped]
+    gone = {spec.target for spec in source.graph_signature.input_specs} - {spec.target for spec in specs}
+    constants = {name: value for name, value in source.constants.items() if name not in gone}
+    state = dict(source.state_dict)
     _lift_constants(module, graph, specs, constants, state, parts)
     outputs = _outputs(source, graph, specs, parts)
     signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)

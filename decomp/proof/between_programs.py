@@ -9,7 +9,7 @@ from decomp.proof.dependence import changed_dependency, results_of_draws
 from decomp.proof.invariants import Invariant, Work, output_of, same_codegen, same_outputs, same_placeholders
 
 
-def _as_many_effects(work: Work) -> str:
+def as_many_effects(work: Work) -> str:
     before = [work.source_effects.of(node) for node in work.source_place]
     after = [work.effects.of(node) for node in work.place]
     if all(effects.known for effects in before):
@@ -57,6 +57,6 @@ BETWEEN_PROGRAMS: tuple[Invariant, ...] = (
     same_placeholders,
     same_outputs,
     same_codegen,
-    _as_many_effects,
+    as_many_effects,
     _same_dependencies,
 )

@@ -197,7 +197,7 @@ def _same_unlifted_graph(program: ReturnedProgram) -> str:
     order, the same results, and a `copy_` for every value that is written back."""
     exported, graph = program.exported, program.result.graph
     assert exported is not None
-    values = _inputs_of_module(exported, graph)
+    values = inputs_of_module(exported, graph)
     lifted = set(values.values())
     nodes = (node for node in graph.nodes if node not in lifted and node.op not in ("placeholder", "output"))
     for wanted in exported.graph.nodes:
@@ -212,7 +212,7 @@ def _same_unlifted_graph(program: ReturnedProgram) -> str:
     return "the module has the graph that was proved"
 
 
-def _inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node, Any]:
+def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node, Any]:
     """For each input of an exported program, the input or attribute of its module."""
     given = iter([node for node in graph.nodes if node.op == "placeholder"])
     attributes = {str(node.target): node for node in graph.nodes if node.op == "get_attr"}

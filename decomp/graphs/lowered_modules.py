@@ -1,0 +1,40 @@
+"""Where the graphs of a lowered program are: its own module, and those of the bodies of its higher-order ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from decomp.graphs.snapshot import Snapshot, snapshot
+
+if TYPE_CHECKING:
+    from decomp.derive.pipeline import RewrittenGraph
+
+
+def lowered_modules(graphs: Sequence[RewrittenGraph], result: Any) -> list[fx.GraphModule | None]:
+    """For each record of a lowered graph, the first of which is that of the program, the module that has this graph in
+    `result`; None where it has none."""
+    found: dict[nn.Module, fx.GraphModule] = {}
+    by_owner = {graph.planned.owner: graph.planned for graph in graphs}
+    waiting = [(graphs[0].planned, result.graph_module if isinstance(result, ExportedProgram) else result)]
+    for planned, module in waiting:
+        found[planned.owner] = module
+        for name, body in planned.bodies.items():
+            inner = _submodule(module, name)
+            if inner is not None and body not in found:
+                waiting.append((by_owner[body], inner))
+    return [found.get(graph.planned.owner) for graph in graphs]
+
+
+def _submodule(module: nn.Module, name: str) -> fx.GraphModule | None:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module if isinstance(module, fx.GraphModule) else None
+
+
+def snapshots_of(graphs: Sequence[RewrittenGraph], result: Any) -> tuple[Snapshot, ...]:
+    """What each of the graphs of a lowered program is now."""
+    return tuple({} if each is None else snapshot(each.graph) for each in lowered_modules(graphs, result))

@@ -1,0 +1,1 @@
+"""Folding back: the ops that a lowered, or hand-written, program spells out become calls again."""

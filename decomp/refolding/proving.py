@@ -1,0 +1,89 @@
+"""What is checked of a refolded program: each graph against the one that it was folded from, and then the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import time
+from typing import Any
+
+from torch import fx
+
+from decomp.ir.effects import Effect
+from decomp.metadata.agreement import described, same_metadata
+from decomp.proof.between_programs import as_many_effects
+from decomp.proof.correspondence import Correspondence, EffectsChanged, MetadataChanged, Proof
+from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen, same_outputs, same_placeholders
+from decomp.proof.returned_program import signatures_agree
+from decomp.refolding.programs import Refolded
+from decomp.validation.values import whole_programs
+
+
+def prove(
+    source: Any, result: Any, graphs: Mapping[fx.GraphModule, Refolded], level: bool | str,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
+) -> Proof:  # fmt: skip
+    """Check that `result` is `source` with calls folded. With `level` "values", both are run on the inputs `given`.
+    Raises the `VerificationError` of the first check that fails."""
+    began = time.perf_counter()
+    checks: list[str] = []
+    for module, refolded in graphs.items():
+        checks = _graph_checks(module, refolded, full=level == "full")
+    if not any(refolded.dropped for refolded in graphs.values()):
+        checks += signatures_agree(source, result)
+    if level == "values":
+        checks.append(_measured(source, result, given))
+    nodes = sum(len(refolded.rewrite.graph.nodes) for refolded in graphs.values())
+    return Proof(tuple(checks), nodes, 0, time.perf_counter() - began)
+
+
+def _measured(source: Any, result: Any, given: Any) -> str:
+    if given is None:
+        return "the whole program not run, as there are no example inputs"
+    return whole_programs(source, result, *given)
+
+
+def _graph_checks(module: fx.GraphModule, refolded: Refolded, full: bool) -> list[str]:
+    """The new graph on its own, and next to the one that it was made from."""
+    before, rewrite = refolded.before, refolded.rewrite
+    alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))
+    checks = [invariant(alone) for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())]
+    # The graph with more inputs is the one that has added some.
+    inputs = Work(Correspondence(rewrite.graph, before, {}, {}, added=refolded.dropped))
+    pair = Work(Correspondence(before, rewrite.graph, rewrite.origin, rewrite.values))
+    checks += [same_placeholders(inputs), same_outputs(pair), same_codegen(pair), as_many_effects(pair)]
+    checks += [_same_metadata(refolded), _same_regions(pair)]
+    return [check for check in checks if check]
+
+
+def _same_metadata(refolded: Refolded) -> str:
+    compared = 0
+    for old, new in refolded.rewrite.values.items():
+        expected = old.meta.get("val")
+        if isinstance(new, fx.Node) and expected is not None:
+            compared += 1
+            found = new.meta.get("val")
+            if found is not expected and not same_metadata(expected, found):
+                raise MetadataChanged(
+                    f"the value of {old.name!r} has other metadata", new, old,
+                    expected=described(expected), found=described(found),
+                )  # fmt: skip
+    return f"shape, dtype and device of {compared} values unchanged"
+
+
+def _same_regions(pair: Work) -> str:
+    """Every call is in the region (of no_grad, of autocast) that its origin is in."""
+    before, after = _regions(pair.source_place, pair.source_effects), _regions(pair.place, pair.effects)
+    for node, source in pair.origin.items():
+        if before[source] != after[node] and node.op.startswith("call"):
+            raise EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
+    marks = max(after.values(), default=0)
+    return f"every call is in its region of {marks + 1}" if marks else ""
+
+
+def _regions(nodes: Sequence[fx.Node] | Mapping[fx.Node, int], effects: Any) -> dict[fx.Node, int]:
+    """Each node with how many region markers precede it."""
+    found, current = {}, 0
+    for node in nodes:
+        current += Effect.REGION in effects.of(node).kinds
+        found[node] = current
+    return found

@@ -1,0 +1,194 @@
+"""`refold`: the ops that a program spells out become calls again. Of a lowering they are known by its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from dataclasses import dataclass, field
+import functools
+import time
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.capture.rebuild_exported import input_names
+from decomp.derive.exclusive import collector_paused
+from decomp.errors import ArgumentError, boundary
+from decomp.graphs.lowered_modules import lowered_modules
+from decomp.graphs.rewrite import Rewrite
+from decomp.lowering import Lowering
+from decomp.metadata.ambient_modes import neutral
+from decomp.proof.correspondence import Proof
+from decomp.proof.returned_program import inputs_of_module
+from decomp.provenance import Provenance
+from decomp.refolding.outcome import Folded, Missed, RefoldReport
+from decomp.refolding.programs import Refolded, count_calls, graphs_in, rebuilt, with_folds
+from decomp.refolding.proving import prove
+from decomp.refolding.records import FoundByRecord, recorded_folds
+from decomp.rules.options import CHECKS
+from decomp.rules.target import Target
+
+_OPTIONS = {name: check for name, check in CHECKS.items() if name != "to"}
+
+
+@dataclass
+class Refolding:
+    """What `refold` returns: the new program, and what became of each call."""
+
+    result: Any
+    """The program with its calls folded, of the kind that came in."""
+    target: str
+    folded: tuple[Folded, ...]
+    missed: tuple[Missed, ...]
+    proof: Proof | None = field(repr=False)
+    """What verification checked; None with `verify=False`."""
+    times: dict[str, float] = field(repr=False)
+    """Seconds by stage."""
+    rewrites: tuple[Rewrite, ...] = field(repr=False)
+    """How the graphs of `result` came from those of the program that came in."""
+    sizes: tuple[int, int] = field(repr=False)
+    """Calls before and after."""
+    lowering: Lowering | None = field(default=None, repr=False)
+    """The lowering that was folded back, if it was one."""
+
+    def origin(self, node: fx.Node | str) -> str:
+        """The name of the node of the program that came in whose value a node gives. Raises `KeyError`."""
+        return self._origins[node if isinstance(node, str) else node.name]
+
+    def provenance(self, node: fx.Node | str) -> Provenance:
+        """Where a node of the result of a folded lowering comes from in the source. Raises `KeyError` for a node that
+        it does not have, or that was added after the lowering."""
+        name = node if isinstance(node, str) else node.name
+        assert self.lowering is not None
+        found = self.lowering.provenance(self.origin(name))
+        return Provenance(found.source, found.op, found.line, found.module, ()) if name in self._restored else found
+
+    @functools.cached_property
+    def _restored(self) -> frozenset[str]:
+        return frozenset(each.node for each in self.folded)
+
+    @functools.cached_property
+    def _origins(self) -> dict[str, str]:
+        return {new.name: old.name for rewrite in self.rewrites for new, old in rewrite.origin.items()}
+
+    def report(self) -> RefoldReport:
+        """Ops that were found, those that were missed and why, time by stage, what verification checked."""
+        checks = self.proof.checks if self.proof is not None else ()
+        return RefoldReport(self.target, self.folded, self.missed, *self.sizes, dict(self.times), checks)
+
+
+@boundary("refold", _OPTIONS)
+def refold(
+    program: Any,
+    *,
+    to: Target | Iterable[Any] | None = None,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    verify: bool | str = True,
+) -> Refolding:
+    """Put calls of ops in the place of the nodes that compute them.
+
+    - `program`: a `Lowering`, of whose source the ops come back: each is known by provenance, and is folded where the
+      nodes that came from it are as they were. What you have changed in `lowering.result` since stays.
+    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all of the source.
+    - `verify`: True or "structure" checks the new program, "full" hands its graphs to `Graph.lint` and networkx as
+      well, "values" also runs it next to the one that came in, on `args` and `kwargs` (by default the example inputs);
+      False checks nothing.
+
+    The program itself is not changed. Raises `CaptureError` for what has no graph, and `VerificationError`.
+    """
+    wanted = _target(to)
+    times: dict[str, float] = {}
+    with neutral(), collector_paused():
+        if not isinstance(program, Lowering):
+            graphs_in(program)
+            raise ArgumentError("pass a Lowering: other programs have no provenance")
+        return _of_lowering(program, wanted, _Check(verify, args, kwargs), times)
+
+
+def _target(to: Any) -> Target | None:
+    if to is None or isinstance(to, Target):
+        return to
+    if not isinstance(to, Iterable) or isinstance(to, str):
+        raise ArgumentError(f"to= must be a decomp.Target or a list of ops, not {type(to).__name__}")
+    return Target("the ops given", to)
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What is to be verified."""
+
+    level: bool | str
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+
+    def given(self, default: Any) -> Any:
+        """Inputs to run on; None if there are none."""
+        if self.args is not None or self.kwargs:
+            return tuple(self.args or ()), dict(self.kwargs or {})
+        return default
+
+
+@contextlib.contextmanager
+def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    times[stage] = times.get(stage, 0.0) + time.perf_counter() - began
+
+
+def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: dict[str, float]) -> Refolding:
+    graphs = graphs_in(lowering.result)
+    found: dict[nn.Module, FoundByRecord] = {}
+    with _timed(times, "find"):
+        records = zip(lowered_modules(lowering.pieces, lowering.result), lowering.pieces, lowering.snapshots)
+        for i, (module, piece, before) in enumerate(records):
+            if module is not None:
+                inputs = _inputs(lowering, module) if not i else {}
+                found[module] = recorded_folds(piece, module.graph, before, inputs, to)
+    constants = tuple(input_names(lowering.returned_program.constants))
+    with _timed(times, "fold"):
+        refolded = {
+            module: with_folds(module, found[module].folds if module in found else (), constants)
+            for module in graphs.modules
+        }
+    with _timed(times, "rebuild"):
+        result = rebuilt(graphs, refolded)
+    given = check.given(_examples(lowering))
+    return _finished(lowering.result, result, to, refolded, found.values(), check, given, times, lowering)
+
+
+def _finished(
+    source: Any, result: Any, to: Target | None, refolded: Mapping[fx.GraphModule, Refolded],
+    found: Iterable[FoundByRecord], check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None,
+) -> Refolding:  # fmt: skip
+    proof = None
+    if check.level:
+        with _timed(times, "verify"):
+            proof = prove(source, result, refolded, check.level, given)
+    sizes = tuple(sum(map(count_calls, graphs)) for graphs in _before_and_after(refolded))
+    return Refolding(
+        result, to.name if to is not None else "the ops of the source",
+        tuple(each for one in found for each in one.folded), tuple(each for one in found for each in one.missed),
+        proof, times, tuple(each.rewrite for each in refolded.values()), (sizes[0], sizes[1]), lowering,
+    )  # fmt: skip
+
+
+def _before_and_after(refolded: Mapping[fx.GraphModule, Refolded]) -> tuple[list[fx.Graph], list[fx.Graph]]:
+    return [each.before for each in refolded.values()], [each.rewrite.graph for each in refolded.values()]
+
+
+def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """Where the lowered module was captured: its attributes for the inputs of the exported program that it was made
+    of."""
+    exported = lowering.returned_program.exported
+    if exported is None or exported is lowering.result:
+        return {}
+    return {node: now for node, now in inputs_of_module(exported, module.graph).items() if node.name != now.name}
+
+
+def _examples(lowering: Lowering) -> Any:
+    args, kwargs = lowering.example_inputs
+    if args is not None or kwargs:
+        return tuple(args or ()), dict(kwargs or {})
+    found = getattr(lowering.model, "example_inputs", None)
+    return (tuple(found[0]), dict(found[1])) if found else None
