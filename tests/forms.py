@@ -31,6 +31,11 @@ class Holder(nn.Module):
         return self.function(self, *args) if self.bound else self.function(*args)
 
 
+def exported(function, *args, **how):
+    """The exported program of a function; `how` is of `torch.export.export`."""
+    return torch.export.export(Holder(function), args, **how)
+
+
 def program(function, args, form):
     """`function` (or a module) as a program of the given form."""
     if form == ATEN:

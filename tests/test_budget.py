@@ -12,18 +12,10 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.validation import error_sources
+from tests.forms import Holder
 
 CHIP = decomp.Target("chip", ["add", "mul", "sin", "matmul", "mm", "linear", "where", "gt", "sum", "view", "clone"])
 X = torch.linspace(-1, 1, 64).reshape(8, 8)
-
-
-class Applied(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def off_by(factor, exact=lambda x: x):
@@ -32,7 +24,7 @@ def off_by(factor, exact=lambda x: x):
 
 
 def budget(function, rules, *args, **how):
-    return decomp.budget(Applied(function), to=CHIP, rules=rules, args=args or (X,), **how)
+    return decomp.budget(Holder(function), to=CHIP, rules=rules, args=args or (X,), **how)
 
 
 SMALL = 2.0**-10
@@ -113,7 +105,7 @@ def test_the_source_is_run_once_an_op_however_many_layers_there_are(monkeypatch)
 
     def counted(layers):
         runs.clear()
-        chain = nn.Sequential(*(Applied(lambda x: torch.sin(F.relu(x) * 1.1)) for _ in range(layers)))
+        chain = nn.Sequential(*(Holder(lambda x: torch.sin(F.relu(x) * 1.1)) for _ in range(layers)))
         decomp.budget(chain, to=CHIP, rules={"relu": bad_relu}, args=(X,))
         return len(runs)
 

@@ -9,21 +9,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp import costs
-
-
-class Applied(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def exported(function, *args, **how):
-    return torch.export.export(Applied(function), args, **how)
+from tests.forms import exported
 
 
 def price(cost, function, *args):

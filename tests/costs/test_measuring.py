@@ -10,20 +10,13 @@ from torch import nn
 import decomp
 from decomp import costs
 from decomp.costs import measuring
+from tests.forms import exported
 
 X = torch.ones(3, 4)
 
 
-def program(function, *args):
-    class Module(nn.Module):
-        def forward(self, *given):
-            return function(*given)
-
-    return torch.export.export(Module(), args)
-
-
 def call_of(function, *args, **how):
-    return decomp.calls(program(function, *args), **how)[-1]
+    return decomp.calls(exported(function, *args), **how)[-1]
 
 
 def lines(directory):
@@ -103,7 +96,7 @@ def test_the_directory_is_the_user_s(tmp_path, monkeypatch, counted):
 )
 def test_calls_of_many_kinds_can_be_timed(tmp_path, function, args):
     before = torch.random.get_rng_state()
-    for call in decomp.calls(program(function, *args)):
+    for call in decomp.calls(exported(function, *args)):
         assert costs.Measured(str(tmp_path))(call) > 0
     assert torch.equal(before, torch.random.get_rng_state())
 

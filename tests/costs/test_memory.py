@@ -10,17 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import decomp
 from decomp import costs
+from tests.forms import exported
 
 X = torch.ones(8)
 ONE = 32  # bytes of a tensor like X
-
-
-def program(function, *args):
-    class Module(nn.Module):
-        def forward(self, *given):
-            return function(*given)
-
-    return torch.export.export(Module(), args)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,7 @@ def program(function, *args):
     ],
 )
 def test_the_widest_point(function, peak):
-    assert costs.total(program(function, X), costs.peak_memory) == peak
+    assert costs.total(exported(function, X), costs.peak_memory) == peak
 
 
 def test_a_write_in_place_takes_no_memory():
@@ -58,7 +51,7 @@ def test_the_bodies_of_a_condition_are_held_while_one_of_them_runs():
     def chosen(x):
         return torch.cond(x.sum() > 0, lambda x: torch.exp(torch.exp(x)) + x, lambda x: x.sin(), (x,))
 
-    assert costs.total(program(chosen, X), costs.peak_memory) == 1 + 3 * ONE  # `sum` is gone, the predicate is not
+    assert costs.total(exported(chosen, X), costs.peak_memory) == 1 + 3 * ONE  # `sum` is gone, the predicate is not
 
 
 class Held(TorchDispatchMode):
@@ -101,7 +94,7 @@ def test_it_is_what_a_run_holds(function):
     from decomp_rules import targets
 
     args = (torch.randn(4, 16),)
-    module = program((lambda x: torch.cumsum(x, 1)) if function is torch.cumsum else function, *args)
+    module = exported((lambda x: torch.cumsum(x, 1)) if function is torch.cumsum else function, *args)
     lowered = decomp.lower(module.module(), to=targets.tinygrad, args=args).result
     assert costs.total(lowered, costs.peak_memory) == held(lowered, args)
 

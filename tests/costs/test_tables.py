@@ -8,20 +8,13 @@ from torch import nn
 
 import decomp
 from decomp import costs
+from tests.forms import exported
 
 X = torch.ones(3, 4)
 
 
-def program(function, *args):
-    class Module(nn.Module):
-        def forward(self, *given):
-            return function(*given)
-
-    return torch.export.export(Module(), args)
-
-
 def price(table, function, *args):
-    return costs.total(program(function, *args), table)
+    return costs.total(exported(function, *args), table)
 
 
 def test_a_number_is_the_price_of_a_call_and_a_formula_adds_up():

@@ -12,12 +12,12 @@ import torch
 import decomp
 from decomp.validation.ulp import Exact, deviation
 from decomp_rules import targets
-from tests.decomp_rules.rule_agreement import Applied
+from tests.forms import Holder
 
 
 def lowered(function: Callable[..., Any], *args: torch.Tensor) -> Any:
     """`function` in tinygrad's primitives, for arguments like these."""
-    return decomp.lower(Applied(function), to=targets.tinygrad, args=args, accuracy="exact").result
+    return decomp.lower(Holder(function), to=targets.tinygrad, args=args, accuracy="exact").result
 
 
 def worst(function: Callable[..., Any], *args: torch.Tensor) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from decomp.ir.binding import bind_function
 from decomp.ir.call import kind_of
 from decomp.rules.rules import Declined
 from decomp_rules import targets
+from tests.forms import Holder
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
@@ -92,21 +93,10 @@ def compare(found: Any, expected: Any, tolerance: float | None, what: str) -> No
 
 def lowered_agrees(function: Any, *args: torch.Tensor, tolerance: float = 1e-5) -> None:
     """Assert that a function, lowered to Core ATen and to tinygrad, gives the same values and gradients."""
-    module = Applied(function)
+    module = Holder(function)
     expected, grads = evaluated(module, args, {}, [True] * len(args))
     for target in (targets.core_aten, targets.tinygrad):
         lowered = decomp.lower(module, to=target, args=args, accuracy="exact").result
         found, found_grads = evaluated(lowered, args, {}, [True] * len(args))
         compare(found, expected, tolerance, f"{target.name}: value")
         compare(found_grads, grads, tolerance, f"{target.name}: gradient")
-
-
-class Applied(torch.nn.Module):
-    """A module that applies a function."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.function(*args)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
-from tests.decomp_rules.rule_agreement import Applied
 from tests.decomp_rules.test_elementwise import SPECIAL, ulps
+from tests.forms import Holder
 
 KINKS = [0.25, 0.3465, 0.42, 0.5, 0.55, 0.6, 0.66, 0.75, 0.8, 0.866, 0.885, 1.0, 1.55, 2.0, 9.0, 20.0, 64.0, 88.0, 1e4]
 
@@ -28,7 +28,7 @@ BINARY = {torch.div: 1.5, torch.atan2: 1.8, torch.hypot: 1.5, torch.fmod: 0.0, t
 
 
 def lowered(function: Callable[..., Tensor], args: tuple[Tensor, ...], target: Any) -> Callable[..., Tensor]:
-    result: Callable[..., Tensor] = decomp.lower(Applied(function), to=target, args=args, accuracy="exact").result
+    result: Callable[..., Tensor] = decomp.lower(Holder(function), to=target, args=args, accuracy="exact").result
     return result
 
 

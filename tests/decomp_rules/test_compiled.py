@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
-from tests.decomp_rules.rule_agreement import Applied
+from tests.forms import Holder
 
 
 def compiled_and_eager(function: Any, args: tuple[Any, ...], target: Any) -> tuple[Any, Any]:
-    lowered = decomp.lower(Applied(function), to=target, args=args).result
+    lowered = decomp.lower(Holder(function), to=target, args=args).result
     return torch.compile(lowered, dynamic=False)(*args), lowered(*args)
 
 
@@ -31,7 +31,7 @@ def test_softmax_of_a_few_numbers_on_tinygrad_is_finite(length: int) -> None:
 def test_the_gradient_of_an_exponential_that_overflows_is_infinite_and_no_nan(function: Any, dtype: Any) -> None:
     edges = torch.tensor([1.0, -1.0, 11.0, 88.0, 709.0, torch.inf])
     x = torch.cat([edge + torch.linspace(0, 4, 401, dtype=torch.float64) for edge in edges]).to(dtype)
-    lowered = decomp.lower(Applied(function), to=targets.tinygrad, args=(x,)).result
+    lowered = decomp.lower(Holder(function), to=targets.tinygrad, args=(x,)).result
     (found,) = torch.autograd.grad(lowered(x.requires_grad_()).sum(), x)
     assert not found.isnan().any()
     assert found[x > math.log(torch.finfo(dtype).max) + 1].isinf().all()

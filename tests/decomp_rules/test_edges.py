@@ -6,13 +6,13 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
-from tests.decomp_rules.rule_agreement import Applied
+from tests.forms import Holder
 
 TARGETS = ["core_aten", "tinygrad", "luminal"]
 
 
 def lowered(function, args, target):
-    return decomp.lower(Applied(function), to=targets.get(target), args=args, accuracy="exact").result
+    return decomp.lower(Holder(function), to=targets.get(target), args=args, accuracy="exact").result
 
 
 def slopes(function, *args):

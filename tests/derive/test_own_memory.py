@@ -5,15 +5,7 @@ import torch
 
 import decomp
 from decomp_rules import targets
-
-
-class _Of(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
+from tests.forms import Holder
 
 
 @pytest.mark.parametrize("function, shared", [
@@ -22,7 +14,7 @@ class _Of(torch.nn.Module):
 ])
 def test_a_result_shares_memory_with_the_input_where_the_op_says_so(function, shared):
     x = torch.rand(4, 1, 4)
-    result = decomp.lower(_Of(function), to=targets.tinygrad, args=(x,)).result(x)
+    result = decomp.lower(Holder(function), to=targets.tinygrad, args=(x,)).result(x)
     assert torch.equal(result, function(x))
     assert (result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) is shared
 
@@ -34,4 +26,4 @@ def test_a_result_keeps_its_values_where_the_program_then_writes_its_input():
         return y
 
     x = torch.ones(4, 1, 4)
-    assert torch.equal(decomp.lower(_Of(model), to=targets.tinygrad, args=(x,)).result(x), torch.ones(4, 1, 4))
+    assert torch.equal(decomp.lower(Holder(model), to=targets.tinygrad, args=(x,)).result(x), torch.ones(4, 1, 4))

@@ -7,6 +7,7 @@ from torch import nn
 import decomp
 import decomp_rules
 from decomp_rules import targets
+from tests.forms import Holder
 
 RULES = decomp.Rules()
 TARGET = decomp.Target("tiny", ["amax", "argmax", "sin", "cos", "slice.Tensor"])
@@ -15,15 +16,6 @@ TARGET = decomp.Target("tiny", ["amax", "argmax", "sin", "cos", "slice.Tensor"])
 @RULES.register(torch.ops.aten.max)
 def max_dim(x, dim, keepdim=False):
     return torch.amax(x, [dim], keepdim), torch.argmax(x, dim, keepdim)
-
-
-class Applied(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def called(program):
@@ -45,7 +37,7 @@ READ = {
 @pytest.mark.parametrize("kind", ["module", "exported"])
 def test_only_what_is_read_is_computed(function, wanted, kind):
     x = torch.arange(12.0).view(2, 6)
-    model = Applied(function)
+    model = Holder(function)
     program = torch.export.export(model, (x,)) if kind == "exported" else model
     low = decomp.lower(program, to=TARGET, rules=RULES | decomp_rules.RULES, args=(x,) if kind == "module" else None,
                        verify="full")  # fmt: skip
@@ -71,6 +63,6 @@ def test_a_rule_that_gives_a_wrong_result_which_is_read_is_refused():
         return torch.amax(x, [dim], keepdim), torch.amax(x, [dim], keepdim)
 
     x = torch.ones(2, 6)
-    assert called(decomp.lower(Applied(lambda x: x.max(1)[0]), to=TARGET, rules=rules, args=(x,)).result)
+    assert called(decomp.lower(Holder(lambda x: x.max(1)[0]), to=TARGET, rules=rules, args=(x,)).result)
     with pytest.raises(decomp.RuleError, match="returned dtype torch.float32, the op gives torch.int64"):
-        decomp.lower(Applied(lambda x: x.max(1)[1]), to=TARGET, rules=rules, args=(x,))
+        decomp.lower(Holder(lambda x: x.max(1)[1]), to=TARGET, rules=rules, args=(x,))

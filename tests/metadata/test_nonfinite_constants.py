@@ -9,7 +9,7 @@ from torch import fx
 import decomp
 from decomp.metadata.nonfinite_constants import EndlessComplex, spelled
 from decomp_rules import targets
-from tests.decomp_rules.rule_agreement import Applied
+from tests.forms import Holder
 
 ENDLESS = [complex(math.nan, math.inf), complex(-math.inf, 1.0), complex(0.0, -math.inf), complex(math.nan, -0.0)]
 Z = torch.tensor([1 + 2j, -3.0 + 0.5j, 0.25j])
@@ -47,12 +47,12 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_program_with_endless_numbers_runs_once_it_is_lowered(call, target):
     function = CALLS[call]
-    lowered = decomp.lower(Applied(function), to=targets.get(target), args=(Z,), partial=True).result
+    lowered = decomp.lower(Holder(function), to=targets.get(target), args=(Z,), partial=True).result
     torch.testing.assert_close(lowered(Z), function(Z), equal_nan=True)
 
 
 def test_so_does_an_exported_program_that_does_not_run_itself():
-    exported = torch.export.export(Applied(CALLS["argument"]), (Z,))
+    exported = torch.export.export(Holder(CALLS["argument"]), (Z,))
     lowered = decomp.lower(exported, to=targets.core_aten).result.module()
     torch.testing.assert_close(lowered(Z), CALLS["argument"](Z), equal_nan=True)
 

@@ -13,7 +13,8 @@ import torch
 import decomp
 from decomp_rules import targets
 from decomp_rules.complex import functions as complex_functions
-from tests.decomp_rules.rule_agreement import Applied, agrees
+from tests.decomp_rules.rule_agreement import agrees
+from tests.forms import Holder
 
 INF, NAN = float("inf"), float("nan")
 PLACES = [complex(a, b) for a in (0.0, 1.0, -2.5, INF, -INF, NAN, 1e38, 1e-40) for b in (0.0, -3.0, INF, NAN, 1e-40)]
@@ -21,7 +22,7 @@ TARGETS = ("core_aten", "tinygrad", "luminal")
 
 
 def lowered(function: Callable[..., Any], target: str, *args: torch.Tensor) -> Any:
-    return decomp.lower(Applied(function), to=getattr(targets, target), args=args, accuracy="exact").result
+    return decomp.lower(Holder(function), to=getattr(targets, target), args=args, accuracy="exact").result
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -156,7 +157,7 @@ def test_convolutions_of_complex_numbers() -> None:
 
 def test_lines_of_complex_numbers() -> None:
     for steps in (0, 1, 2, 7):
-        module = Applied(lambda x: torch.linspace(1 + 2j, -3j, steps) * x)
+        module = Holder(lambda x: torch.linspace(1 + 2j, -3j, steps) * x)
         x = torch.tensor(2.0)
         torch.testing.assert_close(decomp.lower(module, to=targets.tinygrad, args=(x,)).result(x), module(x))
 

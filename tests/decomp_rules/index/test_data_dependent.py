@@ -6,19 +6,11 @@ import torch
 import decomp
 from decomp_rules import RULES, targets
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 X = torch.arange(6.0).reshape(2, 3)
 MASK = torch.tensor([[True, False, True], [False, False, True]])
-
-
-class Applied(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +27,7 @@ class Applied(torch.nn.Module):
 )
 def test_a_size_that_is_data_is_declared(function, args, reason):
     with pytest.raises(decomp.NotLowered) as raised:
-        decomp.lower(Applied(function), to=targets.tinygrad, args=args)
+        decomp.lower(Holder(function), to=targets.tinygrad, args=args)
     assert [blocker.limitation for blocker in raised.value.blockers] == [reason]
 
 

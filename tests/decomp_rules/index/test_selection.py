@@ -10,7 +10,8 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.index import numbering, selection
 from decomp_rules.pointwise import bits, comparison
-from tests.decomp_rules.rule_agreement import Applied, agrees, compare, evaluated
+from tests.decomp_rules.rule_agreement import agrees, compare, evaluated
+from tests.forms import Holder
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan
@@ -24,7 +25,7 @@ WHOLE = torch.tensor([0, 1, 2, 3, -1, -2, 7, -7, 100, -100])
 
 def lowered(function, *args):
     """The function in luminal's primitives."""
-    return decomp.lower(Applied(function), to=targets.luminal, args=args, accuracy="exact").result
+    return decomp.lower(Holder(function), to=targets.luminal, args=args, accuracy="exact").result
 
 
 def alike(function, *args, gradient=True):

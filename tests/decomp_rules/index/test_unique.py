@@ -2,21 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 
 import decomp
 from decomp_rules import targets
+from tests.forms import Holder
 
 X = torch.tensor([[3.0, 1.0, 1.0], [float("nan"), 3.0, -0.0]])
-
-
-class Applied(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 CALLS = [
@@ -30,7 +21,7 @@ CALLS = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_lowered_program_lists_what_the_op_lists(call):
-    lowered = decomp.lower(torch.export.export(Applied(call), (X,)), to=targets.core_aten).result.module()
+    lowered = decomp.lower(torch.export.export(Holder(call), (X,)), to=targets.core_aten).result.module()
     for x in (X, torch.zeros(2, 3), torch.arange(6.0).reshape(2, 3)):
         torch.testing.assert_close(lowered(x), call(x), rtol=0, atol=0, equal_nan=True)
 
@@ -38,11 +29,11 @@ def test_the_lowered_program_lists_what_the_op_lists(call):
 @pytest.mark.parametrize("call", CALLS[:4])
 def test_other_targets_hear_why_they_cannot_have_it(call):
     with pytest.raises(decomp.NotLowered, match="cannot be decomposed: the shape of the result depends on data"):
-        decomp.lower(torch.export.export(Applied(call), (X,)), to=targets.tinygrad)
+        decomp.lower(torch.export.export(Holder(call), (X,)), to=targets.tinygrad)
 
 
 def test_the_gradient_goes_where_the_mask_is():
     call = CALLS[3]
-    lowered = decomp.lower(torch.export.export(Applied(call), (X,)), to=targets.core_aten).result.module()
+    lowered = decomp.lower(torch.export.export(Holder(call), (X,)), to=targets.core_aten).result.module()
     x = torch.arange(6.0).reshape(2, 3).requires_grad_()
     assert torch.autograd.grad(lowered(x).sum(), x)[0].tolist() == [[0, 0, 0], [2, 2, 2]]

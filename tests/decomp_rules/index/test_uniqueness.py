@@ -9,6 +9,7 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.index import uniqueness
 from tests.decomp_rules.rule_agreement import agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = uniqueness.RULES
@@ -51,15 +52,6 @@ def test_places_and_masks():
     agrees(RULES, aten.masked_select.default, X, X[0] > 1)
 
 
-class Applied(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -73,6 +65,6 @@ class Applied(torch.nn.Module):
     ],
 )
 def test_lowered_to_core_aten(function):
-    module = Applied(function)
+    module = Holder(function)
     lowered = decomp.lower(module, to=targets.core_aten, args=(X,)).result
     torch.testing.assert_close(lowered(X), module(X))

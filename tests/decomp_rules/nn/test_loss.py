@@ -12,6 +12,7 @@ from decomp_rules import targets
 from decomp_rules.nn import loss, loss_backward
 from decomp_rules.reduce import norms
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = loss.RULES | loss_backward.RULES | norms.RULES
@@ -268,7 +269,7 @@ class _CrossEntropy(torch.nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_distance_from_truth_values_is_one_from_zeros_and_ones(function, dtype):
     x, target = sample(6, dtype=dtype), sample(6, seed=1) > 0
-    model = decomp.lower(_Of(function), to=targets.core_aten, args=(x, target)).result
+    model = decomp.lower(Holder(function), to=targets.core_aten, args=(x, target)).result
     assert aten.sub.Tensor in {node.target for node in model.graph.nodes}
     torch.testing.assert_close(model(x, target), function(x, target))
 
@@ -276,13 +277,4 @@ def test_a_distance_from_truth_values_is_one_from_zeros_and_ones(function, dtype
 def test_cross_entropy_of_logits_declines_complex_targets():
     x = sample(3)
     with pytest.raises(decomp.errors.NotLowered, match="only real targets"):
-        decomp.lower(_Of(F.binary_cross_entropy_with_logits), to=targets.core_aten, args=(x, x + 1j))
-
-
-class _Of(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
+        decomp.lower(Holder(F.binary_cross_entropy_with_logits), to=targets.core_aten, args=(x, x + 1j))

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 import decomp
 from decomp_rules import targets
 from decomp_rules.nn import normalization, softmax
-from tests.decomp_rules.rule_agreement import Applied, agrees, lowered_agrees
+from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = normalization.RULES | softmax.RULES
@@ -234,7 +235,7 @@ def test_local_response_norm_is_lowered_to_the_end() -> None:
 
 
 def test_batch_norm_in_training_is_lowered_with_its_statistics() -> None:
-    x, module = sample(4, 3, 5), Applied(torch.nn.BatchNorm1d(3)).train()
+    x, module = sample(4, 3, 5), Holder(torch.nn.BatchNorm1d(3)).train()
     for target in (targets.core_aten, targets.tinygrad):
         lowered, original = decomp.lower(module, to=target, args=(x,)).result, copy.deepcopy(module)
         leaf, other = x.clone().requires_grad_(), x.clone().requires_grad_()
