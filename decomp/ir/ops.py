@@ -197,7 +197,7 @@ def _of_text(text: str) -> Spelling:
         return of_method(text)
     if parts[0] in ("torch", "F", "nn", "operator"):
         return _of_path(text, parts)
-    if len(parts) == 1 or not _has_namespace(parts[0]) and len(parts) == 2:
+    if len(parts) == 1 or len(parts) == 2 and _is_of_aten(*parts):
         parts = ["aten", *parts]
     namespace, name, *overload = parts
     packet = _packet(f"{namespace}.{name}")
@@ -220,6 +220,12 @@ def _candidates(namespace: str, name: str, packet: Any) -> list[str]:
     if packet is not None:
         return [f"{namespace}.{name}.{overload}" for overload in packet.overloads()]
     return [*known_names(), *(f"aten.{known}" for known in known_names())]
+
+
+def _is_of_aten(first: str, second: str) -> bool:
+    """Whether `add.Tensor` is an op of ATen and its overload, and no namespace and an op of it."""
+    packet = None if _has_packet(first, second) else _packet(f"aten.{first}")
+    return packet is not None and second in packet.overloads() or not _has_namespace(first)
 
 
 def _has_namespace(namespace: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import operator
 from pathlib import Path
@@ -214,6 +215,7 @@ def test_registration_forgets_what_planning_remembered():
     assert not rules.memory
 
 
+@functools.cache
 def imported_by(statement):
     """The modules that a statement loads beyond torch, in a fresh interpreter."""
     script = f"import torch, sys; before = set(sys.modules); {statement}; print(*sys.modules.keys() - before)"
@@ -232,6 +234,11 @@ def test_the_library_registers_its_rules_when_they_are_asked_for():
 def test_importing_the_library_loads_nothing_heavy():
     heavy = ("networkx", "sympy", "torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "rich")
     assert {name for name in imported_by("import decomp_rules") if name.startswith(heavy)} == set()
+
+
+def test_the_command_line_loads_what_exports_and_compiles_when_a_command_needs_it():
+    heavy = ("networkx", "sympy", "torch._dynamo", "torch._inductor", "torch._export.serde", "matplotlib")
+    assert {name for name in imported_by("import decomp.tools.cli.app") if name.startswith(heavy)} == set()
 
 
 def test_no_family_is_forgotten():

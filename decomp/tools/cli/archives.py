@@ -26,15 +26,16 @@ from torch.export.pt2_archive.constants import (
     TENSOR_CONSTANT_FILENAME_PREFIX,
 )
 
-from decomp.errors import DecompError, first_line
+from decomp.errors import first_line
+from decomp.tools.cli.terminal import Unusable
 from decomp.torch_internals.archives import SYM_OPS, PT2ArchiveReader
 
 
-class Unreadable(DecompError):
+class Unreadable(Unusable):
     """A file is no archive of a program, or a damaged one."""
 
 
-class Untrusted(DecompError):
+class Untrusted(Unusable):
     """A file holds more than data: reading it would execute what is in it."""
 
     def __init__(self, path: Path, reason: str) -> None:

@@ -23,7 +23,6 @@ from decomp.capture.exporting import export
 from decomp.costs.model import Cost
 from decomp.errors import first_line
 from decomp.rules.accuracy import LEVELS, Accuracy
-from decomp.tools.cli import archives
 from decomp.tools.cli.terminal import Unusable
 
 MODEL = (
@@ -119,7 +118,9 @@ def _exported(module: nn.Module, args: Any) -> ExportedProgram:
 def _read(path: Path, trust: bool) -> ExportedProgram:
     if not path.is_file():
         raise Unusable(f"no file {path}" if not path.exists() else f"{path} is no file, but a directory")
-    return archives.read_program(path, trust)
+    from decomp.tools.cli.archives import read_program  # with all of torch.export, which takes seconds to import
+
+    return read_program(path, trust)
 
 
 def _called(name: str) -> ExportedProgram:

@@ -22,7 +22,6 @@ import typer
 
 import decomp
 from decomp.errors import first_line
-from decomp.tools.cli.archives import Unreadable, Untrusted
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
@@ -92,7 +91,7 @@ def _message(error: Exception) -> str:
 def _code(error: Exception) -> int:
     if isinstance(error, decomp.NotLowered):
         return 1
-    unusable = (Unusable, Unreadable, Untrusted, decomp.UnknownOp, decomp.TargetError, decomp.ArgumentError, OSError)
+    unusable = (Unusable, decomp.UnknownOp, decomp.TargetError, decomp.ArgumentError, OSError)
     return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
 
 
