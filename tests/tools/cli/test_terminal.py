@@ -1,6 +1,7 @@
 """The command line as a process: encodings, pipes, disks that are full, interrupts, and names that a terminal would
 obey."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -84,7 +85,8 @@ def test_a_program_that_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path)
 def test_an_interrupt_of_certify_ends_it_at_once_with_130_and_nothing_half_written(tmp_path):
     before = {path: path.read_bytes() for path in (ROOT / "decomp_rules/certificates").iterdir()}
     with command("certify", "--all", "--workers", "1", "--update") as process:
-        time.sleep(15)
+        while process.poll() is None and not _children(process.pid):
+            time.sleep(0.05)  # until its worker is there
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         try:
@@ -93,6 +95,14 @@ def test_an_interrupt_of_certify_ends_it_at_once_with_130_and_nothing_half_writt
             process.kill()
     assert process.returncode == 130 and err.decode().strip() == "interrupted"
     assert {path: path.read_bytes() for path in (ROOT / "decomp_rules/certificates").iterdir()} == before
+
+
+def _children(pid):
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            found += [place.parent.name] if place.read_text().rpartition(")")[2].split()[1] == str(pid) else []
+    return found
 
 
 def test_characters_that_a_terminal_would_obey_are_written_out():
