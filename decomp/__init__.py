@@ -37,6 +37,7 @@ from decomp.verification import verify as verify
 
 if TYPE_CHECKING:
     from decomp.budgets import Budget as Budget, budget as budget
+    from decomp.memory.planning import MemoryPlan as MemoryPlan, memory_plan as memory_plan
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
     from decomp.tools.certification.certifying import certify as certify

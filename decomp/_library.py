@@ -16,9 +16,11 @@ TOOLS = {
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
+    "MemoryPlan": "decomp.memory.planning",
     "Workload": "decomp.tools.benchmarking.workload",
     "budget": "decomp.budgets",
     "certify": "decomp.tools.certification.certifying",
+    "memory_plan": "decomp.memory.planning",
 }
 """Public names of `decomp` that are defined in what stands on the rest of it, by module."""
 

@@ -3,7 +3,7 @@ first call to the last, of what is alive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch import fx
@@ -46,8 +46,8 @@ PEAK_MEMORY = PeakMemory()
 def peak(graph: fx.Graph) -> int:
     """Bytes alive at the widest point of a graph, beyond its inputs and attributes; with the peaks of bodies of
     higher-order ops while those run. Raises `CostError`."""
-    homes = _homes(graph)
-    dies = _last_uses(graph, homes)
+    homes = homes_in(graph)
+    dies = last_uses(graph, homes)
     sizes: dict[fx.Node, int] = {}
     alive = widest = 0
     for node in graph.nodes:
@@ -63,16 +63,24 @@ def peak(graph: fx.Graph) -> int:
     return widest
 
 
-def _homes(graph: fx.Graph) -> dict[fx.Node, tuple[fx.Node, ...]]:
-    """By node, the nodes in whose memory its value is; its own, unless it is a view or one of several results."""
+def shared_with(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory a node surely shares: of which it is a view or a part, or which it writes and returns."""
+    return node.all_input_nodes[:1] if is_projection(node) else [*viewed(node), *mutated_args(node)]
+
+
+def homes_in(
+    graph: fx.Graph, shared: Callable[[fx.Node], Iterable[fx.Node]] = shared_with
+) -> dict[fx.Node, tuple[fx.Node, ...]]:
+    """By node, the nodes in whose memory its value is; its own, unless it is a view or one of several results. `shared`
+    says with which other nodes one shares memory; with itself among them, it may have memory of its own as well."""
     homes: dict[fx.Node, tuple[fx.Node, ...]] = {}
     for node in graph.nodes:
-        shared = node.all_input_nodes[:1] if is_projection(node) else [*viewed(node), *mutated_args(node)]
-        homes[node] = tuple(dict.fromkeys(home for base in shared for home in homes[base])) or (node,)
+        of = (homes[base] if base is not node else (node,) for base in shared(node))
+        homes[node] = tuple(dict.fromkeys(home for each in of for home in each)) or (node,)
     return homes
 
 
-def _last_uses(
+def last_uses(
     graph: fx.Graph, homes: dict[fx.Node, tuple[fx.Node, ...]]
 ) -> dict[fx.Node, list[fx.Node]]:
     """By node, whose memory is used there for the last time. What is returned does not die."""

@@ -124,6 +124,19 @@ PREDICATES = _names("eq ne lt le gt ge logical_and logical_or logical_xor logica
 RANDOM_IN_PLACE = _names("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_")
 """In-place random ops. Their functional variants are ATen ops for which Tensor has no methods."""
 
+# Memory.
+
+COPIES = _names("clone _to_copy")
+"""Ops that give the elements of their first operand anew, as `copy_` puts them into memory that is there."""
+
+NOT_INTO_MEMORY = _names(
+    "_fft_c2c _fft_c2r _fft_r2c _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_lanczos2d_aa "
+    "_upsample_nearest_exact2d binary_cross_entropy cholesky cholesky_solve index_reduce linalg_ldl_solve "
+    "masked_select mse_loss mvlgamma scatter_reduce smooth_l1_loss special_ndtr upsample_bicubic2d "
+    "upsample_bilinear2d upsample_linear1d upsample_nearest2d"
+)
+"""Ops whose `out=` overload computes the result in other memory first, or other bits than without it."""
+
 # Gradients.
 
 SAVES_NOTHING = _names(

@@ -1,16 +1,14 @@
 """Peak memory, against programs whose widest point anybody can work out, and against what PyTorch holds when it
 runs."""
 
-import weakref
-
 import pytest
 import torch
 from torch import fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import decomp
 from decomp import costs
 from tests.forms import exported
+from tests.held import held
 
 X = torch.ones(8)
 ONE = 32  # bytes of a tensor like X
@@ -52,41 +50,6 @@ def test_the_bodies_of_a_condition_are_held_while_one_of_them_runs():
         return torch.cond(x.sum() > 0, lambda x: torch.exp(torch.exp(x)) + x, lambda x: x.sin(), (x,))
 
     assert costs.total(exported(chosen, X), costs.peak_memory) == 1 + 3 * ONE  # `sum` is gone, the predicate is not
-
-
-class Held(TorchDispatchMode):
-    """The bytes of storages that calls made and that are still alive, at most."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.most = 0
-        self.seen = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = {a.untyped_storage().data_ptr() for a in fx.node.map_aggregate(args, lambda a: a) if
-                 isinstance(a, torch.Tensor)}  # fmt: skip
-        result = function(*args, **(kwargs or {}))
-        for made in result if isinstance(result, (list, tuple)) else [result]:
-            storage = made.untyped_storage()
-            if storage.data_ptr() not in given and storage._cdata not in self.seen:
-                self.now += storage.nbytes()
-                self.seen.add(storage._cdata)
-                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
-        self.most = max(self.most, self.now)
-        return result
-
-    def _freed(self, key, size):
-        self.seen.discard(key)
-        self.now -= size
-
-
-def held(lowered, args):
-    """What running a program node by node holds, each value until its last use."""
-    module = lowered if isinstance(lowered, fx.GraphModule) else lowered.module()
-    with torch.no_grad(), Held() as mode:
-        kept = fx.Interpreter(module).run(*args)
-    assert kept is not None
-    return mode.most
 
 
 @pytest.mark.parametrize("function", [nn.functional.gelu, lambda x: torch.softmax(x, -1), torch.erf, torch.cumsum])

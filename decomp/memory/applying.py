@@ -1,0 +1,160 @@
+"""The program that a plan makes: the same calls under the same names, in their in-place and `out=` forms over pieces of
+an arena that each call allocates anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.capture.frontends import Parts, graph_module
+from decomp.capture.module_hooks import carry_hooks
+from decomp.graphs.rewrite import Rewrite
+from decomp.ir.aliases import attribute, mutated_args
+from decomp.ir.call import metadata
+from decomp.memory import running
+from decomp.memory.forms import form_of
+from decomp.memory.lifetimes import Storage
+from decomp.memory.placing import ARENA, Buffer, Placement
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+
+
+def planned_program(graph: fx.Graph, root: nn.Module, placement: Placement) -> fx.GraphModule:
+    """A module that shares parameters and buffers with `root`, and runs `graph` as the plan says."""
+    made = _Applied(graph, root, placement).rewritten()
+    bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
+    result = graph_module(root, Parts(made, {}, bodies, ()))
+    carry_hooks(root, result)
+    return result
+
+
+class _Applied:
+    """A graph on its way into its planned form."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module, placement: Placement) -> None:
+        self.graph, self.root, self.placement = graph, root, placement
+        self.rewrite = Rewrite.of(graph)
+        self.written = {written for node in graph.nodes for written in mutated_args(node, root)}
+        self.pieces: dict[Any, fx.Node] = {}
+        self.early: dict[int, list[Buffer]] = {}
+        for buffer in placement.buffers:
+            if buffer.early is not None:
+                self.early.setdefault(buffer.early, []).append(buffer)
+        self.like: dict[torch.device, fx.Node] = {}
+        """By device, a tensor that is there."""
+
+    def rewritten(self) -> fx.Graph:
+        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        for node in inputs:
+            self.rewrite.copy(node)
+        for node in inputs:
+            self._input(node)
+        inside = self.placement.in_arena()
+        first = min((buffer.birth for buffer in inside), default=None)
+        for step, node in enumerate(self.graph.nodes):
+            if node.op == "placeholder":
+                continue
+            if step == first:
+                self._arena(inside[0], node)
+            for buffer in self.early.get(step, ()):
+                self._result_memory(buffer, node)
+            self._node(node)
+        return self.rewrite.graph
+
+    def _input(self, node: fx.Node) -> None:
+        value = metadata(node)
+        if not isinstance(value, torch.Tensor):
+            return
+        shape = tuple(size if type(size) is int else None for size in value.shape)
+        args = (str(node.target), self.rewrite.values[node], value.dtype, shape)
+        self._stand_in(node, running.planned_input, args, value)
+
+    def _stand_in(self, node: fx.Node, function: Any, args: tuple[Any, ...], value: torch.Tensor) -> None:
+        checked = self.rewrite.add("call_function", function, args, {}, f"{node.name}_planned", at=node)
+        checked.meta.update(node.meta)
+        self.like.setdefault(value.device, checked)
+        if node not in self.written:
+            self.rewrite.replace(node, checked)
+
+    def _arena(self, buffer: Buffer, node: fx.Node) -> None:
+        device = buffer.head.value.device
+        args = (self.placement.arena, *self._place(device))
+        made = self.rewrite.add("call_function", running.arena, args, {}, "arena", at=node)
+        made.meta["val"] = _fake_like(buffer.head.value, torch.uint8, (self.placement.arena,), (1,))
+        self.pieces[ARENA] = made
+
+    def _place(self, device: torch.device) -> tuple[Any, ...]:
+        """A tensor on the device, or the device itself where the program is given none."""
+        return (self.like.get(device, device),)
+
+    def _result_memory(self, buffer: Buffer, node: fx.Node) -> None:
+        value = buffer.head.value
+        args = (*self._place(value.device), value.dtype, tuple(value.shape), tuple(value.stride()))
+        name = f"{buffer.head.node.name}_memory"
+        made = self.rewrite.add("call_function", running.result_memory, args, {}, name, at=node)
+        made.meta["val"] = value
+        self.pieces[buffer.head.node] = made
+
+    def _node(self, node: fx.Node) -> None:
+        buffer = self.placement.of.get(node)
+        if node.op == "get_attr":
+            self._state(node)
+        elif buffer is None:
+            self.rewrite.copy(node)
+        elif node in self.placement.over:
+            self._in_place(node, self.placement.over[node])
+        elif buffer.memory:
+            self._into(node, self._piece(buffer, buffer.head))
+        elif buffer.early is not None:
+            self._into(node, self.pieces[node])
+        else:
+            self.rewrite.copy(node)
+
+    def _state(self, node: fx.Node) -> None:
+        copied = self.rewrite.copy(node)
+        tensor = attribute(self.root, str(node.target))
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and isinstance(metadata(node), torch.Tensor):
+            self._stand_in(node, running.planned_state, (str(node.target), copied, tensor.dtype), tensor)
+
+    def _piece(self, buffer: Buffer, storage: Storage) -> fx.Node:
+        """Where a result is to go. Results of one place and form have one node."""
+        value = storage.value
+        form = value.dtype, tuple(value.shape), tuple(value.stride())
+        key = buffer.memory, buffer.offset, form
+        if key not in self.pieces:
+            args = (self.pieces[buffer.memory], buffer.offset, *form)
+            made = self.rewrite.add("call_function", running.piece, args, {}, "piece", at=storage.node)
+            made.meta["val"] = value
+            self.pieces[key] = made
+        return self.pieces[key]
+
+    def _into(self, node: fx.Node, memory: fx.Node) -> None:
+        """The call with `out=`."""
+        form = form_of(node)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.rewrite.values.__getitem__)
+        if form.copies:
+            self._call(node, form.out, (memory, args[0]), {})
+        else:
+            self._call(node, form.out, args, {**kwargs, "out": memory})
+
+    def _in_place(self, node: fx.Node, operand: fx.Node) -> None:
+        form, there = form_of(node), self.rewrite.values[operand]
+        if form.copies:
+            self.rewrite.replace(node, there)
+        elif form.out is not None:
+            self._into(node, there)
+        else:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.rewrite.values.__getitem__)
+            self._call(node, form.inplace, args, kwargs)
+
+    def _call(self, node: fx.Node, target: Any, args: Any, kwargs: Any) -> None:
+        made = self.rewrite.add("call_function", target, args, kwargs, at=node)
+        made.meta.update(node.meta)
+        self.rewrite.replace(node, made)
+
+
+def _fake_like(value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """A tensor of the same kind of metadata."""
+    assert not any(isinstance(size, SYMBOLIC) for size in shape)
+    return value.new_empty_strided(shape, strides, dtype=dtype)

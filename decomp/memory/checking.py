@@ -1,0 +1,125 @@
+"""The check of a plan: the program is run with names for its memory in the place of numbers. Each result is put where
+the plan says, over what is there; each value that is read must still be there. Nothing is taken from how the plan was
+made, but where it puts what."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from decomp.costs.memory import homes_in
+from decomp.costs.sizes import nbytes, tensors_of
+from decomp.errors import DecompError, describe
+from decomp.ir.call import metadata
+from decomp.memory.forms import geometry, is_dense, operands_written_over
+from decomp.memory.lifetimes import shared_or_unsure
+from decomp.memory.packing import ALIGNMENT
+from decomp.memory.placing import ARENA, Buffer, Placement
+
+
+class UnsoundPlan(DecompError):
+    """A memory plan would change what the program computes. That is an error of this package, or of who changed it."""
+
+
+@dataclass
+class _Memory:
+    """What lies in one piece of memory, in order; no two overlap."""
+
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    owners: list[fx.Node] = field(default_factory=list)
+
+    def put(self, owner: fx.Node, start: int, stop: int) -> list[fx.Node]:
+        """Put something there; returns what lay there before, and is no more."""
+        first = bisect.bisect_right(self.stops, start)
+        last = bisect.bisect_left(self.starts, stop)
+        gone = self.owners[first:last] if stop > start else []
+        if stop > start:
+            self.starts[first:last], self.stops[first:last], self.owners[first:last] = [start], [stop], [owner]
+        return gone
+
+
+def check(graph: fx.Graph, root: Any, placement: Placement) -> None:
+    """Raises `UnsoundPlan` with the first step at which the plan changes what the program computes."""
+    _Check(placement, homes_in(graph, lambda node: shared_or_unsure(node, root))).run(graph)
+
+
+class _Check:
+    def __init__(self, placement: Placement, homes: dict[fx.Node, tuple[fx.Node, ...]]) -> None:
+        self.placement, self.homes = placement, homes
+        self.memories: dict[Any, _Memory] = {}
+        self.gone: dict[fx.Node, fx.Node] = {}
+        """Results that were overwritten, by what."""
+
+    def run(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            self._reads(node, node.all_input_nodes)
+            if node.op == "output":
+                self._leaves(node)
+            elif node in self.placement.of:
+                self._writes(node, self.placement.of[node])
+            elif node in self.placement.over:
+                raise _unsound(node, "is written over an operand, and the plan does not know its memory")
+
+    def _reads(self, node: fx.Node, used: list[fx.Node]) -> None:
+        for value in used:
+            for home in self.homes[value]:
+                if home in self.gone:
+                    raise _unsound(node, f"reads {value.name}, which {self.gone[home].name} has overwritten")
+
+    def _writes(self, node: fx.Node, buffer: Buffer) -> None:
+        memory, start = self._where(node, buffer)
+        size = sum(map(nbytes, tensors_of(node)))
+        gone = self.memories.setdefault(memory, _Memory()).put(node, start, start + size)
+        over = self.placement.over.get(node)
+        if over is not None:
+            self._over(node, over, buffer)
+        read = {home for value in node.all_input_nodes for home in self.homes[value]}
+        for owner in gone:
+            if owner in read and not (over is not None and self.homes[over] == (owner,)):
+                raise _unsound(node, f"is written over {owner.name}, which it reads, and not in place of it")
+            self.gone[owner] = node
+
+    def _where(self, node: fx.Node, buffer: Buffer) -> tuple[Any, int]:
+        """Which memory a result is in, and where it begins there."""
+        if not buffer.memory:
+            return buffer.head.node, 0
+        if buffer.offset % ALIGNMENT:
+            raise _unsound(node, f"lies at byte {buffer.offset}, no multiple of {ALIGNMENT}")
+        limit = self.placement.arena
+        if buffer.memory != ARENA:
+            room: Any = buffer.memory
+            limit = -(-sum(map(nbytes, tensors_of(room))) // ALIGNMENT) * ALIGNMENT
+            if self.placement.of[room].memory:
+                raise _unsound(node, f"lies in the memory of {room.name}, which has none of its own")
+        size = sum(map(nbytes, tensors_of(node)))
+        if buffer.offset < 0 or buffer.offset + size > limit:
+            raise _unsound(node, f"lies at bytes {buffer.offset} to {buffer.offset + size} of {limit}")
+        return buffer.memory, buffer.offset
+
+    def _over(self, node: fx.Node, operand: fx.Node, buffer: Buffer) -> None:
+        """That a result may be written over an operand, and is in its memory."""
+        homes = self.homes[operand]
+        if len(homes) != 1 or self.placement.of.get(homes[0]) is not buffer:
+            raise _unsound(node, f"is written over {operand.name}, which has other memory, or memory that others own")
+        if operand not in operands_written_over(node):
+            raise _unsound(node, f"is written over {operand.name}, and does not work element by element on its like")
+        sharing = [value for value in node.all_input_nodes if homes[0] in self.homes[value]]
+        if any(geometry(metadata(value)) != geometry(metadata(operand)) for value in sharing):
+            raise _unsound(node, f"is written over {operand.name}, and reads it in another order as well")
+        if not is_dense(metadata(homes[0])) or nbytes(metadata(homes[0])) != nbytes(metadata(node)):
+            raise _unsound(node, f"is written over {operand.name}, which is a part of its memory")
+
+    def _leaves(self, node: fx.Node) -> None:
+        for value in node.all_input_nodes:
+            for home in self.homes[value]:
+                buffer = self.placement.of.get(home)
+                if buffer is not None and buffer.memory:
+                    raise _unsound(node, f"returns {value.name}, which lies in memory of the plan")
+
+
+def _unsound(node: fx.Node, why: str) -> UnsoundPlan:
+    return UnsoundPlan(f"the memory plan is unsound: {node.name} {why}\n  at {describe(node)}")

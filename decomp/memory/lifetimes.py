@@ -1,0 +1,177 @@
+"""How long each piece of memory of a program is needed: from the call that makes it to the last that uses it or a view
+of it. A step is a node's place in the graph; a value is freed behind the step that uses it last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.costs.memory import homes_in, last_uses, peak, shared_with
+from decomp.costs.sizes import nbytes, tensors_of
+from decomp.ir.aliases import bodies, is_view, spelling_of, view_bases
+from decomp.ir.call import is_host, is_projection, kind_of, metadata
+from decomp.ir.op_facts import MAYBE_VIEW, METADATA_WRITES, READS_STRIDES, STORAGE_CHANGES
+from decomp.memory.forms import is_dense, is_static
+
+INPUT, CONSTANT, RESULT = "input", "constant", "result"
+_ELSEWHERE = READS_STRIDES | METADATA_WRITES | STORAGE_CHANGES
+
+
+@dataclass(slots=True)
+class Storage:
+    """A piece of memory that a program uses."""
+
+    node: fx.Node
+    """Whose result it is."""
+    nbytes: int
+    birth: int
+    death: int
+    """The last step at which it is used."""
+    kind: str = ""
+    """`INPUT` or `CONSTANT`, if others own it; `RESULT` if it leaves the program."""
+    movable: bool = True
+    """Whether it may lie anywhere: nothing asks for its strides, its place in its storage, or what it is a view of."""
+
+    @property
+    def owned(self) -> bool:
+        """Whether the program may write what it likes into it."""
+        return self.kind not in (INPUT, CONSTANT)
+
+    @property
+    def value(self) -> Any:
+        """The metadata of what is made there."""
+        return metadata(self.node)
+
+
+@dataclass(slots=True)
+class Lifetimes:
+    """The memory of a program."""
+
+    graph: fx.Graph
+    nodes: list[fx.Node]
+    """By step."""
+    steps: dict[fx.Node, int]
+    homes: dict[fx.Node, tuple[fx.Node, ...]]
+    """By node, the nodes that made the storages in which its value may be."""
+    storages: dict[fx.Node, Storage]
+    """By the node that makes it; those of inputs and constants, too."""
+    inner: dict[int, int]
+    """Bytes that a step holds while it runs, beside its result: bodies of higher-order ops."""
+
+    def of(self, node: fx.Node) -> list[Storage]:
+        """The storages in which the value of a node may be."""
+        return [self.storages[home] for home in self.homes[node] if home in self.storages]
+
+    def peak(self) -> int:
+        """Bytes alive at the widest step, beyond inputs and constants, if each storage has memory of its own."""
+        return max(self.profile(), default=0)
+
+    def profile(self) -> list[int]:
+        """The same, step by step."""
+        return profile(((s.birth, s.death, s.nbytes) for s in self.storages.values() if s.owned), self)
+
+
+def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list[int]:
+    """Bytes held at each step by memory that is held from one step to another, and within the steps."""
+    change = [0] * (len(lifetimes.nodes) + 1)
+    for birth, death, size in spans:
+        change[birth] += size
+        change[death + 1] -= size
+    held, found = 0, []
+    for step in range(len(lifetimes.nodes)):
+        held += change[step]
+        found.append(held + lifetimes.inner.get(step, 0))
+    return found
+
+
+def lifetimes_of(graph: fx.Graph, root: nn.Module) -> Lifetimes:
+    """The memory that a program uses, by metadata. Raises `CostError` where it has none."""
+    nodes = list(graph.nodes)
+    steps = {node: step for step, node in enumerate(nodes)}
+    homes = homes_in(graph, lambda node: shared_or_unsure(node, root))
+    death = {home: steps[node] for node, dying in last_uses(graph, homes).items() for home in dying}
+    storages: dict[fx.Node, Storage] = {}
+    inner: dict[int, int] = {}
+    for step, node in enumerate(nodes):
+        if node in homes[node] and _holds_memory(node):
+            size = sum(map(nbytes, tensors_of(node)))
+            storages[node] = Storage(node, size, step, death[node], _kind(node), _is_plain(node))
+        held = [peak(body.graph) for _, body in bodies(node, root)]
+        if held:
+            inner[step] = max(held)
+    found = Lifetimes(graph, nodes, steps, homes, storages, inner)
+    _note_uses(found)
+    return found
+
+
+def _kind(node: fx.Node) -> str:
+    return {"placeholder": INPUT, "get_attr": CONSTANT}.get(node.op, "")
+
+
+def _holds_memory(node: fx.Node) -> bool:
+    if node.op == "output" or kind_of(node) == "host":
+        return False
+    if node.op in ("placeholder", "get_attr"):
+        return isinstance(metadata(node), torch.Tensor)
+    return not is_host(node) and not (not node.users and metadata(node) is None)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and is_static(value) and is_dense(value) and not is_opaque(node)
+
+
+def _note_uses(found: Lifetimes) -> None:
+    """Mark what leaves the program, and what must lie where its call puts it."""
+    for node in found.nodes:
+        stays = is_opaque(node) or _name(node) in _ELSEWHERE
+        if not stays and node.op != "output":
+            continue
+        for used in (node, *node.all_input_nodes):
+            for storage in found.of(used):
+                storage.movable = storage.movable and not stays
+                if node.op == "output" and storage.owned:
+                    storage.kind = RESULT
+
+
+def _name(node: fx.Node) -> str:
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name.partition("::")[2])
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
+
+def is_opaque(node: fx.Node) -> bool:
+    """Whether nobody can tell what a call does with the memory that it is given: higher-order ops, modules, functions
+    of the user's own."""
+    if node.op == "call_module":
+        return True
+    if node.op != "call_function" or isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    known = is_host(node) or is_projection(node) or spelling_of(node).op.packet is not None
+    return not known and not view_bases(node)
+
+
+def shared_or_unsure(node: fx.Node, root: nn.Module) -> list[fx.Node]:
+    """The nodes whose memory a node shares, or may share; itself among them, if it may have memory of its own."""
+    if node.op not in ("call_function", "call_method", "call_module"):
+        return []
+    if is_opaque(node):
+        return [*node.all_input_nodes, node]
+    shared = shared_with(node)
+    if is_projection(node):
+        return shared
+    unsure = [base for base in view_bases(node, root) if is_view(node, base) is None or _varies(node)]
+    return [*shared, *unsure, node] if unsure else shared
+
+
+def _varies(node: fx.Node) -> bool:
+    """Whether an op that copies at some sizes, and gives a view at others, has sizes that vary."""
+    value = metadata(node)
+    known = isinstance(value, torch.Tensor) and value.layout is torch.strided and is_static(value)
+    return not known and spelling_of(node).op.short in MAYBE_VIEW

@@ -1,0 +1,84 @@
+"""Programs of every kind as one: a graph with metadata, the module that owns what it names, and what its calls came
+from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from decomp.capture.calling import unlifted
+from decomp.capture.exporting import export
+from decomp.capture.frontends import Parts, Program, capture, graph_module
+from decomp.capture.module_hooks import carry_hooks
+from decomp.errors import CaptureError, spelled
+from decomp.ir.call import is_host, is_projection
+from decomp.lowering import Lowering
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A program to plan."""
+
+    root: fx.GraphModule
+    source_op: Callable[[fx.Node], str]
+    """Of a call: the op of the source program that it came from, or its own."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """What is planned."""
+        return self.root.graph
+
+
+def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Loaded:
+    """The program behind `model`. Raises `CaptureError`."""
+    if isinstance(model, Lowering):
+        return Loaded(load(model.result, args, kwargs, dynamic_shapes).root, _by_provenance(model))
+    if isinstance(model, ExportedProgram):
+        return Loaded(unlifted(model), own_op)
+    return Loaded(_module_of(model, capture(model, args, kwargs, dynamic_shapes=dynamic_shapes), args, kwargs), own_op)
+
+
+def _module_of(model: nn.Module, program: Program, args: Any, kwargs: Any) -> fx.GraphModule:
+    if program.exported is None and program.dialect == "torch" and (args is not None or kwargs):
+        # Functions and methods of torch have no forms that write into memory; overloads have.
+        with contextlib.suppress(CaptureError):
+            return unlifted(export(model, args or (), kwargs))
+    if program.exported is not None:
+        return unlifted(program.exported)
+    if isinstance(model, fx.GraphModule) and program.graph is model.graph:
+        return model
+    root = graph_module(program.root, Parts(program.graph, {}, {}, ()))
+    carry_hooks(program.root, root)
+    return root
+
+
+def _by_provenance(lowering: Lowering) -> Callable[[fx.Node], str]:
+    def source_op(node: fx.Node) -> str:
+        try:
+            return lowering.provenance(node).op
+        except KeyError:  # write-backs
+            return own_op(node)
+
+    return source_op
+
+
+def own_op(node: fx.Node) -> str:
+    """What a call calls, as the program spells it."""
+    return spelled(node.target)
+
+
+def computes(node: fx.Node) -> bool:
+    """Whether a node is a call that makes or changes tensors."""
+    calls = node.op in ("call_function", "call_method", "call_module")
+    return calls and not is_host(node) and not is_projection(node)
+
+
+def varies(value: Any) -> bool:
+    """Whether a tensor has sizes that vary."""
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)

@@ -1,0 +1,193 @@
+"""Packing: spans of time and bytes into as little memory as can be, so that no two that meet in time meet in memory.
+That is NP-hard (dynamic storage allocation); two greedy ways are tried, and the better taken. The most bytes alive at
+one step bound what any packing needs from below, so that each plan says how far it is from the best."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+import heapq
+
+ALIGNMENT = 64
+"""Bytes: a line of a cache, and what PyTorch's own allocator aligns to."""
+FEW = 64
+"""So many spans at once, on average, are packed by size; more are packed in order of time alone, in n log n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Memory that is needed from one step to another, both included."""
+
+    birth: int
+    death: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory that is there anyway, and free up to a step (not included)."""
+
+    until: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the spans lie."""
+
+    places: tuple[tuple[int, int], ...]
+    """By span: in which room (-1: the arena), and from which byte on."""
+    nbytes: int
+    """Of the arena."""
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes, up to the next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def pack(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> Packing:
+    """The better of packing by size, largest first, and in order of time. Rooms are filled by the first only."""
+    by_time = _by_time(spans)
+    if not spans or _meetings(spans) > FEW * len(spans):
+        return by_time
+    by_size = _by_size(spans, rooms)
+    return by_size if by_size.nbytes <= by_time.nbytes else by_time
+
+
+def widest(spans: Sequence[Span]) -> int:
+    """The most bytes, aligned, that are alive at one step."""
+    born = [(span.birth, 1, aligned(span.nbytes)) for span in spans]
+    events = sorted(born + [(span.death + 1, 0, -aligned(span.nbytes)) for span in spans])
+    now = most = 0
+    for _, _, change in events:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _meetings(spans: Sequence[Span]) -> int:
+    """How many pairs are alive together."""
+    alive: list[int] = []
+    pairs = 0
+    for span in sorted(spans, key=lambda s: s.birth):
+        while alive and alive[0] < span.birth:
+            heapq.heappop(alive)
+        pairs += len(alive)
+        heapq.heappush(alive, span.death)
+    return pairs
+
+
+def _neighbours(spans: Sequence[Span]) -> list[list[int]]:
+    """By span, those that are alive together with it."""
+    found: list[list[int]] = [[] for _ in spans]
+    alive: list[tuple[int, int]] = []
+    for i in sorted(range(len(spans)), key=lambda i: spans[i].birth):
+        alive = [(death, j) for death, j in alive if death >= spans[i].birth]
+        for _, j in alive:
+            found[i].append(j)
+            found[j].append(i)
+        alive.append((spans[i].death, i))
+    return found
+
+
+def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
+    """Largest first, each into the tightest gap among those that are alive together with it and lie already."""
+    neighbours = _neighbours(spans)
+    places: list[tuple[int, int] | None] = [None] * len(spans)
+    most = 0
+    in_order = sorted(range(len(rooms)), key=lambda r: rooms[r].nbytes)
+    for i in sorted(range(len(spans)), key=lambda i: (-spans[i].nbytes, spans[i].birth)):
+        size = aligned(spans[i].nbytes)
+        taken: dict[int, list[tuple[int, int]]] = {}
+        for j in neighbours[i]:
+            there = places[j]
+            if there is not None:
+                taken.setdefault(there[0], []).append((there[1], there[1] + aligned(spans[j].nbytes)))
+        for r in in_order:
+            if spans[i].death < rooms[r].until and size <= aligned(rooms[r].nbytes):
+                offset = _gap(taken.get(r, []), size, aligned(rooms[r].nbytes))
+                if offset is not None:
+                    places[i] = r, offset
+                    break
+        else:
+            offset = _gap(taken.get(-1, []), size, None)
+            assert offset is not None
+            places[i] = -1, offset
+            most = max(most, offset + size)
+    return Packing(tuple(place for place in places if place is not None), most)
+
+
+def _gap(taken: list[tuple[int, int]], size: int, limit: int | None) -> int | None:
+    """Where the tightest gap of so many bytes begins; behind all that is taken if there is none, up to a limit."""
+    best, found, end = None, None, 0
+    for start, stop in sorted(taken):
+        if start - end >= size and (best is None or start - end < best):
+            best, found = start - end, end
+        end = max(end, stop)
+    if found is None and (limit is None or end + size <= limit):
+        return end
+    return found
+
+
+def _by_time(spans: Sequence[Span]) -> Packing:
+    """In order of birth, each into the smallest free block that holds it, as an allocator would that runs along."""
+    order = sorted(range(len(spans)), key=lambda i: (spans[i].birth, -spans[i].nbytes))
+    offsets, free, dying = [0] * len(spans), _FreeBlocks(), list[tuple[int, int]]()
+    for i in order:
+        while dying and dying[0][0] < spans[i].birth:
+            _, j = heapq.heappop(dying)
+            free.give(offsets[j], aligned(spans[j].nbytes))
+        offsets[i] = free.take(aligned(spans[i].nbytes))
+        heapq.heappush(dying, (spans[i].death, i))
+    return Packing(tuple((-1, offset) for offset in offsets), free.end)
+
+
+class _FreeBlocks:
+    """Blocks that are free below the end of what was ever taken, joined where they touch."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._sizes: list[tuple[int, int]] = []
+        self._starts: dict[int, int] = {}
+        self._stops: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        """Where the smallest block that holds so many bytes begins; memory grows where there is none."""
+        at = bisect.bisect_left(self._sizes, (size, -1))
+        if at < len(self._sizes):
+            there, start = self._sizes[at]
+            self._remove(start, there)
+            if there > size:
+                self._add(start + size, there - size)
+            return start
+        start = self.end
+        if self.end in self._stops:  # the last block grows
+            start = self._stops[self.end]
+            self._remove(start, self.end - start)
+        self.end = start + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        """Free a block."""
+        if size == 0:
+            return
+        stop = start + size
+        if start in self._stops:
+            before = self._stops[start]
+            self._remove(before, start - before)
+            start = before
+        if stop in self._starts:
+            after = self._starts[stop]
+            self._remove(stop, after - stop)
+            stop = after
+        self._add(start, stop - start)
+
+    def _add(self, start: int, size: int) -> None:
+        bisect.insort(self._sizes, (size, start))
+        self._starts[start], self._stops[start + size] = start + size, start
+
+    def _remove(self, start: int, size: int) -> None:
+        del self._sizes[bisect.bisect_left(self._sizes, (size, start))]
+        del self._starts[start], self._stops[start + size]
