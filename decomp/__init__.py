@@ -21,9 +21,12 @@ from decomp.errors import (
     TargetError as TargetError,
     UnknownOp as UnknownOp,
 )
+from decomp.finding import match as match
 from decomp.ir.call import Call as Call, calls as calls
 from decomp.ir.ops import Op as Op, op as op
 from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
+from decomp.patterns.found import Match as Match
+from decomp.patterns.pattern import Pattern as Pattern
 from decomp.proof.correspondence import VerificationError as VerificationError
 from decomp.provenance import Provenance as Provenance
 from decomp.report import Report as Report

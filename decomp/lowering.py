@@ -35,6 +35,7 @@ from decomp.graphs.snapshot import Snapshot
 from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
+from decomp.patterns.pattern import Pattern
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
@@ -140,7 +141,8 @@ class Lowering:
         for piece in self.pieces:
             for new, source in piece.retraced.rewrite.origin.items():
                 chain = piece.retraced.chains.get(new, ())
-                records.setdefault(new.name, record(piece.origin(source), chain))
+                where = source.target.location if isinstance(source.target, Pattern) else None
+                records.setdefault(new.name, record(piece.origin(source), chain, piece.planned.origins(source), where))
         return records
 
     def __reduce__(self) -> tuple[Any, ...]:

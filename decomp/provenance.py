@@ -25,19 +25,31 @@ class Provenance:
     """Qualified name of the module it belongs to; empty if unknown."""
     chain: tuple[tuple[str, str], ...]
     """The rules that made the node, outermost first, each with its file and line; empty for a copied node."""
+    sources: tuple[str, ...] = ()
+    """Names of all nodes of the source program that it stands for: several, where a pattern was replaced."""
+    pattern: str | None = None
+    """File and line of the pattern that these are; None if no pattern was replaced."""
 
     def __str__(self) -> str:
         rules = " → ".join(f"{name} ({where})" for name, where in self.chain) or "copied"
         place = f" in {self.module}" if self.module else ""
-        return f"{self.source} = {self.op}{place}: {rules}" + (f"\n  {self.line}" if self.line else "")
+        several = f" with {', '.join(name for name in self.sources if name != self.source)}" if self.pattern else ""
+        found = f", the pattern at {self.pattern}" if self.pattern else ""
+        line = f"\n  {self.line}" if self.line else ""
+        return f"{self.source} = {self.op}{several}{place}: {rules}{found}{line}"
 
 
-def record(source: fx.Node, chain: tuple[Any, ...]) -> Provenance:
-    """The record of a node that came from `source` by the rules of `chain`."""
+def record(
+    source: fx.Node, chain: tuple[Any, ...], sources: tuple[fx.Node, ...] = (), pattern: str | None = None
+) -> Provenance:
+    """The record of a node that came from `source` by the rules of `chain`; from all `sources`, where these are the
+    pattern that is defined at `pattern`."""
     return Provenance(
         source=source.name,
         op=spelled(source.target),
         line=source_line(source),
         module=module_path(source.meta.get("nn_module_stack")),
         chain=tuple((rule.name, rule.location) for rule in chain),
+        sources=tuple(node.name for node in sources or (source,)),
+        pattern=pattern,
     )

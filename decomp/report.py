@@ -117,8 +117,9 @@ def report_of(lowering: Lowering) -> Report:
     stamped = expansions = 0
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
-        for node in _asked_of_targets(piece.source, Counter()):
-            _count(node, piece.origin(node), before, modules, 0)
+        whole, program = piece.planned.whole, piece.planned.program
+        for node in _asked_of_targets(whole.graph, Counter()):
+            _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
         for node in _asked_of_targets(piece.retraced.graph, effects):
             source = piece.retraced.rewrite.origin.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)

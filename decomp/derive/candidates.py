@@ -32,9 +32,11 @@ from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
+from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, reaches
+from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
-from decomp.rules.rules import Declined, Rule, Rules
+from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -143,9 +145,15 @@ class Candidates:
 
     def of_rules(self, request: Request) -> Iterator[Candidate]:
         """The rules for a call, from the first that is asked for; each is recorded when it is its turn."""
-        rules = self.rules.of(request.op) if request.call is not None else ()
+        rules = self.serving(request) if request.call is not None else ()
         for place in range(request.first, len(rules)):
             yield Candidate(rules[place], place, self._by_rule(rules[place], request))
+
+    def serving(self, request: Request) -> tuple[Rule, ...]:
+        """The rules for a call, of an op or of a pattern."""
+        if isinstance(request.node.target, Pattern):
+            return self.rules.of_pattern(request.node.target)
+        return self.rules.of(request.op)
 
     def within(self, request: Request) -> Iterator[tuple[Candidate, Level, float]]:
         """The rules for a call as they are at each level, the level for the calls that they make, and the error in ULP
@@ -166,7 +174,8 @@ class Candidates:
 
     def of_composite(self, request: Request) -> Iterator[Candidate]:
         """PyTorch's own composite kernel for a call, if it has one."""
-        composite = self._recorded(None, request) if self.composites else NO_COMPOSITE
+        known = self.composites and not isinstance(request.node.target, Pattern)
+        composite = self._recorded(None, request) if known else NO_COMPOSITE
         if composite is not NO_COMPOSITE:
             yield Candidate(None, AFTER_ALL_RULES, composite)
 

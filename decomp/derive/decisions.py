@@ -15,8 +15,10 @@ from decomp.errors import Blocker, CostError, NotPortable, source_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
+from decomp.patterns.fusing import PatternUse
 from decomp.rules.accuracy import LEVELS
-from decomp.rules.rules import Declined, Rule
+from decomp.rules.declining import Declined
+from decomp.rules.rules import Rule
 
 Tried = tuple[tuple[str, str], ...]
 """Alternatives that were asked, with the reason why each did not serve."""
@@ -114,6 +116,8 @@ class Plan:
     entries: tuple[tuple[fx.Node, Decision], ...]
     pricing: Callable[[], PlanCosts] | None = field(default=None, repr=False, compare=False)
     """What finds its costs out."""
+    patterns: tuple[PatternUse, ...] = ()
+    """What became of the rules for patterns, graph by graph."""
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
@@ -182,12 +186,32 @@ class Plan:
         return f"plan for {self.target}: {counted}"
 
     def __str__(self) -> str:
-        lines = [self.headline]
+        lines = [self.headline, *self._pattern_lines()]
         if self.pricing is not None:
             lines += [f"  {line}" for line in self.costs().lines()]
         for blocker in self.blockers:
             lines += [f"  {line}" for line in blocker.lines()]
         return "\n".join(lines)
+
+    def _pattern_lines(self) -> Iterator[str]:
+        """A line for each rule for a pattern that was found or nearly found, and reasons why it was not taken."""
+        by_rule: dict[str, list[PatternUse]] = {}
+        for use in self.patterns:
+            by_rule.setdefault(use.rule, []).append(use)
+        for rule, uses in by_rule.items():
+            taken = [match for use in uses for match in use.taken]
+            missed = [miss for use in uses for miss in use.missed]
+            if taken or missed:
+                calls = sum(len(match.nodes) for match in taken)
+                counted = f"{len(taken)} taken, for {calls} calls" if taken else "not taken"
+                yield f"  pattern {rule}: {counted}"
+                yield from (f"    not at {miss.root.name}: {miss.reason}" for miss in missed[:_SHOWN])
+                if len(missed) > _SHOWN:
+                    yield f"    and not at {len(missed) - _SHOWN} other places"
+
+
+_SHOWN = 4
+"""How many reasons why a pattern is not taken a plan shows."""
 
 
 def _first_line(nodes: list[fx.Node]) -> str | None:

@@ -21,9 +21,10 @@ from decomp.metadata.fakes import Fakes
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.strides import dense_order, inverse, same_strides
 from decomp.metadata.symbolic_sizes import same_shape
+from decomp.rules.declining import Declined
 from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
-from decomp.rules.rules import Declined, Rule
+from decomp.rules.rules import Rule
 from decomp.rules.torch_tables import traced
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
@@ -83,7 +84,7 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
     if isinstance(accepted, Declined):
         return accepted
     args, kwargs = accepted
-    function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.function
+    function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.on_accepted
     return _record(rule, function, args, kwargs, site)
 
 

@@ -4,6 +4,7 @@ the graph of their forward, and which graphs are to be made functional."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+import functools
 from typing import Any
 
 from torch import fx, nn
@@ -15,8 +16,9 @@ from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.walk import mutates
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import of_function, of_module_class
+from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
-from decomp.rules.rules import Declined, Rules
+from decomp.rules.rules import Rules
 from decomp.rules.target import Everything, Target
 
 
@@ -47,7 +49,7 @@ class Matching:
         """Whether a graph that mutates cannot be lowered as it is."""
         if not mutates(graph, root):
             return False
-        if not self.everywhere or any(self._rule_for_inplace(node) for node in graph.nodes):
+        if not self.everywhere or self.rules.patterns or any(self._rule_for_inplace(node) for node in graph.nodes):
             return True
         # What a rule gives may share memory where what the op gives does not, or the reverse.
         if any(node.op != "call_module" and self._matches(root, node) for node in touching_writes(graph, root)):
@@ -96,7 +98,14 @@ class Matching:
         """Whether a leaf module is a call that the target knows. One that writes its input is more than that."""
         if is_customised(module) or getattr(module, "inplace", False) or isinstance(module, fx.GraphModule):
             return False
-        return self.target.surely_legal(of_module_class(type(module)), None)
+        op = of_module_class(type(module))
+        return op.name not in self._in_patterns and self.target.surely_legal(op, None)
+
+    @functools.cached_property
+    def _in_patterns(self) -> frozenset[str]:
+        """Ops that a pattern has: a module that applies one is part of a match only by what its forward does."""
+        rules = self.rules.patterns
+        return frozenset(op for rule in rules for node in rule.pattern.calls for op in rule.pattern.ops_of(node))
 
     def _wants(self, module: nn.Module, call: fx.Node) -> bool:
         """Whether a leaf module that is left is to be captured by torch.export."""
@@ -120,7 +129,7 @@ class Matching:
         if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
             return False
         call = call_if_bound(node)
-        return call is not None and bool(self.rules.of(call.op))
+        return call is not None and (bool(self.rules.of(call.op)) or call.op.name in self._in_patterns)
 
     def _rule_for_inplace(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method"):

@@ -5,7 +5,8 @@ rewritten; the program is rebuilt around them, and proved."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+import functools
 from typing import Any
 
 import torch
@@ -35,10 +36,13 @@ from decomp.ir.effects import MARKS, of_callable
 from decomp.ir.ops import of_function, of_method, op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
+from decomp.patterns.fusing import Fused, fuse
+from decomp.patterns.pattern import Pattern
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
+from decomp.rules.declining import Declined
 from decomp.rules.target import Everything, Target
 
 # Captured: a model as a graph.
@@ -87,15 +91,31 @@ class PlannedGraph:
     """Bodies of its higher-order ops, by attribute."""
     casts_written: bool
     """Whether the casts of autocast were written out in its bodies."""
+    fused: Fused = Fused()
+    """What became of the patterns of the rules in it."""
 
     @property
     def graph(self) -> fx.Graph:
         """The functional graph."""
         return self.functional.graph
 
+    @property
+    def whole(self) -> Rewrite:
+        """The functional graph in which calls of patterns are still the calls that they stand for."""
+        return self.functional.before or self.functional.rewrite
+
     def origin(self, node: fx.Node) -> fx.Node:
         """The node of the program that came in from which a node of the functional graph comes."""
         return self.program.source_of(self.functional.rewrite.source_of(node))
+
+    def origins(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """All nodes of the program that came in from which a node of the functional graph comes: several where it is
+        the call of a pattern."""
+        match = self.fused.match_at(node.name) if isinstance(node.target, Pattern) else None
+        if match is None:
+            return (self.origin(node),)
+        found = (self.program.source_of(self.whole.source_of(each)) for each in match.nodes)
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -121,7 +141,8 @@ def plan_program(program: Program, matching: Matching, policy: Policy) -> Planne
     if planner.kept is not None:
         planner.kept.close()
     entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
-    plan = Plan(matching.target.name, entries)
+    uses = tuple(use for graph in graphs for use in graph.fused.uses())
+    plan = Plan(matching.target.name, entries, patterns=uses)
     return Planned(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
 
 
@@ -139,12 +160,13 @@ class _Planning:
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
     ) -> list[PlannedGraph]:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
-        functional = self._functional(name, graph, owner)
+        functional, fused = self._fused(self._functional(name, graph, owner), owner)
         bodies = _bodies(functional, owner, policy)
         functional, decisions = self._decided(functional, owner)
+        decisions = _with_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
-        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written)]
+        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused)]
         for key, (body, policy) in bodies.items():
             if body not in self.begun:
                 self.begun.add(body)
@@ -164,6 +186,18 @@ class _Planning:
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
         rewrite = without_regions(functional.graph, lambda body: _body_named(body, functional, owner), owner, frozen)
         return functional if rewrite is None else functional.rewritten(rewrite)
+
+    def _fused(self, functional: Functional, owner: nn.Module) -> tuple[Functional, Fused]:
+        """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
+        between markers of autocast is cast silently, and matches nothing.)"""
+        rules = self.matching.rules.patterns
+        if not rules or any(map(autocast.marker, functional.graph.nodes)):
+            return functional, Fused()
+        kept = {write.value for write in functional.writes}
+        fused = fuse(functional.graph, rules, self.planner, owner, kept)
+        if fused.contraction is None:
+            return functional, fused
+        return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
     def _decided(self, functional: Functional, owner: nn.Module) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions."""
@@ -197,6 +231,19 @@ class _Planning:
             raise CaptureError(f"a rule matches inside module {str(node.target)!r}, but {reason}")
         name = type(module).__name__
         return Blocked(f"module {name}", ((name, reason),), needs_metadata=refused is None)
+
+
+def _with_reasons(decisions: dict[fx.Node, Decision], fused: Fused) -> dict[fx.Node, Decision]:
+    """The decisions, those for blocked calls that patterns were tried for with the reasons why these were not taken."""
+    reasons = fused.reasons()
+    if not reasons:
+        return decisions
+    found = dict(decisions)
+    for node, decision in decisions.items():
+        if isinstance(decision, Blocked):
+            tried = [(name, Declined(reason, applicable=False)) for name, reason in reasons.get(node.name, ())]
+            found[node] = functools.reduce(lambda blocked, each: blocked.after(*each), tried, decision)
+    return found
 
 
 _SILENT_CASTS = (
@@ -289,6 +336,7 @@ class RewrittenGraph:
             constants={n: t for key, t in retraced.constants.items() for n in rebuild_exported.input_names([key])},
             signed=tuple(write.value for write in self.writes[: self.signed]),
             copied=tuple((write.source, write.value) for write in self.writes[self.signed :]),
+            contraction=self.planned.fused.contraction,
         )
 
     def _write_backs(self) -> Iterator[fx.Node]:

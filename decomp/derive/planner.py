@@ -45,8 +45,10 @@ from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
+from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
-from decomp.rules.rules import Declined, Rules
+from decomp.rules.declining import Declined
+from decomp.rules.rules import Rules
 from decomp.rules.target import Everything, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -91,7 +93,8 @@ class Planner:
         found = self.candidates.memory_for(signature.symbolic).decisions.get((signature.key, level))
         if found is not None:
             return found
-        if len(context) <= self.kept_depth and not signature.symbolic and isinstance(level, str):
+        may_be_kept = len(context) <= self.kept_depth and not isinstance(node.target, Pattern)
+        if may_be_kept and not signature.symbolic and isinstance(level, str):
             kept = self._from_disk(node, signature, level)
             if kept is not None:
                 self.memory.decisions[signature.key, level] = kept
@@ -118,9 +121,22 @@ class Planner:
         level = request.level
         if self.kept is None or request.signature.symbolic or not isinstance(level, str):
             return
+        if isinstance(request.node.target, Pattern):
+            return  # which is this process's own
         if isinstance(decision, Derived):
             record = Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
             self.kept.note(request.signature, request.node, level, record)
+
+    def price(self, node: fx.Node) -> float | str:
+        """What a call of the program comes to on the target; or why it does not reach it."""
+        decision = self.decide(node)
+        if isinstance(decision, Blocked):
+            return decision.why()
+        if isinstance(decision, Derived):
+            return price_of_stamp(self.cost, decision.stamp)
+        if isinstance(node.target, Pattern):
+            return "its rule declines"
+        return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0
 
     def request(self, node: fx.Node) -> Request:
         """A request for a node of the program itself."""
@@ -129,8 +145,19 @@ class Planner:
     def _level(self, node: fx.Node) -> Level:
         """The accuracy that is asked for a node of the program itself."""
         accuracy = self.policy.accuracy
+        if isinstance(node.target, Pattern) and not accuracy.uniform:
+            return self._strictest(node.target)
         own = None if accuracy.uniform else op_of_node(node)
         return accuracy.default if own is None else accuracy.level(own)
+
+    def _strictest(self, pattern: Pattern) -> Level:
+        """The best accuracy that is asked for any call of a pattern."""
+        ops = [op for node in pattern.calls if (op := op_of_node(node)) is not None]
+        levels = [self.policy.accuracy.level(op) for op in ops]
+        known = [level for level in levels if isinstance(level, str)]
+        if len(known) < len(levels) or not known:
+            return self.policy.accuracy.default
+        return min(known, key=LEVELS.index)
 
     def _surely_kept(self, node: fx.Node) -> bool:
         """Whether every call of this target stays, whatever its arguments: it is looked up once a target."""
@@ -203,11 +230,11 @@ class Planner:
         return derived if isinstance(derived, Derived) else Blocked.because(name, str(error), needs_metadata)
 
     def _wherever_a_rule_matches(self, request: Request, call: Call) -> Decision:
-        if not self.rules.of(call.op):
+        request = replace(request, call=call)
+        if not self.candidates.serving(request):
             return KEEP
         if any(derivation.op == call.op for derivation in request.context):
             self._refuse_cycle(call, request.context)
-        request = replace(request, call=call)
         decision = self._choose(request)
         if isinstance(decision, Blocked):
             self._refuse_silence(request)
@@ -216,7 +243,7 @@ class Planner:
     def _refuse_silence(self, request: Request) -> None:
         """Raise `RuleError` where a rule would serve the call if it knew shapes, or if sizes were those of the example:
         it is not left silently."""
-        for rule in self.rules.of(request.op):
+        for rule in self.candidates.serving(request):
             declined = self.candidates.declined(rule, request)
             if declined is not None and declined.error is not None:
                 raise declined.error.at(request.node)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decomp.derive.decisions import Decision
     from decomp.derive.expansion import Expansion
     from decomp.graphs.template import Stamp
-    from decomp.rules.rules import Declined
+    from decomp.rules.declining import Declined
 
 
 @dataclass

@@ -47,6 +47,8 @@ class Functional:
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
     captured_meta: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata."""
+    before: Rewrite | None = None
+    """How the graph came about in which calls of patterns are still the calls that they stand for."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -57,7 +59,7 @@ class Functional:
         """The program with a graph that was made from its own."""
         writes = tuple(write.through(after) for write in self.writes)
         captured = {after.values[node]: meta for node, meta in self.captured_meta.items() if node in after.values}
-        return Functional(self.rewrite.then(after), writes, self.submodules, captured)
+        return Functional(self.rewrite.then(after), writes, self.submodules, captured, self.before)
 
 
 def append_writes(graph: fx.Graph, writes: Iterable[Write]) -> None:

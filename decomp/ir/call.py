@@ -160,6 +160,8 @@ def _kind_without_metadata(node: fx.Node) -> str:
         return "host" if node.args[1] in spellings.HOST_ATTRIBUTES else "unknown"
     if node.target in (len, int, float, bool):
         return "host"
+    if getattr(node.target, "single", None) is False:  # a pattern
+        return "many"
     if isinstance(node.target, torch._ops.OpOverload):
         returns = node.target._schema.returns
         if returns and all("Tensor" not in str(r.type) for r in returns):

@@ -135,6 +135,8 @@ def of_callable(function: Any) -> Effects:
     name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""
     if name in MODE_SWITCHES:
         return Effects(frozenset({Effect.REGION}))
+    if getattr(function, "effects_known", None) is not None:
+        return NONE if function.effects_known else UNKNOWN  # of a pattern
     spelling = of_function(function)
     if spelling.op.packet is not None:
         return _of_packet(spelling.op, spelling.inplace)

@@ -15,7 +15,7 @@ from decomp.metadata.nonfinite_constants import same_constant
 from decomp.patterns.terms import Terms, op_name
 
 if TYPE_CHECKING:
-    from decomp.patterns.match import Match
+    from decomp.patterns.found import Match
 
 _CHEAP = frozenset(
     f"aten.{name}" for name in "t transpose permute numpy_T mT view reshape _unsafe_view expand alias dropout".split()

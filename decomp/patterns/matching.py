@@ -4,7 +4,7 @@ replacement would not be right is refused, with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch import fx, nn
 
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import COMMUTATIVE
+from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.host import Host
 from decomp.patterns.literals import same_literal
-from decomp.patterns.match import Match, NearMiss
 from decomp.patterns.pattern import Pattern
 from decomp.patterns.terms import Term, op_name, readings_of
 
@@ -70,10 +70,10 @@ def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
         reason = host.why_not(found, state.through)
         if reason is None:
             return found
-        refused = refused or NearMiss(pattern, node, reason, len(pattern.calls))
+        refused = refused or NearMiss(pattern, node, reason, len(pattern.calls), found.nodes)
         if i >= TRIED:
             break
-    return refused or NearMiss(pattern, node, search.reason, search.reached)
+    return refused or NearMiss(pattern, node, search.reason, search.reached, search.furthest)
 
 
 Goal = tuple[Any, Any, str, Term | None]
@@ -107,6 +107,7 @@ class _Search:
         self.host, self.pattern = host, pattern
         self.steps = STEPS * (len(pattern.calls) + 4)
         self.reached, self.reason = 0, ""
+        self.furthest: tuple[fx.Node, ...] = ()
 
     def covered(self, state: _State) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
         """The nodes that a match stands for, in order, and its outputs."""
@@ -140,7 +141,7 @@ class _Search:
     def _miss(self, state: _State, reason: str) -> list[_State]:
         """Note why this way ends here, if it led further than those before."""
         if len(state.placed) >= self.reached and (len(state.placed) > self.reached or not self.reason):
-            self.reached, self.reason = len(state.placed), reason
+            self.reached, self.reason, self.furthest = len(state.placed), reason, tuple(state.placed.values())
         return []
 
     def _step(self, state: _State, p: Any, h: Any, name: str, term: Term | None) -> list[_State] | None:
@@ -215,7 +216,7 @@ class _Search:
                 # Overloads differ in arguments that need not be given.
                 one = own.arguments.get(name, other.arguments.get(name))
                 if one not in (None, False) and not (name == "alpha" and one == 1):
-                    self._placed_miss(state, p, f"{name} of {h.name} is {_shown(other.arguments.get(name))}")
+                    self._placed_miss(state, p, h, f"{name} of {h.name} is {_shown(other.arguments.get(name))}")
                     return
                 continue
             goals.append((own.arguments[name], other.arguments[name], name, other))
@@ -237,9 +238,8 @@ class _Search:
         wanted = readings_of(op_name(p))
         return not wanted.isdisjoint(readings_of(op_name(h))) or self.host.terms.passed_on(h) is not None
 
-    def _placed_miss(self, state: _State, p: fx.Node, reason: str) -> None:
-        state = _State([], {**state.placed, p: p})
-        self._miss(state, reason)
+    def _placed_miss(self, state: _State, p: fx.Node, h: fx.Node, reason: str) -> None:
+        self._miss(_State([], {**state.placed, p: h}), reason)
 
     def _beside(self, state: _State) -> Iterator[_State]:
         """Ways on to an output that the anchor does not depend on: it is among the users of what is known."""
@@ -260,23 +260,23 @@ class _Search:
     def _numbers_agree(self, state: _State) -> bool:
         """Whether the numbers that the pattern computes from shapes are those that the program has."""
         for p, number in state.later:
-            found = _computed(p, state)
+            found = computed(p, state.bound, state.placed)
             if type(found) not in (int, float) or found != number:
                 self._miss(state, f"the pattern computes {found} for {p.name}, where the program has {number}")
                 return False
         return True
 
 
-def _computed(p: Any, state: _State) -> Any:
+def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]) -> Any:
     """What a call of a pattern gives from the metadata of what variables stand for; None where it is not known."""
     if not isinstance(p, fx.Node):
         return p
     if p.op == "placeholder":
-        value = state.bound.get(str(p.target))
+        value = bound.get(str(p.target))
         return metadata(value) if isinstance(value, fx.Node) else value
-    if p in state.placed:
-        return metadata(state.placed[p])
-    args = fx.node.map_aggregate(p.args, lambda each: _computed(each, state) if isinstance(each, fx.Node) else each)
+    if p in placed:
+        return metadata(placed[p])
+    args = fx.node.map_arg(p.args, lambda each: computed(each, bound, placed))
     if any(each is None for each in args):
         return None
     try:

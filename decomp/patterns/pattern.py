@@ -18,7 +18,7 @@ from decomp.ir.call import nodes_in
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.ops import of_module_class
 from decomp.ir.schema import parameters
-from decomp.patterns.terms import Terms, op_name
+from decomp.patterns.terms import Terms, op_name, readings_of
 
 _DATA = ("input", "self", "indices")
 """What a module is called on; the other arguments of its op are its own."""
@@ -34,11 +34,13 @@ class Pattern:
         location: str = "built in",
         optional: frozenset[str] = frozenset(),
         shape: Mapping[str, tuple[str, ...] | None] | None = None,
+        source: tuple[Any, Mapping[str, type[nn.Module]]] = (None, {}),
     ) -> None:
         """`graph`: its placeholders are free variables, its outputs what the pattern gives. `optional`: variables that
         may be None. `shape`: the parameters of the function; for one that stands for a module, the attributes of which
-        there is a variable each, named `conv.weight`. Raises `ArgumentError`."""
-        self.graph, self.name, self.location, self.optional = graph, name, location, optional
+        there is a variable each, named `conv.weight`. `source`: the function that it was recorded from. Raises
+        `ArgumentError`."""
+        self.graph, self.name, self.location, self.optional, self.source = graph, name, location, optional, source
         self.variables = tuple(str(node.target) for node in graph.nodes if node.op == "placeholder")
         self.parameters = dict(shape) if shape is not None else dict.fromkeys(self.variables)
         self.__name__, self.__qualname__, self.__module__ = name, f"pattern {name}", ""
@@ -62,6 +64,17 @@ class Pattern:
         if not inspect.isfunction(function):
             raise ArgumentError(f"a pattern is a function of free variables, not {function!r}")
         return _traced(function, name or function.__name__, modules)
+
+    def named(self, name: str) -> Pattern:
+        """The same pattern under another name, as a pattern of its own."""
+        return Pattern(self.graph, name, self.location, self.optional, self.parameters, self.source)
+
+    @functools.cached_property
+    def effects_known(self) -> bool:
+        """Whether nothing that it calls is a function of which no library says what it does. (What is known has no
+        effect.)"""
+        table = EffectTable()
+        return all(table.of(node).known for node in self.calls)
 
     def __call__(self, *values: Any) -> Any:
         """What the pattern computes on values of its variables, in order."""
@@ -128,6 +141,10 @@ class Pattern:
             used.update(fresh)
             waiting += fresh
         return used
+
+    def ops_of(self, node: fx.Node) -> frozenset[str]:
+        """The ops that one of its calls may be read as."""
+        return frozenset(term.op for term in self.terms.of(node)) | readings_of(op_name(node))
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:
@@ -213,7 +230,9 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
             "  to do: compute with the free variables alone, and do not branch on them"
         ) from error
     # Placeholders keep the names that users know, which `conv.weight` is and a node's name is not.
-    return Pattern(graph, name, located(function), frozenset(recorder.optional), recorder.parameters)
+    known = {each: cls for each, cls in recorder.modules.items() if recorder.parameters.get(each) is not None}
+    optional = frozenset(recorder.optional)
+    return Pattern(graph, name, located(function), optional, recorder.parameters, (function, known))
 
 
 def _modules_of(function: Any) -> dict[str, type[nn.Module]]:

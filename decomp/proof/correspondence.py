@@ -14,6 +14,7 @@ from decomp.errors import DecompError, describe, source_line
 
 if TYPE_CHECKING:
     from decomp.graphs.template import Stamp
+    from decomp.patterns.contraction import Contraction
 
 _MEND_THE_RULE = "mend the rule that serves the source node; verify=False lowers without the proof"
 
@@ -117,6 +118,12 @@ class NotAsRecorded(VerificationError):
     remedy = "lower again, or verify before a pass changes the program; two programs are compared by level='values'"
 
 
+class NotAsThePattern(VerificationError):
+    """Calls of the source that were replaced as a pattern are not what the pattern says, or are used elsewhere."""
+
+    remedy = "report this with the program and the pattern: decomp is at fault; lower without the rule for the pattern"
+
+
 class WritesChanged(VerificationError):
     """The inputs and buffers that the program writes back are not those of the source, or get other values."""
 
@@ -196,6 +203,8 @@ class Correspondence:
     """Those of `writes` that are leading outputs, in order; None where that is not known."""
     copied: tuple[tuple[fx.Node, fx.Node], ...] | None = None
     """Inputs or attributes that `copy_` calls at the end write, with the new value of each, in order."""
+    contraction: Contraction | None = None
+    """How `source` came from the graph whose calls it has as calls of patterns; None if no pattern was taken."""
 
 
 @dataclass(frozen=True)

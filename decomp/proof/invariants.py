@@ -17,6 +17,7 @@ from decomp.ir.effects import Effect, Effects, EffectTable
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described, metadata_of, same_metadata, same_structure, shown
+from decomp.proof.contraction import patterns_stand_for_calls
 from decomp.proof.correspondence import (
     CodegenChanged,
     Correspondence,
@@ -463,6 +464,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     _expansions_sound,
     _no_value_lost,
     matches_record,
+    patterns_stand_for_calls,
     _no_invented_dependency,
     _same_metadata,
     _same_effects,

@@ -14,7 +14,8 @@ from decomp.errors import boundary, located, spelled
 from decomp.ir import spellings
 from decomp.ir.ops import Op
 from decomp.ir.schema import MISSING, Parameter, names, overloads, parameters
-from decomp.rules.rules import Rule, Rules, as_rules, known_as
+from decomp.rules.rule import known_as
+from decomp.rules.rules import Rule, Rules, as_rules
 from decomp.rules.torch_tables import entries
 
 

@@ -1,103 +1,26 @@
-"""Rules: plain Python functions over tensors, each computing one op from others, and the collections that hold them.
-A collection is a value: composed with `|` and `-`, passed in, never global."""
+"""Collections of rules, several of which may serve one op. A collection is a value: composed with `|` and `-`, passed
+in, never global."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-import functools
-import inspect
 from typing import Any, TypeVar
 
-import torch
+from torch import nn
 
-from decomp.errors import ArgumentError, RuleError, located, pickled, spelled
-from decomp.ir import spellings
+from decomp.errors import ArgumentError, spelled
 from decomp.ir.call import Call
-from decomp.ir.ops import Op, once_known, op as op_of
-from decomp.ir.python_signatures import python_signature
-from decomp.ir.schema import MISSING, Bound, Parameter, names, overloads
+from decomp.ir.ops import Op, op as op_of
 from decomp.rules.accuracy import require_level
-from decomp.rules.declining import Declined as Declined
 from decomp.rules.instance_checks import require_no_tensor_checks
-from decomp.rules.limitation import Limitation, first, from_library, library_place
-from decomp.rules.requirements import Needs, needs_of
+from decomp.rules.limitation import Limitation, first
+from decomp.rules.pattern_rules import PatternRule, Where, pattern_rule
+from decomp.rules.requirements import needs_of
+from decomp.rules.rule import Rule as Rule, check_arity, python_parameters
 from decomp.rules.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """One way to compute one op."""
-
-    op: Op
-    function: Callable[..., Any]
-    name: str
-    order: tuple[str, ...] | None = None
-    """Schema names of the positional parameters, in the order of the Python function it was registered with, if any."""
-    texts: bool = False
-    """Whether it takes `reduction` as a string ("mean"), as `torch.nn.functional` does, not as the schema's number."""
-    needs: Needs = ()
-    """Ops that a target must know, or must not, for this rule to be tried."""
-    overload: torch._ops.OpOverload | None = None
-    """The overload that it is the decomposition of, if it comes from a decomposition table: it is for that alone, and
-    is run on fake tensors under a tracing mode instead of on proxies."""
-    spelled: tuple[tuple[str, str | None, Any], ...] = ()
-    """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
-    level: str | None = None
-    """The level of accuracy that it reaches, as its certificate shows. None if its author vouches for it: it then is
-    good enough wherever it is asked."""
-    parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
-    takes_rest: bool = field(init=False)
-    """Whether it has `**kwargs`."""
-
-    def __post_init__(self) -> None:
-        found = _parameters(self.function)
-        named = found and tuple(p for p in found if p.kind is not p.VAR_KEYWORD)
-        object.__setattr__(self, "parameters", named)
-        object.__setattr__(self, "takes_rest", found != named)
-
-    def name_of(self, parameter: str, known: set[str]) -> str | None:
-        """The schema's name for a parameter, which may have the name that the registered function gives it."""
-        own = next((schema for name, schema, _ in self.spelled if name == parameter), None)
-        return own or known_as(parameter, known)
-
-    def beyond_schema(self, parameter: inspect.Parameter) -> bool:
-        """Whether it is a parameter of the function that it was registered with, and of no schema (`inplace`)."""
-        return any(name == parameter.name and schema is None for name, schema, _ in self.spelled)
-
-    @property
-    def location(self) -> str:
-        """`file.py:12`."""
-        return located(self.function)
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.location})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        place = library_place(self)
-        if place is not None:
-            return from_library, place
-        function, overload = _portable(self.function), _portable(self.overload)
-        pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
-        rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level
-        return _rule_from, (self.op, function, *rest)
-
-    def __copy__(self) -> Rule:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Rule:
-        return self
-
-    def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
-        """The positional and keyword arguments to call the function with, or `Declined` if it does not take them."""
-        if self.overload is not None:
-            fits = _means(self.overload, bound)
-            return _as_written(bound) if fits else Declined(f"is for {self.overload}", applicable=False)
-        if self.parameters is None:
-            return _if_it_fits(self, *_as_written(bound))
-        return _by_name(self, bound)
+Entry = Rule | Limitation
 
 
 class Rules:
@@ -114,7 +37,7 @@ class Rules:
 
     def __init__(
         self,
-        rules: Mapping[Any, Any] | Iterable[Rule | Limitation] = (),
+        rules: Mapping[Any, Any] | Iterable[Entry] = (),
         *,
         composites: bool = False,
         level: str | None = None,
@@ -124,6 +47,7 @@ class Rules:
         `level`: of the functions that are registered without one."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
         self._limitations: dict[Op, tuple[Limitation, ...]] = {}
+        self._patterns: tuple[PatternRule, ...] = ()
         self.composites = composites
         self.level = level and require_level(level, "level=")
         self.memory: dict[Any, Any] = {}
@@ -169,17 +93,60 @@ class Rules:
             if not callable(function):
                 raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
             for spelling, op in found:
-                own = _python_parameters(spelling, op)
+                own = python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or getattr(function, "__name__", None) or spelled(function)
                 texts = order is not None
                 rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached)
-                _check_arity(rule)
+                check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)
             return function
 
         return registered
+
+    def pattern(
+        self, pattern: Any, *, where: Where | None = None, name: str | None = None, needs: Any = (), unless: Any = (),
+        level: str | None = None, **modules: type[nn.Module],
+    ) -> Callable[[F], F]:  # fmt: skip
+        """A decorator that registers a function as what replaces a pattern: calls that together mean one thing.
+
+        ```python
+        @rules.pattern(lambda x, w, b: F.relu(F.linear(x, w, b)))
+        def linear_relu(x, w, b):
+            return torch.ops.npu.linear_relu(x, w, b)
+        ```
+
+        `pattern`: a function of free variables, written as ordinary PyTorch, or a `decomp.Pattern`. It is found in any
+        spelling. A variable stands for any value, the same one wherever it is used; a number is to be that number. One
+        with the default None may be absent. One annotated with a module class, or named in `modules`
+        (`conv=nn.Conv2d`), stands for any call of it, not training, and the function reads `conv.weight`,
+        `conv.stride`, …. The function takes the variables by name, or all of them in order.
+
+        `where(match)`: a condition; `match["x"]` is the metadata of x, or a number. It is true, or false, or says why
+        not. `name`, `needs`, `unless` and `level` are those of `register`. A match is taken where the function reaches
+        the target and costs less than the calls that it replaces. Raises `ArgumentError`, `RuleError`, `UnknownOp`."""
+        needed = needs_of(needs, unless)
+        reached = self.level if level is None else require_level(level, "level=")
+
+        def registered(function: F) -> F:
+            if not callable(function):
+                raise ArgumentError(f"what replaces a pattern is a function over tensors, not {function!r}")
+            rule = pattern_rule(pattern, modules, function, where, name, needed, reached)
+            require_no_tensor_checks(rule, function)
+            self._add(rule)
+            return function
+
+        return registered
+
+    @property
+    def patterns(self) -> tuple[PatternRule, ...]:
+        """The rules for patterns, in order of registration."""
+        return self._patterns
+
+    def of_pattern(self, pattern: Any) -> tuple[PatternRule, ...]:
+        """The rule for a pattern of this collection; none for anything else."""
+        return tuple(rule for rule in self._patterns if rule.pattern is pattern)
 
     def limit(
         self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
@@ -206,11 +173,11 @@ class Rules:
         return first(self._limitations.get(call.op, ()), call, target)
 
     @property
-    def entries(self) -> tuple[Rule | Limitation, ...]:
-        """All rules and all limitations."""
-        return (*self, *self.limitations)
+    def entries(self) -> tuple[Entry, ...]:
+        """All rules, for ops and for patterns, and all limitations."""
+        return (*self, *self._patterns, *self.limitations)
 
-    def entries_of(self, op: Op) -> tuple[Rule | Limitation, ...]:
+    def entries_of(self, op: Op) -> tuple[Entry, ...]:
         """All rules and all limitations of one op."""
         return (*self.of(op), *self._limitations.get(op, ()))
 
@@ -219,8 +186,11 @@ class Rules:
         self.memory.clear()
 
     def _add(self, rule: Rule) -> None:
-        self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
         self.memory.clear()
+        if isinstance(rule, PatternRule):
+            self._patterns = (*self._patterns, rule)
+            return
+        self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
 
     def of(self, op: Op) -> tuple[Rule, ...]:
         """The rules for `op`, in the order in which they are tried; perhaps none."""
@@ -242,7 +212,8 @@ class Rules:
         return sum(map(len, self._rules.values()))
 
     def __repr__(self) -> str:
-        return f"Rules({len(self)} rules for {len(self._rules)} ops)"
+        more = f", {len(self._patterns)} for patterns" if self._patterns else ""
+        return f"Rules({len(self)} rules for {len(self._rules)} ops{more})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rules_from, (self.entries, self.composites, self.level)
@@ -270,40 +241,15 @@ class Rules:
         """These rules without those of `other`: rules of a collection, or all rules for the ops of a set."""
         if isinstance(other, Rules):
             gone = {rule.function for rule in other}
-            kept = [rule for rule in self if rule.function not in gone]
+            gone.update(rule.function for rule in other.patterns)
+            kept = [rule for rule in (*self, *self.patterns) if rule.function not in gone]
             return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
 
 
-def _rules_from(entries: Iterable[Rule | Limitation], composites: bool, level: str | None) -> Rules:
+def _rules_from(entries: Iterable[Entry], composites: bool, level: str | None) -> Rules:
     return Rules(entries, composites=composites, level=level)
-
-
-def _rule_from(
-    op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, *rest: Any
-) -> Rule:
-    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), *rest)
-
-
-@dataclass(frozen=True)
-class _Overload:
-    """An overload, or packet, by name: torch 2.13 cannot pickle them."""
-
-    name: str
-
-
-def _portable(function: Any) -> Any:
-    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-    return _Overload(str(function)) if isinstance(function, kinds) else function
-
-
-def _from_portable(value: Any) -> Any:
-    return functools.reduce(getattr, value.name.split("."), torch.ops) if isinstance(value, _Overload) else value
-
-
-def _means(overload: torch._ops.OpOverload, bound: Bound) -> bool:
-    return overload.overloadpacket is bound.op.packet and overload._overloadname == (bound.overload or "default")
 
 
 def as_rules(rules: Any) -> Rules:
@@ -313,188 +259,3 @@ def as_rules(rules: Any) -> Rules:
     if isinstance(rules, Mapping):
         return Rules(rules)
     raise ArgumentError(f"rules= must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
-    """The parameters of `function`, or None if it takes whatever the call has (builtins, `*args`)."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return None
-    try:
-        found = tuple(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_POSITIONAL for p in found) or [p.kind for p in found] == [inspect.Parameter.VAR_KEYWORD]:
-        return None
-    return found
-
-
-def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | Declined:
-    """The arguments as the schema has them, for a rule that takes them by place; or why it cannot."""
-    try:
-        signature = inspect.signature(rule.function)
-    except (TypeError, ValueError):  # a builtin says what it takes when it is called
-        return args, kwargs
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        return Declined(f"cannot be called with the arguments of the op: {error}", applicable=False)
-    return args, kwargs
-
-
-def _python_parameters(spelling: Any, op: Op) -> tuple[tuple[str, str | None, Any], ...]:
-    """The parameters of a Python function of torch in its own order: name, schema's name (None if the op has no such
-    argument), default."""
-    signature = python_signature(spelling) if inspect.isfunction(spelling) and op.packet is not None else None
-    if signature is None:
-        return ()
-    known, renamed = names(op), spellings.RENAMED.get(op.short, {})
-    found: list[tuple[str, str | None, Any]] = []
-    for i, (name, parameter) in enumerate(signature.parameters.items()):
-        canonical = renamed.get(name, name)
-        canonical = canonical if canonical in known else spellings.KEYWORDS.get(canonical, canonical)
-        canonical = known[0] if i == 0 and canonical not in known else canonical
-        default = None if parameter.default is parameter.empty else parameter.default
-        found.append((name, canonical if canonical in known else None, default))
-    return tuple(found)
-
-
-def _check_arity(rule: Rule) -> None:
-    """Raise `RuleError` for a rule that no call of its op can ever match."""
-    if rule.parameters is None or not overloads(rule.op):
-        return
-    if not any(_can_serve(rule, params) for _, params in overloads(rule.op)):
-        takes, has = ", ".join(p.name for p in rule.parameters), ", ".join(names(rule.op))
-        raise RuleError(
-            rule,
-            f"takes ({takes}), which matches no call of {rule.op} ({has})",
-            "name the parameters as the op does, and give defaults to those that not every call has",
-        )
-
-
-def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
-    """Whether the rule takes every argument that these parameters require, and requires no other."""
-    matched = _matched(rule, rule.order or tuple(p.name for p in params))
-    known, taken = {p.name for p in params}, {name for name, _ in matched}
-    needed = all(name in known or rule.beyond_schema(p) for name, p in matched if p.default is p.empty)
-    return needed and (rule.takes_rest or all(p.name in taken for p in params if p.required))
-
-
-@once_known
-def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
-    return {p.name: p for name, params in overloads(op) if name == overload for p in params}
-
-
-def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
-    schema = _schema(bound.op, bound.overload)
-    order = rule.order or tuple(schema) or tuple(bound.arguments)
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    taken = set()
-    for name, parameter in _matched(rule, order):
-        if name in bound.arguments:
-            taken.add(name)
-            value = _as_rule_means(rule, name, _listed(schema.get(name), bound.arguments[name]))
-        elif parameter.default is not parameter.empty:
-            value = parameter.default
-        elif rule.beyond_schema(parameter):
-            value = next(default for own, _, default in rule.spelled if own == parameter.name)
-        else:
-            return Declined(f"needs the argument {name or parameter.name}, which the call lacks", applicable=False)
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            kwargs[parameter.name] = value
-        else:
-            args.append(value)
-    for name, value in bound.arguments.items():
-        if name not in taken and not _negligible(schema.get(name), name, value, bound):
-            if rule.takes_rest:
-                kwargs[next((own for own, known, _ in rule.spelled if known == name), name)] = value
-                continue
-            return Declined(f"does not take {name}={_brief(value)}", applicable=False)
-    return args, kwargs
-
-
-def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
-    """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
-    assert rule.parameters is not None
-    known = {*names(rule.op), *order}
-    own = {p.name: rule.name_of(p.name, known) for p in rule.parameters}
-    claimed = set(own.values())
-    matched: list[tuple[str | None, inspect.Parameter]] = []
-    for i, parameter in enumerate(rule.parameters):
-        name = own[parameter.name]
-        if name is None and i < len(order) and order[i] not in claimed and _by_place(rule, parameter, order[i]):
-            name = order[i]
-        matched.append((name, parameter))
-    return matched
-
-
-def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
-    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as
-    a rule for `gelu`, does not stand for `approximate`."""
-    if parameter.kind is parameter.KEYWORD_ONLY:
-        return False
-    tensors = {p.name for _, params in overloads(rule.op) for p in params if p.type.startswith("Tensor")}
-    return parameter.default is parameter.empty or not overloads(rule.op) or name in tensors
-
-
-def known_as(name: str, known: set[str]) -> str | None:
-    """The schema's name for a parameter of a rule: its own, or what Python calls otherwise (`from_` is `from`)."""
-    if name in known:
-        return name
-    other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
-    return other if other in known else None
-
-
-def _listed(parameter: Parameter | None, value: Any) -> Any:
-    """A lone number where the schema has a list, as the list that it stands for."""
-    if parameter is not None and parameter.type in ("int[]", "SymInt[]") and isinstance(value, (int, torch.SymInt)):
-        return [value] * (parameter.length or 1)
-    return value
-
-
-def _as_rule_means(rule: Rule, name: str, value: Any) -> Any:
-    if rule.texts and name == "reduction" and isinstance(value, int):
-        return next(text for text, number in spellings.REDUCTIONS.items() if number == value)
-    return value
-
-
-def _negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
-    """Whether a rule may leave this argument alone: it is at its default, or cannot change a value."""
-    if name not in bound.given or name in spellings.IGNORED or name == "memory_format":
-        return True
-    if value is None or (name == "layout" and value is torch.strided):
-        return True
-    if parameter is None or parameter.default is MISSING:
-        return False
-    return type(value) in (int, float, bool, str, list, tuple) and _same(value, parameter)
-
-
-def _same(value: Any, parameter: Parameter) -> bool:
-    default = _listed(parameter, parameter.default)
-    value = _listed(parameter, value)
-    return bool((list(value) if isinstance(value, tuple) else value) == default)
-
-
-def _as_written(bound: Bound) -> tuple[list[Any], dict[str, Any]]:
-    """All arguments, in the order and by the names of the op's schema; those at their defaults are left out."""
-    schema = _schema(bound.op, bound.overload)
-    written = [
-        (name, value)
-        for name, value in bound.arguments.items()
-        if not _negligible(schema.get(name), name, value, bound)
-        or (name in bound.given and (schema.get(name) is None or schema[name].default is MISSING))
-    ]
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for name, value in written:
-        in_place = len(args) < len(bound.arguments) and list(bound.arguments)[len(args)] == name
-        if in_place and not kwargs and not (schema.get(name) is not None and schema[name].keyword_only):
-            args.append(value)
-        else:
-            kwargs[name] = value
-    return args, kwargs
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -12,7 +12,8 @@ from torch import fx
 
 from decomp.errors import UnknownOp
 from decomp.ir.ops import Spelling, of_function
-from decomp.rules.rules import Declined, Rule
+from decomp.rules.declining import Declined
+from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.graphs import make_fx

@@ -12,7 +12,7 @@ import decomp
 from decomp import Rules
 from decomp.ir.binding import bind_function
 from decomp.ir.call import kind_of
-from decomp.rules.rules import Declined
+from decomp.rules.declining import Declined
 from decomp_rules import targets
 from tests.forms import Holder
 

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 import decomp
 from decomp.ir.binding import bind_function, bind_method
 from decomp.ir.call import kind_of
-from decomp.rules.rules import Declined, as_rules
+from decomp.rules.declining import Declined
+from decomp.rules.rules import as_rules
 import decomp_rules
 
 x = torch.rand(3, 4)

@@ -26,7 +26,8 @@ from decomp.ir.schema import Bound
 from decomp.lowering import Lowering, lower
 from decomp.metadata.fakes import new_mode
 from decomp.rules.accuracy import LEVELS
-from decomp.rules.rules import Declined, Rule, Rules
+from decomp.rules.declining import Declined
+from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
 from decomp.tools.certification.certificate import AS_WRITTEN

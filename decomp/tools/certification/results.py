@@ -10,7 +10,7 @@ import torch
 
 from decomp.metadata.agreement import described
 from decomp.metadata.strides import dense_order
-from decomp.rules.rules import Declined
+from decomp.rules.declining import Declined
 from decomp.torch_internals import pytree
 
 

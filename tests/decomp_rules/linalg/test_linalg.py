@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from decomp.rules.rules import Declined
+from decomp.rules.declining import Declined
 from decomp_rules.linalg import cholesky, covariance, linear, lu, matrix_functions, orthogonal, triangular
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 

@@ -27,6 +27,9 @@ class Match:
     """What each free variable stands for, by name: a node, a number, None, or a list of them."""
     placed: Mapping[fx.Node, fx.Node] = field(repr=False)
     """The node of the program for each call of the pattern."""
+    sources: tuple[fx.Node, ...] = field(default=(), repr=False)
+    """The nodes of the program as it was given, where it was captured for the search: a module that is called counts as
+    one node."""
 
     def __getitem__(self, name: str) -> Any:
         """What a free variable stands for, a tensor as its metadata (shape, dtype, device); the node itself where the
@@ -59,6 +62,8 @@ class NearMiss:
     reason: str
     found: int
     """How many calls of the pattern were found."""
+    nodes: tuple[fx.Node, ...] = field(default=(), repr=False)
+    """The nodes that are these calls."""
 
     def __str__(self) -> str:
         calls = len(self.pattern.calls)

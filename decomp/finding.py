@@ -1,0 +1,92 @@
+"""`match`: where a program makes the calls of a pattern, without replacing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.capture.frontends import Program
+from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Source, capture_program
+from decomp.errors import boundary
+from decomp.graphs.tracing import without_guards
+from decomp.ir.call import graphs_of
+from decomp.metadata.ambient_modes import neutral
+from decomp.patterns.found import Match, NearMiss
+from decomp.patterns.matching import matches
+from decomp.patterns.pattern import Pattern
+from decomp.rules.rules import Rules
+from decomp.rules.target import Everything
+
+
+class Matches(list[Match]):
+    """The matches of a pattern, in the order of the program; they may overlap."""
+
+    def __init__(self, found: Sequence[Match], missed: Sequence[NearMiss]) -> None:
+        super().__init__(found)
+        self.refused = tuple(missed)
+        """Places where the pattern is and may not be replaced, or nearly is, each with the reason."""
+
+    def __str__(self) -> str:
+        refused = [f"not {miss}" for miss in self.refused]
+        return "\n".join([*map(str, self), *refused]) or "no match, and nothing near one"
+
+
+@boundary("match")
+def match(
+    program: Any,
+    pattern: Any,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+    **modules: type[nn.Module],
+) -> Matches:
+    """Find a pattern in a program, which is not changed. Returns a list of `Match`es, whose `refused` has the places
+    where it is not quite one, with the reason.
+
+    - `program`: an `nn.Module`, `GraphModule` or `ExportedProgram`, captured as `decomp.lower` does, with its `args`,
+      `kwargs`, `tracer_class`, `dynamic_shapes`. Where leaf modules had to be opened, or metadata was added, matches
+      name nodes of the captured graph, and `match.sources` those of the program.
+    - `pattern`: a function of free variables, or a `decomp.Pattern`; `modules` are the variables that stand for
+      modules, as in `decomp.Rules.pattern`.
+
+    ```python
+    for found in decomp.match(exported, lambda x, w, b: F.relu(F.linear(x, w, b))):
+        print(found.nodes, found["w"].shape)
+    ```
+
+    Raises `ArgumentError` for what is no pattern, and `CaptureError`."""
+    wanted = Pattern.of(pattern, None, **modules)
+    rules = Rules()
+    rules.pattern(wanted, name=wanted.name)(lambda *values: wanted(*values))
+    matching = Matching(rules, Everything("wherever the pattern is"))
+    source = Source(program, args, kwargs, tracer_class, dynamic_shapes)
+    with exclusively(rules, program, captures=args is not None), neutral(), collector_paused():
+        captured = capture_program(source, matching)
+        missed: list[NearMiss] = []
+        with without_guards(captured.mode):
+            graphs = list(_graphs(captured))
+            found = [each for graph in graphs for each in _in_graph(captured, *graph, wanted, missed)]
+    return Matches(found, missed)
+
+
+def _graphs(captured: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
+    """The graph of a program, and those of the bodies of its higher-order ops."""
+    yield captured.graph, captured.root
+    for owner, graph in graphs_of(captured.root):
+        if graph is not captured.graph and owner is not None and owner is not captured.root:
+            yield graph, owner
+
+
+def _in_graph(
+    captured: Program, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
+) -> Iterator[Match]:
+    for found in matches(graph, [pattern], owner=owner, missed=missed):
+        nodes = (captured.source_of(node) for node in found.nodes)
+        yield replace(found, sources=tuple(dict.fromkeys(nodes)))

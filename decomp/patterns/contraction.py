@@ -1,0 +1,132 @@
+"""Contraction: a graph in which each of some matches is one call, of its pattern. What then becomes of such a call is
+decided, recorded and proved as that of any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+import operator
+from typing import Any
+
+from torch import fx
+
+from decomp.graphs.rewrite import Rewrite
+from decomp.ir.call import metadata
+from decomp.patterns.found import Match
+
+_OF_ONE_VALUE = ("val", "example_value", "tensor_meta")
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A graph with matches contracted, and how it relates to the one that it was made from."""
+
+    source: fx.Graph
+    rewrite: Rewrite
+    matches: Mapping[fx.Node, Match]
+    """The match that each call of a pattern in the new graph stands for."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The new graph."""
+        return self.rewrite.graph
+
+
+def contract(graph: fx.Graph, matches: Sequence[Match]) -> Contraction:
+    """Contract matches that share no node; one that cannot be put into an order with others is left out. Nodes that are
+    left keep their names, and so do outputs of matches."""
+    matches = list(matches)
+    while isinstance(before := _places(graph, matches), Match):
+        matches.remove(before)
+    rewrite = Rewrite.of(graph)
+    covered = {node for match in matches for node in match.nodes}
+    made: dict[fx.Node, Match] = {}
+    for node in graph.nodes:
+        for match in before.get(node, ()):
+            made[_call(rewrite, match)] = match
+        if node not in covered:
+            rewrite.copy(node)
+    return Contraction(graph, rewrite, made)
+
+
+def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Match]] | Match:
+    """The matches that are to stand before each node: one with a single output where that was, one with several before
+    the first use of any. A match that is used before its own inputs are known, because what uses it is part of another
+    match that has to stand earlier, is given back."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    owner = {node: match for match in matches for node in match.nodes}
+    wanted: dict[int, list[Match]] = {}
+    for match in matches:
+        users = [place[user] for node in match.outputs for user in node.users if owner.get(user) is not match]
+        several = len(match.outputs) > 1
+        first = min([place[match.nodes[-1]], *users]) if several else place[match.root]
+        wanted.setdefault(first, []).append(match)
+    order: dict[Match, int] = {}
+    nodes = list(place)
+    for at in sorted(wanted):
+        waiting = list(reversed(wanted[at]))
+        while waiting:
+            match = waiting[-1]
+            if match in order:
+                waiting.pop()
+                continue
+            before = [owner[node] for node in match.inputs if node in owner and owner[node] not in order]
+            if any(place[node] >= at for node in match.inputs if node not in owner):
+                return match
+            if any(each in waiting for each in before):
+                return match
+            if before:
+                waiting += before
+            else:
+                order[waiting.pop()] = at
+    found: dict[fx.Node, list[Match]] = {}
+    for match, at in order.items():
+        found.setdefault(nodes[at], []).append(match)
+    return found
+
+
+def _call(rewrite: Rewrite, match: Match) -> fx.Node:
+    """The call of the pattern in the place of a match."""
+    pattern, values = match.pattern, rewrite.values
+    args = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), values.__getitem__)
+    name = match.root.name if pattern.single else rewrite.free(pattern.name)
+    new: fx.Node = rewrite.create("call_function", pattern, args, {}, name)
+    rewrite.origin[new] = match.root
+    if pattern.single:
+        new.meta.update(match.root.meta)
+        rewrite.replace(match.root, new)
+        return new
+    new.meta.update({key: value for key, value in match.root.meta.items() if key not in _OF_ONE_VALUE})
+    results = tuple(metadata(node) for node in match.outputs)
+    if all(result is not None for result in results):
+        new.meta["val"] = results
+    for i, node in enumerate(match.outputs):
+        item = rewrite.create("call_function", operator.getitem, (new, i), {}, node.name)
+        item.meta.update(node.meta)
+        rewrite.origin[item] = node
+        rewrite.replace(node, item)
+    return new
+
+
+def call_in(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The same call in a graph of its own, to be decided upon beforehand: `inputs` has a placeholder for each node."""
+    pattern = match.pattern
+
+    def given(node: fx.Node) -> fx.Node:
+        if node not in inputs:
+            inputs[node] = graph.placeholder(node.name)
+            inputs[node].meta.update(node.meta)
+        return inputs[node]
+
+    args: Any = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), given)
+    call = graph.call_function(pattern, args)  # type: ignore[arg-type]
+    results = tuple(metadata(node) for node in match.outputs)
+    if all(result is not None for result in results):
+        call.meta["val"] = results[0] if pattern.single else results
+    if not pattern.single:
+        for i, node in enumerate(match.outputs):
+            item = graph.call_function(operator.getitem, (call, i))
+            item.meta.update(node.meta)
+            if any(user not in match.nodes for user in node.users):
+                graph.call_function(operator.pos, (item,))
+    return call

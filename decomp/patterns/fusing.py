@@ -1,0 +1,153 @@
+"""Fusing: which matches of a program are replaced. A match is taken where its rule reaches the target, and what that
+comes to costs less than the calls that it replaces; of matches that overlap those that save most."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+import functools
+import math
+from typing import Any, Protocol
+
+from torch import fx, nn
+
+from decomp.ir.call import NUMBER, is_host, kind_of
+from decomp.patterns.choosing import Candidate, disjoint
+from decomp.patterns.contraction import Contraction, call_in, contract
+from decomp.patterns.found import Match, NearMiss
+from decomp.patterns.matching import matches
+
+
+class Replacing(Protocol):
+    """A rule for a pattern, as far as it matters here."""
+
+    @property
+    def pattern(self) -> Any:
+        """The pattern that it replaces."""
+
+    def why_not(self, match: Match) -> str | None:
+        """Why a match is not meant by the rule, or None."""
+
+
+class Pricing(Protocol):
+    """What plans a program, as far as it matters here."""
+
+    everywhere: bool
+
+    def price(self, node: fx.Node) -> float | str:
+        """What a call comes to on the target; or why it does not reach it."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What became of the patterns in one graph."""
+
+    contraction: Contraction | None = None
+    """The graph in which the matches that are taken are calls of their patterns; None if none is."""
+    rules: Mapping[Match, Any] = field(default_factory=dict)
+    """The rule of each match that is taken."""
+    passed_over: tuple[NearMiss, ...] = ()
+    """Matches that are not, and places that are nearly one, with the reason."""
+    asked: tuple[Any, ...] = ()
+    """All rules whose patterns were looked for."""
+
+    def match_at(self, name: str) -> Match | None:
+        """The match that a call of a pattern stands for, by the name of the call."""
+        return self._by_name.get(name)
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Match]:
+        calls = self.contraction.matches if self.contraction is not None else {}
+        return {node.name: match for node, match in calls.items()}
+
+    def reasons(self) -> dict[str, list[tuple[str, str]]]:
+        """By the name of a node, the rules whose patterns it is nearly part of, each with the reason why it is not."""
+        names = {rule.pattern: f"pattern {rule}" for rule in self.asked}
+        found: dict[str, list[tuple[str, str]]] = {}
+        for miss in self.passed_over:
+            for node in miss.nodes:
+                found.setdefault(node.name, []).append((names[miss.pattern], miss.reason))
+        return found
+
+    def uses(self) -> Iterator[PatternUse]:
+        """What became of each rule, in order of registration."""
+        for rule in self.asked:
+            taken = tuple(match for match, own in self.rules.items() if own is rule)
+            missed = tuple(miss for miss in self.passed_over if miss.pattern is rule.pattern)
+            yield PatternUse(str(rule), taken, missed)
+
+
+@dataclass(frozen=True)
+class PatternUse:
+    """What became of the rule for a pattern in one graph."""
+
+    rule: str
+    taken: tuple[Match, ...]
+    missed: tuple[NearMiss, ...]
+    """Where it was found, or nearly, and is not taken."""
+
+
+def fuse(
+    graph: fx.Graph, rules: Sequence[Replacing], pricing: Pricing, owner: nn.Module, kept: Collection[fx.Node]
+) -> Fused:
+    """Find the patterns of some rules in a graph, and contract what is to be replaced. `owner` holds what the graph
+    names, `kept` are values that are observed though no node uses them."""
+    by_pattern = {rule.pattern: rule for rule in rules}
+    missed: list[NearMiss] = []
+    candidates: list[Candidate] = []
+    costs = _Costs(pricing)
+    for match in matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
+        saving = by_pattern[match.pattern].why_not(match) or costs.saving(match)
+        if isinstance(saving, str):
+            missed.append(_not_taken(match, saving))
+        else:
+            candidates.append(Candidate(match, saving))
+    chosen = disjoint(candidates)
+    if not chosen:
+        return Fused(passed_over=tuple(missed), asked=tuple(rules))
+    contraction = contract(graph, [candidate.match for candidate in chosen])
+    taken = dict.fromkeys(contraction.matches.values())
+    missed += [_overlapped(candidate.match, taken) for candidate in candidates if candidate.match not in taken]
+    return Fused(contraction, {match: by_pattern[match.pattern] for match in taken}, tuple(missed), tuple(rules))
+
+
+def _not_taken(match: Match, reason: str) -> NearMiss:
+    return NearMiss(match.pattern, match.root, reason, len(match.pattern.calls), match.nodes)
+
+
+def _overlapped(match: Match, taken: Collection[Match]) -> NearMiss:
+    """A match that gives way to others."""
+    nodes = set(match.nodes)
+    other = next((each for each in taken if not nodes.isdisjoint(each.nodes)), None)
+    if other is None:
+        return _not_taken(match, "it cannot be put into an order with other matches")
+    return _not_taken(match, f"overlaps with {other.pattern.name} at {other.root.name}, which saves more")
+
+
+class _Costs:
+    """What matches cost, and what their parts cost; calls of patterns stand in a graph of their own meanwhile."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self.pricing = pricing
+        self.graph, self.inputs = fx.Graph(), dict[fx.Node, fx.Node]()
+
+    def saving(self, match: Match) -> float | str:
+        """What taking a match saves, or why it is not taken."""
+        call = call_in(self.graph, match, self.inputs)
+        for node in match.inputs:
+            if kind_of(node) == "host":
+                self.inputs[node].meta[NUMBER] = True
+        own = self.pricing.price(call)
+        if isinstance(own, str):
+            return own
+        if self.pricing.everywhere:
+            return float(len(match.nodes))
+        parts = [self.pricing.price(node) for node in match.nodes if not is_host(node)]
+        whole = math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
+        if own >= whole:
+            return f"costs {own:g}, the calls that it replaces {whole:g}"
+        return min(whole - own, _UNREACHABLE)
+
+
+_UNREACHABLE = 1e18
+"""What is saved where a call would not reach the target otherwise."""

@@ -1,0 +1,135 @@
+"""Calls of patterns compared with the calls that they stand for: each call of the pattern has a call of the source that
+is it, on operands that correspond, and nobody else uses what is inside. It is read off the match, and not searched for
+again."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch import fx
+
+from decomp.ir.op_facts import COMMUTATIVE
+from decomp.patterns.contraction import Contraction
+from decomp.patterns.found import Match
+from decomp.patterns.host import Host
+from decomp.patterns.literals import same_literal
+from decomp.patterns.matching import computed
+from decomp.patterns.terms import Term
+from decomp.proof.correspondence import NotAsRecorded, NotAsThePattern
+from decomp.proof.replay import same, same_call
+
+if TYPE_CHECKING:
+    from decomp.proof.invariants import Work
+
+
+def patterns_stand_for_calls(work: Work) -> str:
+    """Every call of a pattern stands for calls that are the pattern; all other calls are copies. Empty where no pattern
+    was taken."""
+    contraction = work.correspondence.contraction
+    if contraction is None:
+        return ""
+    check = _Check(contraction, Host(contraction.source, work.source.owning_module))
+    check.copies()
+    for call, match in contraction.matches.items():
+        check.match(call, match)
+    calls = sum(len(match.nodes) for match in contraction.matches.values())
+    found = f"{len(contraction.matches)} calls of patterns stand for {calls} nodes"
+    return f"{found}, which are the patterns and used nowhere else"
+
+
+class _Check:
+    """The check of one contraction."""
+
+    def __init__(self, contraction: Contraction, host: Host) -> None:
+        self.contraction, self.host, self.values = contraction, host, contraction.rewrite.values
+        self.owner: dict[fx.Node, Match] = {}
+        for match in contraction.matches.values():
+            for node in match.nodes:
+                if node in self.owner:
+                    raise NotAsThePattern(f"{node.name!r} is part of two patterns", None, node)
+                self.owner[node] = match
+
+    def copies(self) -> None:
+        """Nodes outside of matches have one copy each, and there is nothing else but calls of patterns."""
+        made = sum(1 if match.pattern.single else 1 + len(match.outputs) for match in self.owned())
+        expected = len(self.contraction.source.nodes) - len(self.owner) + made
+        if len(self.contraction.graph.nodes) != expected:
+            found = len(self.contraction.graph.nodes)
+            raise NotAsRecorded(f"there are {found} nodes, and {expected} are accounted for")
+        for node in self.contraction.source.nodes:
+            if node in self.owner:
+                continue
+            new = self.values.get(node)
+            if not isinstance(new, fx.Node) or new.op != node.op:
+                raise NotAsRecorded(f"{node.name!r} has no copy", None, node)
+            if not same_call(new, node.target, node.args, node.kwargs, self.values):
+                raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
+
+    def owned(self) -> list[Match]:
+        """The matches, in order."""
+        return list(self.contraction.matches.values())
+
+    def match(self, call: fx.Node, match: Match) -> None:
+        """One call of a pattern."""
+        pattern = match.pattern
+        given = tuple(match.bound.get(name) for name in pattern.variables)
+        if call.target is not pattern or not same(call.args, given, self.values):
+            problem = f"{call.name!r} is not the call of {pattern} on what it was matched with"
+            raise NotAsThePattern(problem, call, match.root)
+        for i, (wanted, output) in enumerate(zip(pattern.outputs, match.outputs)):
+            value = self.values.get(output)
+            item = isinstance(value, fx.Node) and value.target is operator.getitem and value.args == (call, i)
+            if match.placed[wanted] is not output or not (value is call if pattern.single else item):
+                raise NotAsThePattern(f"the value of {output.name!r} is not what {call.name!r} gives", call, output)
+        for wanted, found in match.placed.items():
+            if not self._is(wanted, found, match):
+                self._differs(wanted, found, match)
+        reason = self.host.why_not(match)
+        if reason is not None:
+            raise NotAsThePattern(f"{pattern} may not be replaced: {reason}", call, match.root)
+
+    def _differs(self, wanted: fx.Node, found: fx.Node, match: Match) -> NoReturn:
+        problem = f"{found.name!r} is not the {wanted.name!r} of {match.pattern}"
+        raise NotAsThePattern(problem, None, found)
+
+    def _is(self, wanted: fx.Node, found: fx.Node, match: Match) -> bool:
+        """Whether a call of the source is a call of the pattern, in some reading of both."""
+        own, others = match.pattern.terms.of(wanted), self.host.terms.of(found)
+        if not own:
+            same_target = wanted.target is found.target and len(wanted.args) == len(found.args)
+            return same_target and all(self._agrees(a, b, "", None, match) for a, b in zip(wanted.args, found.args))
+        return any(one.op == other.op and self._same(one, other, match) for one in own for other in others)
+
+    def _same(self, one: Term, other: Term, match: Match) -> bool:
+        names = [name for name in one.arguments if name in other.arguments]
+        agree = [self._agrees(one.arguments[n], other.arguments[n], n, other, match) for n in names]
+        if all(agree):
+            return True
+        if one.op.removeprefix("aten.") not in COMMUTATIVE or not all(agree[2:]):
+            return False
+        a, b = names[:2]
+        crossed = ((a, b), (b, a))
+        return all(self._agrees(one.arguments[m], other.arguments[n], m, other, match) for m, n in crossed)
+
+    def _agrees(self, wanted: Any, found: Any, name: str, term: Term | None, match: Match) -> bool:
+        """Whether an operand of the source is that of the pattern."""
+        if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
+            pairs = zip(wanted, found)
+            return len(wanted) == len(found) and all(self._agrees(a, b, name, term, match) for a, b in pairs)
+        if isinstance(wanted, slice) and isinstance(found, slice):
+            one, other = ((each.start, each.stop, each.step) for each in (wanted, found))
+            return self._agrees(one, other, name, term, match)
+        if not isinstance(wanted, fx.Node):
+            return not isinstance(found, fx.Node) and (term is None or same_literal(wanted, found, name, term))
+        if wanted.op == "placeholder":
+            return self.host.same_value(match.bound.get(str(wanted.target)), found)
+        if not isinstance(found, fx.Node):
+            return bool(computed(wanted, match.bound, match.placed) == found)
+        placed, below = match.placed.get(wanted), found
+        while below is not placed:
+            further = self.host.terms.passed_on(below)
+            if further is None:
+                return False
+            below = further
+        return True
