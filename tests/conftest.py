@@ -1,6 +1,8 @@
 """Options of the test run, which cases of the sweeps it has, and the table at its end."""
 
+import gc
 import os
+import sys
 
 # Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,6 +13,8 @@ import pytest  # noqa: E402
 
 pytest.register_assert_rewrite("tests.forms", "tests.rewriting")
 from tests import sampling  # noqa: E402
+
+RECURSION_LIMIT = sys.getrecursionlimit()
 
 
 def pytest_addoption(parser):
@@ -30,11 +34,22 @@ def pytest_generate_tests(metafunc):
     from tests.opinfo.sweep import TARGETS, cases
 
     whole = metafunc.config.getoption("--whole")
-    jobs = [(str(case), target, 3 if whole else 2) for case in cases() for target in TARGETS]
+    seed = None if whole else metafunc.config.getoption("--sample-seed")
+    jobs = [(str(case), target, 3, seed) for case in cases() for target in TARGETS]
     if not whole:
-        seed = metafunc.config.getoption("--sample-seed")
         jobs = sampling.one_of_each(jobs, lambda job: job[0].rsplit("-", 2)[0], seed)
-    metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, _ in jobs])
+    metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, *_ in jobs])
+
+
+def pytest_collection_finish():
+    # What was imported and collected stays until the end: a million objects, through which no collection need walk.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_setup():
+    # Inductor raises it and leaves it so (torch 2.13, compile_fx): what is nested too deeply would depend on the order.
+    sys.setrecursionlimit(RECURSION_LIMIT)
 
 
 @pytest.hookimpl(trylast=True)
@@ -42,7 +57,8 @@ def pytest_collection_modifyitems(items, config):
     if config.getoption("--whole") or sampling.is_named(config):
         return
     kept = sampling.sampled(items, config.getoption("--sample-seed"))
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    running = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in running])
     items[:] = kept
 
 

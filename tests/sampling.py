@@ -1,15 +1,20 @@
-"""Which cases of a sweep run. A test marked `sampled` has a product of parameters of which each value is drawn at least
-once, by one seed: five models on three targets are five cases. `pytest --whole` runs all."""
+"""Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
+each value is drawn at least once, by one seed: five models on three targets are five cases. `pytest --whole` runs all.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
 import random
 from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+SWEEPS = Path(__file__).parent / "decomp_rules"
+"""Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
@@ -23,24 +28,26 @@ def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) ->
 def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
     """Places of few cases in which each value of each parameter occurs, drawn from the seed."""
     places = random.Random(seed).sample(range(len(cases)), len(cases))
-    missing = {pair for case in cases for pair in case.items()}
-    chosen = []
+    often = Counter(pair for case in cases for pair in case.items())
+    chosen = [place for place, case in enumerate(cases) if any(often[pair] == 1 for pair in case.items())]
+    missing = often.keys() - {pair for place in chosen for pair in cases[place].items()}
     while missing:
-        best = max(places, key=lambda place: len(missing & cases[place].items()))
+        best = max(places, key=lambda place: sum(pair in missing for pair in cases[place].items()))
         missing -= cases[best].items()
         chosen.append(best)
     return sorted(chosen)
 
 
 def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Those items that run: of a test marked `sampled` a few, of the others all."""
+    """Those items that run: of a sweep a few, of other tests all."""
     tests: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if hasattr(item, "callspec") and (item.get_closest_marker("sampled") or item.path.is_relative_to(SWEEPS)):
             tests.setdefault((item.parent, item.originalname), []).append(item)
     left = set(items)
     for own in tests.values():
-        (at_most,) = own[0].get_closest_marker("sampled").args or (len(own),)
+        marker = own[0].get_closest_marker("sampled")
+        (at_most,) = marker.args if marker is not None and marker.args else (len(own),)
         places = covering([_parameters(item) for item in own], seed)
         if at_most < len(places):
             places = random.Random(seed).sample(places, at_most)
@@ -52,6 +59,8 @@ def _parameters(item: Any) -> dict[str, Hashable]:
     """Which row each table of parameters gave to an item: the objects of it are the same in every case."""
     names = [mark.args[0] for mark in item.iter_markers("parametrize")]
     tables = [name.replace(" ", "").split(",") if isinstance(name, str) else list(name) for name in names]
+    known = {name for table in tables for name in table}
+    tables += [[name] for name in item.callspec.params if name not in known]  # of fixtures, and of hooks
     return {",".join(table): tuple(id(item.callspec.params[name]) for name in table) for table in tables}
 
 

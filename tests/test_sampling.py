@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import sampling
 from tests.sampling import covering, one_of_each
 
 pytest_plugins = ["pytester"]
@@ -46,6 +47,18 @@ def test_table(number): ...
 @pytest.mark.parametrize("number", range(4))
 def test_error(number): ...
 """
+RULES = """
+import pytest
+
+@pytest.fixture(params="xyz")
+def target(request): ...
+
+@pytest.mark.parametrize("dtype, shape", [(1, 2), (1, 3), (2, 2), (2, 3)])
+@pytest.mark.parametrize("op", "ab")
+def test_product(op, dtype, shape, target): ...
+
+def test_fact(): ...
+"""
 
 
 @pytest.mark.parametrize("options, cases", [
@@ -56,4 +69,12 @@ def test_what_is_marked_is_sampled_unless_it_is_asked_for(pytester, request, opt
     pytester.makeconftest(conftest)
     pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
     pytester.makepyfile(test_sweep=SWEEP)
+    pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=cases)
+
+
+@pytest.mark.parametrize("options, cases", [([], 4 + 1), (["--whole"], 24 + 1)])
+def test_what_tests_rules_is_sampled_by_each_row_of_each_table(pytester, request, monkeypatch, options, cases):
+    monkeypatch.setattr(sampling, "SWEEPS", pytester.path)
+    pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(test_rules=RULES)
     pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=cases)

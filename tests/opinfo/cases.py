@@ -63,12 +63,11 @@ class Case:
         """Whether this is one of the module tests."""
         return not isinstance(self.info, OpInfo)
 
-    def programs(self, count: int) -> Iterator[Program]:
-        """Up to `count` ordinary samples spread over all, and one of special values where that makes sense."""
-        if isinstance(self.info, OpInfo):
-            yield from _op_programs(self, count)
-        else:
-            yield from _module_programs(self, count)
+    def programs(self, count: int, seed: int | None = None) -> Iterator[Program]:
+        """Up to `count` ordinary samples spread over all, or one of these that a seed draws; and one of special values
+        where that makes sense."""
+        made = _op_programs if isinstance(self.info, OpInfo) else _module_programs
+        yield from made(self, count, None if seed is None else random.Random(f"{seed} {self}"))
 
     @property
     def random(self) -> bool:
@@ -159,14 +158,14 @@ def _filled(leaves: list[Any], values: Any) -> list[Any]:
     return [next(supply) if leaf is _PLACE else leaf for leaf in leaves]
 
 
-def _op_programs(case: Case, count: int) -> Iterator[Program]:
+def _op_programs(case: Case, count: int, draw: random.Random | None) -> Iterator[Program]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _seeded()
         samples = list(itertools.islice(case.info.sample_inputs("cpu", case.dtype), 400))
     wanted = count if case.capture == "exported" else 1
     tied = case.entry in ORDERING and case.dtype is not torch.float32
-    for sample in _spread(samples, wanted):
+    for sample in _spread(samples, wanted, draw):
         settle = _values if tied else sample.output_process_fn_grad
         yield _program(case, (sample.input, *sample.args), sample.kwargs, settle)
     if case.capture == "exported":
@@ -186,12 +185,12 @@ def _values(out: Any) -> Any:
     return out[0]
 
 
-def _spread(samples: list[Any], count: int) -> list[Any]:
-    """The first, the last, and evenly between."""
-    if len(samples) <= count:
-        return samples
-    step = (len(samples) - 1) / max(count - 1, 1)
-    return [samples[round(i * step)] for i in range(count)]
+def _spread(samples: list[Any], count: int, draw: random.Random | None) -> list[Any]:
+    """The first, the last, and evenly between; or one of these that is drawn."""
+    if len(samples) > count:
+        step = (len(samples) - 1) / max(count - 1, 1)
+        samples = [samples[round(i * step)] for i in range(count)]
+    return samples if draw is None or not samples else [draw.choice(samples)]
 
 
 def _special_programs(case: Case, samples: list[Any]) -> Iterator[Program]:
@@ -259,7 +258,7 @@ def _graph(case: Case, spec: pytree.TreeSpec, places: list[Any], count: int) -> 
     return fx.GraphModule(nn.Module(), graph)
 
 
-def _module_programs(case: Case, count: int) -> Iterator[Program]:
+def _module_programs(case: Case, count: int, draw: random.Random | None) -> Iterator[Program]:
     training = case.capture == "training"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -268,7 +267,7 @@ def _module_programs(case: Case, count: int) -> Iterator[Program]:
             case.info, device="cpu", dtype=case.dtype, requires_grad=False, training=training
         )
         samples = [sample for sample in found if sample.forward_input is not None]
-    for sample in _spread(samples, count):
+    for sample in _spread(samples, count, draw):
         made, given = sample.constructor_input, sample.forward_input
         torch.manual_seed(SEED)
         module = case.info.module_cls(*made.args, **made.kwargs).to(case.dtype).train(training)

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     wanted = [case for case in cases() if _wanted(case, options)]
     modules = [case for case in wanted if case.is_module]
     chosen = [case for case in wanted if not case.is_module][:: options.stride] + modules
-    jobs = [(str(case), name, options.samples) for name in options.target for case in chosen]
+    jobs: list[Job] = [(str(case), name, options.samples, None) for name in options.target for case in chosen]
     rows = []
     with open(options.json or "/dev/null", "w") as log:
         for count, row in enumerate(_judged(jobs, options.workers), 1):
@@ -69,7 +69,8 @@ def _wanted(case: Case, options: argparse.Namespace) -> bool:
     )
 
 
-Job = tuple[str, str, int]
+Job = tuple[str, str, int, int | None]
+"""A case and a target by name, how many samples, and the seed that draws one of these, if one is enough."""
 MEMORY = 12 << 30
 """Bytes of addresses that a worker may use; those of torch's libraries count."""
 
@@ -92,7 +93,7 @@ _KNOWN: dict[str, Case] = {}
 
 def verdict(job: Job) -> Row:
     """Judge the case of a name, in whatever process this is."""
-    name, target, count = job
+    name, target, count, seed = job
     if not _KNOWN:
         torch.set_num_threads(1)
         _KNOWN.update({str(case): case for case in cases()})
@@ -100,7 +101,7 @@ def verdict(job: Job) -> Row:
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)  # of the process, whose other tests may listen
     try:
-        found = judge(case, getattr(targets, target), count)
+        found = judge(case, getattr(targets, target), count, seed)
     finally:
         logging.disable(disabled)
     return Row(case.entry, case.dtype_name, case.capture, target, found.status, found.why)

@@ -42,14 +42,14 @@ class TooSlow(Exception):
     """A case took longer than anybody would wait."""
 
 
-def judge(case: Case, target: decomp.Target, count: int = 3) -> Verdict:
-    """The worst verdict over the samples of a case."""
+def judge(case: Case, target: decomp.Target, count: int = 3, seed: int | None = None) -> Verdict:
+    """The worst verdict over the samples of a case, or on one of them that a seed draws."""
     previous = signal.signal(signal.SIGALRM, _too_slow)
     signal.alarm(SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            programs = case.programs(count)
+            programs = case.programs(count, seed)
             for program in programs:
                 verdict = _judge(case, program, target)
                 if verdict.status != CLEAN:
