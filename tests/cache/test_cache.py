@@ -343,21 +343,14 @@ def script(path, factor, place):
     return subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE, text=True)
 
 
-def test_another_process_finds_it_until_the_rule_is_changed(place, tmp_path):
-    def said(factor):
-        process = script(tmp_path / "mine.py", factor, place)
+def test_what_two_processes_write_at_once_others_find_until_the_rule_is_changed(place, tmp_path):
+    def said(process):
         return process.communicate()[0].strip(), process.returncode
 
-    assert said("2.0") == ("1 2.0", 0)
-    assert said("2.0") == ("0 2.0", 0)
-    assert said("3.0") == ("1 3.0", 0)
-
-
-def test_two_processes_may_write_at_once(place, tmp_path):
     both = [script(tmp_path / f"{name}.py", "2.0", place) for name in ("a", "b")]
-    assert [(p.communicate()[0].strip(), p.returncode) for p in both] == [("1 2.0", 0)] * 2
-    third = script(tmp_path / "a.py", "2.0", place)
-    assert third.communicate()[0].strip() == "0 2.0"
+    assert [said(process) for process in both] == [("1 2.0", 0)] * 2
+    assert said(script(tmp_path / "a.py", "2.0", place)) == ("0 2.0", 0)
+    assert said(script(tmp_path / "a.py", "3.0", place)) == ("1 3.0", 0)
 
 
 def test_many_writers_of_one_file_lose_nothing(tmp_path):

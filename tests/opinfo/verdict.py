@@ -20,6 +20,7 @@ CLEAN, DECLARED, BLOCKED, WRONG, FAILED = "clean", "declared", "blocked", "wrong
 WIDER = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
          torch.complex64: torch.complex128}
 SECONDS = 120
+"""Of the processor: a machine that does other things too makes no case slow."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class TooSlow(Exception):
 
 def judge(case: Case, target: decomp.Target, count: int = 3, seed: int | None = None) -> Verdict:
     """The worst verdict over the samples of a case, or on one of them that a seed draws."""
-    previous = signal.signal(signal.SIGALRM, _too_slow)
-    signal.alarm(SECONDS)
+    previous = signal.signal(signal.SIGPROF, _too_slow)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -60,8 +61,8 @@ def judge(case: Case, target: decomp.Target, count: int = 3, seed: int | None = 
     except Exception as error:  # the samples themselves cannot be made
         return Verdict(FAILED, f"no samples: {type(error).__name__}: {_brief(error)}")
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
 
 
 def _too_slow(*_: Any) -> None:
@@ -114,7 +115,7 @@ def _lowered(program: Program, target: decomp.Target) -> Any:
         raise
     except Exception as error:
         raise NotCaptured(f"torch.export refuses it: {type(error).__name__}: {_brief(error)}") from error
-    return decomp.lower(exported, to=target, accuracy="exact").result.module()
+    return decomp.lower(exported, to=target, accuracy="exact").result.module(check_guards=False)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ def test_a_full_disk_is_told():
     with open("/dev/full", "wb") as full:
         code, _, err = ended("targets", stdout=full)
         assert (code, err) == (2, "error: the output: No space left on device\n")
-        code, _, err = ended("plan", "mlp", "--to", "nothing", "--json", stdout=full)
-        assert code == 2 and "Traceback" not in err and "no target 'nothing'" in err
+        code, _, err = ended("lint", "nothing:RULES", "--json", stdout=full)
+        assert code == 2 and "Traceback" not in err and "cannot find nothing:RULES" in err
 
 
 def test_a_program_that_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path):
