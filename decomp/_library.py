@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decomp.rules.rules import Rules
+    from decomp.rules.target import Target
     from decomp.tools.certification.certificate import Certificate
 
 TOOLS = {
@@ -34,6 +35,12 @@ def library() -> Rules:
 def samples() -> Any:
     """The module of sample calls and sample models."""
     return importlib.import_module("decomp_rules.samples")
+
+
+def shipped_targets() -> tuple[Target, ...]:
+    """The targets that ship with the project."""
+    targets = importlib.import_module("decomp_rules.targets")
+    return tuple(map(targets.get, targets.names()))
 
 
 def has_wrong_gradients(op: str) -> bool:

@@ -207,8 +207,8 @@ class Blocker:
     needs_metadata: bool = False
     """Whether more could be said, or done, if the program had shapes and dtypes."""
 
-    def lines(self) -> list[str]:
-        """This blocker as text, one thought a line."""
+    def lines(self, tried: bool = True) -> list[str]:
+        """This blocker as text, one thought a line; with the rules that were `tried`, or without."""
         shown = ", ".join(self.nodes[:3]) + (f" and {len(self.nodes) - 3} more" if len(self.nodes) > 3 else "")
         out = [f"{self.op} at {shown}"]
         if self.source:
@@ -217,26 +217,51 @@ class Blocker:
             out.append(f"    the target knows it only if {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
-        out += [f"    tried {rule}: {reason}" for rule, reason in self.tried]
+        out += [f"    tried {rule}: {reason}" for rule, reason in self.tried if tried]
         if not self.tried and not self.limitation:
             out.append("    no rule is registered for it")
         return out
 
 
 class NotLowered(DecompError):
-    """Some ops of the program do not reach the target. `blockers` holds every one of them."""
+    """Some ops of the program do not reach the target. `blockers` holds every one of them; `suggestion()` says what the
+    target would have to know, with which the message opens. It is searched for when the message is read."""
 
-    def __init__(self, target: str, blockers: Sequence[Blocker]) -> None:
-        self.target, self.blockers = target, tuple(blockers)
-        super().__init__("\n".join(_not_lowered_lines(target, self.blockers)))
+    def __init__(self, target: str, blockers: Sequence[Blocker], suggest: Callable[[], Any] | None = None) -> None:
+        self.target, self.blockers, self._suggest = target, tuple(blockers), suggest
+        super().__init__()
+
+    def suggestion(self) -> Any:
+        """The smallest additions to the target that would do, a `Suggestion`; None where shapes are missing to tell, or
+        the error has travelled to another process."""
+        return None if self._suggest is None else self._suggest()
+
+    def __str__(self) -> str:
+        if not self.args:
+            self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, self._advice())),)
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        str(self)
+        self._suggest = None
+        return super().__reduce__()
+
+    def _advice(self) -> list[str]:
+        try:
+            found = self.suggestion()
+        except Exception:  # an error that is being shown must not fail
+            return []
+        return [] if found is None else found.lines()
 
 
-def _not_lowered_lines(target: str, blockers: Sequence[Blocker]) -> list[str]:
-    count = f"{len(blockers)} op{'s' if len(blockers) != 1 else ''}"
-    lines = [f"{count} cannot be lowered to {target}; the program is unchanged", ""]
+def _not_lowered_lines(target: str, blockers: Sequence[Blocker], advice: Sequence[str] = ()) -> list[str]:
+    ops = len({blocker.op for blocker in blockers})
+    lines = [f"{ops} op{'s' if ops != 1 else ''} cannot be lowered to {target}; the program is unchanged", ""]
+    if advice:
+        lines += [f"  {line}".rstrip() for line in advice] + [""]
     for blocker in blockers:
-        lines += [f"  {line}" for line in blocker.lines()] + [""]
-    return lines + remedies(blockers)
+        lines += [f"  {line}" for line in blocker.lines(tried=not advice)] + ([] if advice else [""])
+    return lines + ["", *remedies(blockers)] if advice else lines + remedies(blockers)
 
 
 def remedies(blockers: Sequence[Blocker]) -> list[str]:

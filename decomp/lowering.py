@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from decomp._library import library
+from decomp.advice.suggestions import Suggesting
 from decomp.capture import frontends
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
@@ -261,12 +262,13 @@ def plan(
     with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
         program = capture_program(source, matching)
         with without_guards(program.mode):
-            return _with_costs(plan_program(program, matching, policy), program, matching, policy)
+            return _answering(plan_program(program, matching, policy), program, matching, policy)
 
 
-def _with_costs(planned: Planned, program: Program, matching: Matching, policy: Policy) -> Plan:
-    """The plan, which finds its costs out when it is asked for them."""
-    return replace(planned.plan, pricing=Pricing(planned, program, matching, policy))
+def _answering(planned: Planned, program: Program, matching: Matching, policy: Policy) -> Plan:
+    """The plan, which finds out what it costs, and what the target lacks, when it is asked."""
+    asked = planned, program, matching, policy
+    return replace(planned.plan, pricing=Pricing(*asked), suggesting=Suggesting(*asked))
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -338,14 +340,16 @@ def _through(
     with clock.stage("plan"):
         planned = plan_program(program, matching, policy)
     if planned.plan.blocked and not partial:
-        raise NotLowered(target.name, planned.plan.blockers)
+        blockers = planned.plan.blockers
+        known = not any(blocker.needs_metadata for blocker in blockers)
+        raise NotLowered(target.name, blockers, Suggesting(planned, program, matching, policy) if known else None)
     with clock.stage("retrace"):
         rewritten = rewrite_program(planned)
     with clock.stage("rebuild"):
         rebuilt = rebuild_program(rewritten)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(rewritten, rebuilt, target, full=verify == "full") if verify else None
-    plan = _with_costs(planned, program, matching, policy)
+    plan = _answering(planned, program, matching, policy)
     lowering = Lowering(
         rebuilt.result, target, plan, rewritten.graphs, proof, clock.times, planned.runs,
         rebuilt.returned_program, source, matching, policy, program,

@@ -77,6 +77,12 @@ def test_the_message_word_for_word() -> None:
     assert str(caught.value) == (
         "1 op cannot be lowered to chip; the program is unchanged\n"
         "\n"
+        "  1 more op is enough for the blocked op on chip; no smaller set is\n"
+        "    add relu: all lower, to 1 call\n"
+        "\n"
+        "  without relu:\n"
+        "    aten.relu needs relu\n"
+        "\n"
         "  aten.relu at relu\n"
         "      no rule is registered for it\n"
         "\n"

@@ -175,7 +175,7 @@ class Candidates:
     def of_composite(self, request: Request) -> Iterator[Candidate]:
         """PyTorch's own composite kernel for a call, if it has one."""
         known = self.composites and not isinstance(request.node.target, Pattern)
-        composite = self._recorded(None, request) if known else NO_COMPOSITE
+        composite = self.recorded(None, request) if known else NO_COMPOSITE
         if composite is not NO_COMPOSITE:
             yield Candidate(None, AFTER_ALL_RULES, composite)
 
@@ -196,9 +196,10 @@ class Candidates:
             return Declined(f"is for targets that know {missing}", applicable=False)
         if not reaches(rule.level, str(request.level)):
             return Declined(f"reaches the level {rule.level}, and {request.level} is asked for", applicable=False)
-        return self._recorded(rule, request)
+        return self.recorded(rule, request)
 
-    def _recorded(self, rule: Rule | None, request: Request) -> Expansion | Declined:
+    def recorded(self, rule: Rule | None, request: Request) -> Expansion | Declined:
+        """What a rule, or PyTorch's composite kernel, records for a call, whatever the rule needs of the target."""
         expansions = self.memory_for(request.signature.symbolic).expansions
         key = (rule, request.signature.key)
         if key not in expansions:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
-from decomp.errors import Blocker, CostError, NotPortable, source_line
+from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
@@ -19,6 +19,9 @@ from decomp.patterns.fusing import PatternUse
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
+
+if TYPE_CHECKING:
+    from decomp.advice.suggestions import Suggestion
 
 Tried = tuple[tuple[str, str], ...]
 """Alternatives that were asked, with the reason why each did not serve."""
@@ -118,6 +121,8 @@ class Plan:
     """What finds its costs out."""
     patterns: tuple[PatternUse, ...] = ()
     """What became of the rules for patterns, graph by graph."""
+    suggesting: Callable[[], Suggestion] | None = field(default=None, repr=False, compare=False)
+    """What finds out how the target would reach all of it."""
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
@@ -179,6 +184,13 @@ class Plan:
             raise CostError("the costs of this plan are not known: it was not made by decomp.plan or decomp.lower")
         return self.pricing()
 
+    def suggest(self) -> Suggestion:
+        """The smallest set of ops that the target would have to know in addition, so that all is lowered; what each
+        blocked op needs, and what it comes to. Raises `TargetError` for a plan that nobody made for a program."""
+        if self.suggesting is None:
+            raise TargetError("this plan was not made by decomp.plan or decomp.lower: its program is not known")
+        return self.suggesting()
+
     @property
     def headline(self) -> str:
         """`plan for tinygrad: 12 calls legal, 24 derived, 0 blocked`."""
@@ -191,6 +203,8 @@ class Plan:
             lines += [f"  {line}" for line in self.costs().lines()]
         for blocker in self.blockers:
             lines += [f"  {line}" for line in blocker.lines()]
+        if self.blocked and self.suggesting is not None:
+            lines.append("  plan.suggest() says which ops would be enough")
         return "\n".join(lines)
 
     def _pattern_lines(self) -> Iterator[str]:

@@ -107,18 +107,20 @@ def plan(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what lowering would do, what it would cost, and what other levels of accuracy would, without doing it. Exits
-    with 1 if something blocks."""
+    """Show what lowering would do, what it would cost, and what other levels of accuracy would, without doing it. Where
+    something blocks, show the fewest ops that the target would have to know in addition, and exit with 1."""
     with failing(debug, as_json):
         target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(program, to=target, keep=keep, accuracy=levels, cost=price)
+        with working(f"looking for what {target.name} lacks"):
+            lacks = None if found.complete else found.suggest()
         if as_json:
-            print_json(_plan_as_dict(found))
+            print_json({**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()})
         else:
-            show(tables.plan_table(found))
+            show(tables.plan_table(found, lacks))
         if not found.complete:
             raise typer.Exit(1)
 

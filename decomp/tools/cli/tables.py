@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from decomp.advice.suggestions import Suggestion
 from decomp.budgets import HEADINGS, Budget, notes_of, rows_of
 from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
@@ -52,9 +53,12 @@ def report_table(report: Report) -> RenderableType:
     return Group(*parts, "", facts)
 
 
-def plan_table(plan: Plan) -> RenderableType:
-    """What a lowering would do, and what blocks it."""
+def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
+    """What a lowering would do; what blocks it, and what the target lacks."""
     parts: list[RenderableType] = [Text(plan.headline, style="bold")]
+    if lacks is not None:
+        first, *rest = lacks.lines()
+        parts += ["", Text(first, style="green"), *map(Text, rest)]
     costs = plan.costs()
     if costs.derived:
         table = _table("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
@@ -63,7 +67,7 @@ def plan_table(plan: Plan) -> RenderableType:
             table.add_row(Text(each.op), Text(each.chosen.rule), str(each.count), Text(str(each)), *price)
         parts += ["", table]
     for blocker in plan.blockers:
-        first, *rest = blocker.lines()
+        first, *rest = blocker.lines(tried=lacks is None)
         parts += ["", Text.assemble(("blocked ", "red"), first), *(Text(line) for line in rest)]
     return Group(*parts)
 

@@ -1,0 +1,245 @@
+"""The ways in which the blocked calls of a program could reach a target that knew more ops. Each call is a goal; it is
+derived from the op itself, or from all that the expansion of one of its rules needs. What an op of the target would
+have to be is a leaf: a wish."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from decomp._library import shipped_targets
+from decomp.derive.candidates import Request
+from decomp.derive.decisions import Blocked
+from decomp.derive.planner import Planner
+from decomp.errors import BindingError, RuleError
+from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
+from decomp.ir.ops import Op
+from decomp.rules.accuracy import Level, reaches
+from decomp.rules.requirements import Absent, Needs
+from decomp.rules.rules import Declined, Rule
+from decomp.rules.target import Target
+
+MOST_KINDS = 2_000
+"""Kinds of calls that are followed; those beyond can be had by their op alone."""
+_AGAIN = 1
+"""So many times a call of an op is followed within the derivation of another call of it: a convolution by groups leads
+to one without; further down the same is only asked of ever more elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An op that a target could know in addition."""
+
+    op: Op
+    overload: str | None = None
+    """The one that is asked for, where the target knows others of this op."""
+    condition: str = ""
+    """What the target asks of its calls now: it would have to take all."""
+
+    @property
+    def spelling(self) -> str:
+        """How it is written in a list of ops."""
+        name = self.op.name.removeprefix("aten.")
+        return f"{name}.{self.overload}" if self.overload is not None else name
+
+    def __str__(self) -> str:
+        return f"{self.spelling} without its condition ({self.condition})" if self.condition else self.spelling
+
+    def added_to(self, target: Target) -> Target:
+        """The target, if it knew this too."""
+        return target | Target("", [self.op if self.overload is None else f"{self.op}.{self.overload}"])
+
+
+@dataclass
+class Alternatives:
+    """Clauses over numbered calls and wishes, filled as calls are followed."""
+
+    clauses: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    """What a call can be derived from: all of the body."""
+    wishes: dict[Wish, int] = field(default_factory=dict)
+    size: int = 0
+    """How many calls and wishes there are."""
+    complete: bool = True
+    """Whether every call was followed."""
+
+    def number(self) -> int:
+        """A new one."""
+        self.size += 1
+        return self.size - 1
+
+    def wish(self, wish: Wish) -> int:
+        """The number of a wish."""
+        found = self.wishes.get(wish)
+        if found is None:
+            found = self.wishes[wish] = self.number()
+        return found
+
+
+@dataclass
+class Exploration:
+    """Follows blocked calls through all rules, whatever these need of the target. Calls that differ in sizes and in
+    numbers only are taken for one kind: what ops a rule emits hardly ever depends on these."""
+
+    planner: Planner
+    found: Alternatives = field(default_factory=Alternatives)
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _pending: deque[_Open] = field(default_factory=deque)
+
+    def goal(self, node: fx.Node) -> int:
+        """The number of a blocked call of the program."""
+        number = self._number(node, self.planner.request(node).level, ())
+        return self.found.number() if number is None else number
+
+    def follow(self) -> Alternatives:
+        """All alternatives for the goals and for what they lead to."""
+        while self._pending and len(self._numbers) <= MOST_KINDS:
+            self._follow(self._pending.popleft())
+        for each in self._pending:
+            self._by_itself(each)
+        self.found.complete = not self._pending
+        return self.found
+
+    def _number(self, node: fx.Node, level: Level, within: tuple[Op, ...]) -> int | None:
+        """The number of a call that does not reach the target as it is, as far as is known; None for the others."""
+        memory, call = self.planner.memory, _bound(node)
+        if call is None or memory.sure.get(node.target):
+            return None
+        condition = self.planner.target.why_illegal(call)
+        known = memory.decisions.get((memory.signatures.of(node).key, level))
+        if condition is None or known is not None and not isinstance(known, Blocked):
+            return None
+        kind = level, condition, node.op, node.target, _kind((node.args, node.kwargs))
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = self.found.number()
+            self._pending.append(_Open(number, node, call, condition, level, within))
+        return number
+
+    def _follow(self, each: _Open) -> None:
+        self._by_itself(each)
+        call, planner = each.call, self.planner
+        if each.within.count(call.op) > _AGAIN:
+            return
+        request = Request(each.node, planner.memory.signatures.of(each.node), each.level, call=call)
+        for rule in planner.rules.of(call.op):
+            self._by_rule(each, rule, request)
+        for candidate in planner.candidates.of_composite(request):
+            if not isinstance(candidate.expansion, Declined):
+                self._by_expansion(each, candidate.expansion.graph, ())
+
+    def _by_itself(self, each: _Open) -> None:
+        """The target could know the op."""
+        target, op = self.planner.target, each.call.op
+        partly = target.knows(op) and not each.condition
+        wish = Wish(op, each.call.overload if partly else None, each.condition)
+        if is_advisable(op, target):
+            self.found.clauses.append(((self.found.wish(wish),), each.number))
+
+    def _by_rule(self, each: _Open, rule: Rule, request: Request) -> None:
+        if each.call.reads_data or not reaches(rule.level, str(request.level)):
+            return
+        groups = _wished(rule.needs, self.planner.target)
+        if groups is None:
+            return
+        try:
+            expansion = self.planner.candidates.recorded(rule, request)
+        except RuleError:  # a rule for other targets, where its own calls have come to sizes that no tensor has
+            return
+        if not isinstance(expansion, Declined):
+            self._by_expansion(each, expansion.graph, tuple(map(self._any_of, groups)))
+
+    def _any_of(self, group: Sequence[Op]) -> int:
+        """Something that holds if the target knows one of these ops."""
+        wishes = [self.found.wish(Wish(op)) for op in group]
+        if len(wishes) == 1:
+            return wishes[0]
+        number = self.found.number()
+        self.found.clauses += [((wish,), number) for wish in wishes]
+        return number
+
+    def _by_expansion(self, each: _Open, graph: fx.Graph, needed: tuple[int, ...]) -> None:
+        within = (*each.within, each.call.op)
+        numbers = (self._number(node, each.level, within) for node in graph.nodes)
+        self.found.clauses.append((needed + tuple(n for n in numbers if n is not None), each.number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A call that is to be followed."""
+
+    number: int
+    node: fx.Node
+    call: Call
+    condition: str
+    """Under which the target would know it, where it knows the op."""
+    level: Level
+    within: tuple[Op, ...]
+    """The ops whose derivation it is part of, the outermost first."""
+
+
+def _kind(value: Any) -> Any:
+    """What a rule is likely to decide by: dtypes and ranks of tensors, types of numbers, all else as it is."""
+    if isinstance(value, fx.Node):
+        found = metadata(value)
+        return (found.dtype, found.ndim) if isinstance(found, torch.Tensor) else type(found)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_kind, value))
+    if isinstance(value, dict):
+        return tuple((key, _kind(item)) for key, item in value.items())
+    if isinstance(value, slice):
+        return (slice, _kind((value.start, value.stop, value.step)))
+    return type(value) if type(value) in (int, float, complex) else (type(value), value)
+
+
+def is_advisable(op: Op, target: Target) -> bool:
+    """Whether anybody would want to be told to add an op to a target: an op of its own kind, and none that is internal
+    to PyTorch, unless a shipped target knows it."""
+    namespace, _, name = op.name.partition(".")
+    if namespace in ("prims", "higher_order", "operator") or op.packet is None:
+        return namespace == "prims" and _has_prims(target)
+    return not name.startswith("_") or known_to(op) > 0
+
+
+@functools.lru_cache(maxsize=None)
+def known_to(op: Op) -> int:
+    """How many shipped targets know an op: a measure of how usual it is."""
+    return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_prims(target: Target) -> bool:
+    return any(spelling.startswith("prims.") for spelling in target)
+
+
+def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:
+    """The groups of ops that a rule needs and the target has none of; None if the rule is for other targets."""
+    wished: list[tuple[Op, ...]] = []
+    for group in needs:
+        known = any(map(target.knows, group))
+        if isinstance(group, Absent):
+            if known:
+                return None
+        elif not known:
+            advisable = tuple(op for op in group if is_advisable(op, target))
+            if not advisable:
+                return None
+            wished.append(advisable)
+    return wished
+
+
+def _bound(node: fx.Node) -> Call | None:
+    if node.op not in ("call_function", "call_method") or is_host(node) or is_projection(node):
+        return None
+    if isinstance(node.target, OpOverload) and is_free(node.target):
+        return None
+    try:
+        return bound_call(node)
+    except BindingError:
+        return None

@@ -1,0 +1,60 @@
+"""What can be derived from what: definite Horn clauses (`body → head`), and which heads follow from the leaves that are
+assumed. Assumptions are made one by one, and taken back, so that a search pays for what changes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Derivability:
+    """Clauses over numbered propositions, closed under what is assumed."""
+
+    def __init__(self, size: int, clauses: Iterable[tuple[tuple[int, ...], int]]) -> None:
+        self._heads: list[int] = []
+        self._open: list[int] = []
+        """For each clause, how many propositions of its body do not hold yet."""
+        self._reads: list[list[int]] = [[] for _ in range(size)]
+        """For each proposition, the clauses whose bodies have it."""
+        self._holds = bytearray(size)
+        self._trail: list[int] = []
+        facts = []
+        for body, head in clauses:
+            distinct = set(body)
+            for each in distinct:
+                self._reads[each].append(len(self._heads))
+            if not distinct:
+                facts.append(head)
+            self._heads.append(head)
+            self._open.append(len(distinct))
+        for head in facts:
+            self.assume(head)
+
+    def holds(self, proposition: int) -> bool:
+        """Whether it follows from what is assumed."""
+        return bool(self._holds[proposition])
+
+    def mark(self) -> int:
+        """Where `retract` may go back to."""
+        return len(self._trail)
+
+    def assume(self, proposition: int) -> None:
+        """Let a proposition hold, and what follows from it."""
+        pending = [proposition]
+        while pending:
+            found = pending.pop()
+            if self._holds[found]:
+                continue
+            self._holds[found] = 1
+            self._trail.append(found)
+            for clause in self._reads[found]:
+                self._open[clause] -= 1
+                if not self._open[clause]:
+                    pending.append(self._heads[clause])
+
+    def retract(self, mark: int) -> None:
+        """Take back what was assumed since `mark`."""
+        while len(self._trail) > mark:
+            found = self._trail.pop()
+            self._holds[found] = 0
+            for clause in self._reads[found]:
+                self._open[clause] += 1

@@ -1,0 +1,155 @@
+"""The smallest sets of leaves that derive all goals. A set fails on a goal exactly if it misses one of the goal's cuts,
+so the smallest set that works is a smallest set that hits all cuts. Cuts are found as they are needed: the smallest set
+that hits those that are known is tried, and where it fails on a goal it is grown until nothing can be added without
+deriving the goal; what is left out is a new cut (implicit hitting sets: Reiter, "A theory of diagnosis from first
+principles", 1987; Moreno-Centeno and Karp, 2013)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+import math
+
+from decomp.advice.derivability import Derivability
+
+Cut = frozenset[int]
+_MOST_STEPS = 20_000
+"""So many branches are tried for one hitting set; beyond, the best that was found is taken, without a proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A set of leaves that derives all goals."""
+
+    leaves: frozenset[int]
+    least: int
+    """No set that derives all goals has fewer leaves than this."""
+
+    @property
+    def smallest(self) -> bool:
+        """Whether it is proved that no smaller set does."""
+        return len(self.leaves) <= self.least
+
+
+@dataclass
+class SmallestSets:
+    """Searches for the cheapest sets of leaves that derive goals; what one search learns serves the next."""
+
+    known: Derivability
+    prices: Mapping[int, float]
+    """What each leaf costs that may be assumed. Those of one search should differ by less than one leaf costs, so that
+    cheap means few."""
+    cuts: dict[int, list[Cut]] = field(default_factory=dict)
+    """By goal, sets of leaves of which each derivation of it needs one at least."""
+    failed: list[Cut] = field(default_factory=list)
+    """Cuts that were learned elsewhere: what a set that was tried lacks, for all goals together."""
+
+    def search(self, goals: Sequence[int], without: Collection[int] = ()) -> Chosen | None:
+        """The cheapest set that derives all goals and has none of `without`; None if there is none."""
+        prices = {leaf: price for leaf, price in self.prices.items() if leaf not in without}
+        least = 0
+        while True:
+            cuts = [cut for goal in goals for cut in self.cuts.get(goal, ())] + self.failed
+            cuts = [cut.intersection(prices) for cut in cuts]
+            if not all(cuts):
+                return None
+            hitting, proved = _smallest_hitting_set(cuts, prices)
+            least = max(least, len(hitting)) if proved else least
+            missed = self._first_missed(goals, hitting)
+            if missed is None:
+                return Chosen(hitting, least)
+            self.cuts.setdefault(missed, []).append(self._cut(missed, hitting))
+
+    def exclude(self, leaves: frozenset[int]) -> None:
+        """Learn that a set does not do after all: one that does has something that it lacks."""
+        self.failed.append(frozenset(self.prices) - leaves)
+
+    def derived(self, goals: Sequence[int], leaves: Collection[int]) -> list[int]:
+        """The goals that some leaves derive."""
+        mark = self._assumed(leaves)
+        found = [goal for goal in goals if self.known.holds(goal)]
+        self.known.retract(mark)
+        return found
+
+    def _assumed(self, leaves: Collection[int]) -> int:
+        mark = self.known.mark()
+        for leaf in leaves:
+            self.known.assume(leaf)
+        return mark
+
+    def _first_missed(self, goals: Sequence[int], leaves: Collection[int]) -> int | None:
+        derived = set(self.derived(goals, leaves))
+        return next((goal for goal in goals if goal not in derived), None)
+
+    def _cut(self, goal: int, leaves: Collection[int]) -> Cut:
+        """Grow a set that does not derive a goal as far as that goes: the rest. The dearest are added first, so that
+        what is left is what a cheap set would take."""
+        first, rest = self._assumed(leaves), []
+        for leaf in sorted(self.prices.keys() - set(leaves), key=lambda leaf: (-self.prices[leaf], leaf)):
+            mark = self._assumed((leaf,))
+            if self.known.holds(goal):
+                self.known.retract(mark)
+                rest.append(leaf)
+        self.known.retract(first)
+        return frozenset(rest)
+
+
+def _smallest_hitting_set(cuts: Sequence[Cut], prices: Mapping[int, float]) -> tuple[frozenset[int], bool]:
+    """The cheapest set that has an element of each cut, by branch and bound, and whether that is proved."""
+    cuts = [cut for cut in set(cuts) if not any(other < cut for other in cuts)]
+    best = _greedy(cuts, prices)
+    search = _Branches(prices, best, _price(best, prices))
+    search.follow(cuts, (), 0.0, frozenset())
+    return search.best, search.steps < _MOST_STEPS
+
+
+@dataclass
+class _Branches:
+    """Branch and bound: the smallest cut that is not hit is hit by each of its elements in turn."""
+
+    prices: Mapping[int, float]
+    best: frozenset[int]
+    price: float
+    steps: int = 0
+
+    def follow(self, cuts: Sequence[Cut], taken: tuple[int, ...], price: float, barred: frozenset[int]) -> None:
+        """Hit what is left of `cuts` without the leaves that earlier branches have tried."""
+        self.steps += 1
+        if not cuts:
+            if price < self.price:
+                self.best, self.price = frozenset(taken), price
+            return
+        if self.steps >= _MOST_STEPS or price + self._bound(cuts, barred) >= self.price - 1e-9:
+            return
+        cut = min(cuts, key=lambda cut: (len(cut - barred), sorted(cut)))
+        for leaf in sorted(cut - barred, key=lambda leaf: (self.prices[leaf], leaf)):
+            rest = [other for other in cuts if leaf not in other]
+            self.follow(rest, (*taken, leaf), price + self.prices[leaf], barred)
+            barred |= {leaf}
+
+    def _bound(self, cuts: Sequence[Cut], barred: frozenset[int]) -> float:
+        """What cuts cost at least that have nothing in common."""
+        found, seen = 0.0, set[int]()
+        for cut in sorted(cuts, key=len):
+            if seen.isdisjoint(cut):
+                found += min((self.prices[leaf] for leaf in cut - barred), default=math.inf)
+                seen |= cut
+        return found
+
+
+def _greedy(cuts: Sequence[Cut], prices: Mapping[int, float]) -> frozenset[int]:
+    """Take what hits most for its price until all are hit."""
+    left, taken = list(cuts), set[int]()
+    while left:
+        hits: dict[int, int] = {}
+        for cut in left:
+            for leaf in cut:
+                hits[leaf] = hits.get(leaf, 0) + 1
+        best = min(hits, key=lambda leaf: (-hits[leaf] / prices[leaf], leaf))
+        taken.add(best)
+        left = [cut for cut in left if best not in cut]
+    return frozenset(taken)
+
+
+def _price(leaves: Collection[int], prices: Mapping[int, float]) -> float:
+    return sum(prices[leaf] for leaf in leaves)

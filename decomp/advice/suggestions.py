@@ -1,0 +1,321 @@
+"""The smallest additions to a target that let a program be lowered: searched for among the alternatives of its blocked
+calls, and each planned again before it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import fx
+
+from decomp.advice.alternatives import Alternatives, Exploration, Wish, known_to
+from decomp.advice.derivability import Derivability
+from decomp.advice.smallest_sets import Chosen, SmallestSets
+from decomp.capture.frontends import Program
+from decomp.costs.model import calls_in
+from decomp.derive.decisions import Blocked, Derived, Keep
+from decomp.derive.exclusive import exclusively
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Planned, PlannedGraph, plan_program
+from decomp.derive.planner import Planner
+from decomp.graphs.tracing import without_guards
+from decomp.ir.call import is_host, is_projection
+from decomp.metadata.ambient_modes import neutral
+from decomp.rules.accuracy import Policy
+
+_MOST_TRIED = 6
+"""So many sets are planned that turn out not to do (a rule may ask for the absence of an op) before one is given up."""
+_MOST_WAYS = 3
+"""Of each blocked op, so many ways are told."""
+_UNUSUAL = 1e-3
+"""What an op costs more, for each shipped target that does not know it: of two sets as small, the more usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """One op of a suggested set."""
+
+    op: str
+    """As it is written in a list of ops; with the condition that would have to go, if the target knows it."""
+    needed_by: tuple[str, ...]
+    """The blocked ops that are not reached without it."""
+    instead: tuple[str, ...] = ()
+    """Other ops that would do in its place, with the rest of the set as it is, or with others of it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a suggested set, in the order in which it pays most to implement it."""
+
+    add: tuple[str, ...]
+    reached: int
+    """How many of the blocked ops reach the target when this, and what comes before, is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one blocked op needs."""
+
+    op: str
+    """As `aten.gelu`."""
+    count: int
+    """How many calls of it are blocked."""
+    needs: tuple[tuple[str, ...], ...]
+    """The smallest sets of ops, each of which is enough for all these calls; the smallest first."""
+    reason: str = ""
+    """Why none is enough, where that is so."""
+
+    def __str__(self) -> str:
+        """`aten.gelu (12 calls) needs full and erf; or tanh, full and exp`."""
+        calls = f" ({_counted(self.count)})" if self.count > 1 else ""
+        if not self.needs:
+            return f"{self.op}{calls}: {self.reason}"
+        return f"{self.op}{calls} needs {'; or '.join(_listed(each, 'and') for each in self.needs)}"
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What a target would have to know in addition, so that a program is lowered to it. `str(suggestion)` is the
+    advice; `suggestion.target` knows all of it."""
+
+    to: str
+    """Name of the target."""
+    additions: tuple[Addition, ...]
+    """The smallest set of ops that is enough for all that can be reached; empty if nothing is blocked."""
+    stages: tuple[Stage, ...]
+    ways: tuple[Way, ...]
+    """What each blocked op needs, those with most calls first."""
+    smallest: bool
+    """Whether it is proved that no smaller set is enough."""
+    at_least: int
+    """No set with fewer ops is enough."""
+    calls: int | None
+    """How many calls the lowered program has then; None if something stays blocked."""
+    target: Any = field(repr=False, compare=False, default=None)
+    """The target with the additions."""
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops to add."""
+        return tuple(addition.op for addition in self.additions)
+
+    @property
+    def out_of_reach(self) -> tuple[Way, ...]:
+        """The blocked ops that no additions would help."""
+        return tuple(way for way in self.ways if not way.needs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        return asdict(replace(self, target=None))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The advice, a thought a line."""
+        if not self.ways:
+            return [f"{self.to} has all that the program needs"]
+        return [*self._headline(), *self._stages(), *self._instead(), "", *self._ways()]
+
+    def _headline(self) -> Iterator[str]:
+        ops, blocked = len(self.additions), len(self.ways) - len(self.out_of_reach)
+        if ops:
+            found = "op is" if ops == 1 else "ops are"
+            proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
+            what = "the blocked op" if len(self.ways) == 1 else f"all {len(self.ways)} blocked ops"
+            if self.out_of_reach:
+                what = f"{blocked} of {len(self.ways)} blocked ops"
+            yield f"{ops} more {found} enough for {what} on {self.to}; {proof}"
+        else:
+            yield f"no op that {self.to} could know in addition helps"
+
+    def _stages(self) -> Iterator[str]:
+        total, last = len(self.ways), len(self.stages) - 1
+        for i, stage in enumerate(self.stages):
+            lower = "all lower" if stage.reached == total else f"{stage.reached} of {total} blocked ops lower"
+            calls = f", to {_counted(self.calls)}" if i == last and self.calls is not None else ""
+            yield f"  add {_listed(stage.add, 'and')}: {lower}{calls}"
+
+    def _instead(self) -> Iterator[str]:
+        for addition in self.additions:
+            if addition.instead:
+                yield f"  in the place of {addition.op}, {_listed(addition.instead, 'or')} would do"
+
+    def _ways(self) -> Iterator[str]:
+        """The blocked ops, by what they wait for."""
+        told = set[str]()
+        for addition in self.additions:
+            mine = [way for way in self.ways if way.op in addition.needed_by and way.op not in told]
+            if mine:
+                yield f"without {addition.op}:"
+                yield from (f"  {way}" for way in mine)
+                told |= {way.op for way in mine}
+        rest = [way for way in self.ways if way.op not in told]
+        if rest and told:
+            yield "beside these:"
+        yield from (f"  {way}" for way in rest)
+
+
+@dataclass(frozen=True)
+class Suggesting:
+    """Finds a suggestion for the plan of one program, when somebody asks for it."""
+
+    planned: Planned
+    program: Program
+    matching: Matching
+    policy: Policy
+
+    def __call__(self) -> Suggestion:
+        """The smallest additions to the target of the plan."""
+        with exclusively(self.matching.rules, None, captures=False), neutral(), without_guards(self.program.mode):
+            # A lowering that failed has left nothing of what it found out.
+            plan_program(self.program, self.matching, self.policy)
+            return _Search(self).suggestion()
+
+    def calls_with(self, wishes: Iterable[Wish], goals: Iterable[str]) -> int | None:
+        """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
+        target = self.matching.target
+        for wish in wishes:
+            target = wish.added_to(target)
+        planned = plan_program(self.program, Matching(self.matching.rules, target), self.policy)
+        blocked = {decision.op for decision in planned.plan.blocked.values()}
+        return None if blocked & set(goals) else sum(map(_calls, planned.graphs))
+
+
+class _Search:
+    """The search for one suggestion."""
+
+    def __init__(self, asked: Suggesting) -> None:
+        self.asked = asked
+        matching, program = asked.matching, asked.program
+        planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
+        exploration = Exploration(planner)
+        self.calls: dict[str, int] = {}
+        """How many calls of each op are blocked."""
+        self.reasons: dict[str, str] = {}
+        self.goals: dict[str, int] = {}
+        """By op, what holds if all its blocked calls are reached."""
+        bodies: dict[str, set[int]] = {}
+        for node, decision in _blocked(asked.planned.graphs):
+            self.calls[decision.op] = self.calls.get(decision.op, 0) + 1
+            self.reasons.setdefault(decision.op, decision.limitation or decision.why())
+            if node.op in ("call_function", "call_method"):
+                bodies.setdefault(decision.op, set()).add(exploration.goal(node))
+        self.found: Alternatives = exploration.follow()
+        for op, body in bodies.items():
+            self.goals[op] = self.found.number()
+            self.found.clauses.append((tuple(body), self.goals[op]))
+        self.wishes = {number: wish for wish, number in self.found.wishes.items()}
+        prices = {number: 1.0 + _UNUSUAL / (1 + known_to(wish.op)) for number, wish in self.wishes.items()}
+        prices = {n: price + (_UNUSUAL if self.wishes[n].condition else 0.0) for n, price in prices.items()}
+        self.sets = SmallestSets(Derivability(self.found.size, self.found.clauses), prices)
+
+    def suggestion(self) -> Suggestion:
+        ways = sorted((self._way(op) for op in self.calls), key=lambda way: -way.count)
+        reachable = [way.op for way in ways if way.needs]
+        goals = [self.goals[op] for op in reachable]
+        chosen, calls = self._chosen(goals, reachable)
+        stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.wishes[n])), goals)
+        additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
+        target = self.asked.matching.target
+        for number in numbers:
+            target = self.wishes[number].added_to(target)
+        return Suggestion(
+            self.asked.matching.target.name, additions, stages, tuple(ways), chosen.smallest and self.found.complete,
+            chosen.least, calls if len(reachable) == len(ways) else None, target,
+        )  # fmt: skip
+
+    def _chosen(self, goals: Sequence[int], ops: Sequence[str]) -> tuple[Chosen, int | None]:
+        """The cheapest set of which planning says that it is enough, and how many calls the program has then."""
+        first = found = self.sets.search(goals) or Chosen(frozenset(), 0)
+        for _ in range(_MOST_TRIED):
+            calls = self.asked.calls_with((self.wishes[n] for n in found.leaves), ops)
+            if calls is not None:
+                return found, calls
+            self.sets.exclude(found.leaves)
+            found = self.sets.search(goals) or first
+        return Chosen(found.leaves, 0), None
+
+    def _way(self, op: str) -> Way:
+        """The smallest sets for one op: each next one does without some op of those before."""
+        goal = self.goals.get(op)
+        found: list[frozenset[int]] = []
+        without: set[int] = set()
+        while goal is not None and len(found) < _MOST_WAYS:
+            chosen = self.sets.search([goal], without)
+            if chosen is None or not chosen.leaves:
+                break
+            found.append(chosen.leaves)
+            without.add(min(chosen.leaves - without, key=lambda n: (self._shared(n, found), str(self.wishes[n]))))
+        needs = tuple(self._names(leaves) for leaves in found)
+        return Way(op, self.calls[op], needs, "" if needs else self.reasons[op])
+
+    def _shared(self, number: int, found: Sequence[frozenset[int]]) -> int:
+        """What the library's own targets know most is what everybody has: other ways are ways without the rest."""
+        return known_to(self.wishes[number].op)
+
+    def _addition(self, number: int, chosen: Chosen, goals: Sequence[int], ops: Sequence[str]) -> Addition:
+        rest = chosen.leaves - {number}
+        kept = set(self.sets.derived(goals, rest))
+        needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
+        instead: list[str] = []
+        known = self.sets.derived
+        for other in self.sets.prices.keys() - chosen.leaves:
+            if len(known(goals, {*rest, other})) == len(goals):
+                instead.append(str(self.wishes[other]))
+        return Addition(str(self.wishes[number]), needed_by, tuple(sorted(instead)[:_MOST_WAYS]))
+
+    def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
+        """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
+        stages, taken = list[Stage](), list[int]()
+        while len(taken) < len(numbers):
+            batch, gained = self._next([number for number in numbers if number not in taken], taken, goals)
+            taken += batch
+            stages.append(Stage(self._names(batch), gained))
+        return tuple(stages), taken
+
+    def _next(self, left: Sequence[int], taken: Sequence[int], goals: Sequence[int]) -> tuple[list[int], int]:
+        """The fewest of what is left that reach more goals; of these, those that reach most."""
+        reached = len(self.sets.derived(goals, taken))
+        batch: list[int] = []
+        while len(batch) < len(left):
+            rest = [number for number in left if number not in batch]
+            gains = {n: len(self.sets.derived(goals, [*taken, *batch, n])) for n in rest}
+            best = max(rest, key=lambda n: (gains[n], self._demand(n, goals), -n))
+            batch.append(best)
+            if gains[best] > reached:
+                return batch, gains[best]
+        return batch, reached
+
+    def _demand(self, number: int, goals: Sequence[int]) -> int:
+        """How many goals know of a cut that this op is part of: what many wait for is taken first."""
+        return sum(any(number in cut for cut in self.sets.cuts.get(goal, ())) for goal in goals)
+
+    def _names(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        return tuple(sorted(str(self.wishes[number]) for number in numbers))
+
+
+def _blocked(graphs: Iterable[PlannedGraph]) -> Iterator[tuple[fx.Node, Blocked]]:
+    for graph in graphs:
+        yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
+
+
+def _calls(graph: PlannedGraph) -> int:
+    """How many calls a planned graph comes to."""
+    total = 0
+    for node, decision in graph.decisions.items():
+        if isinstance(decision, Derived):
+            total += sum(1 for _ in calls_in(decision.stamp.graph))
+        elif isinstance(decision, Keep) and node.op.startswith("call"):
+            total += not (is_host(node) or is_projection(node))
+    return total
+
+
+def _counted(calls: int) -> str:
+    return f"{calls:,} call{'s' if calls != 1 else ''}"
+
+
+def _listed(items: Sequence[str], last: str) -> str:
+    """`a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"

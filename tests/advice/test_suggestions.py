@@ -1,0 +1,158 @@
+"""What a target lacks for a program: the smallest sets of ops, with which it is then lowered."""
+
+import itertools
+import json
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp_rules import targets
+from tests.forms import Holder
+
+X = torch.randn(4, 8)
+
+
+def suggestion(function, ops, *args, name="chip", **how):
+    chip = ops if isinstance(ops, decomp.Target) else decomp.Target(name, ops)
+    return decomp.plan(Holder(function), to=chip, args=args or (X,), **how).suggest()
+
+
+def test_the_ops_of_the_only_rule_are_what_is_missing():
+    rules = decomp.Rules({"relu": lambda x: torch.where(x > 0, x, torch.zeros_like(x))})
+    found = suggestion(torch.relu, ["gt.Scalar", "where.self"], rules=rules)
+    assert found.ops in (("zeros_like",), ("relu",)) and found.smallest and found.at_least == 1
+    assert found.ways[0].needs == (("relu",), ("zeros_like",)) or found.ways[0].needs == (("zeros_like",), ("relu",))
+    assert found.calls == (1 if found.ops == ("relu",) else 3)
+
+
+def test_with_the_suggestion_the_program_is_lowered_to_as_many_calls_as_were_promised():
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Softmax(-1))
+    chip = decomp.Target("chip", ["mm", "add", "mul", "view", "permute", "sum.dim_IntList", "reciprocal", "sqrt"])
+    found = decomp.plan(model, to=chip, args=(X,)).suggest()
+    lowered = decomp.lower(model, to=found.target, args=(X,))
+    assert len(decomp.calls(lowered.result)) == found.calls
+    torch.testing.assert_close(lowered.result(X), model(X))
+    assert sum(len(stage.add) for stage in found.stages) == len(found.additions)
+    assert found.stages[-1].reached == len(found.ways)
+
+
+def test_no_smaller_set_of_ops_would_do():
+    chip = ["add", "mul", "sub", "where", "view", "expand"]
+    found = suggestion(lambda x: F.silu(x) + torch.sigmoid(x).tanh(), chip)
+    assert found.smallest
+    candidates = sorted({op for way in found.ways for needs in way.needs for op in needs} | set(found.ops))
+    for fewer in itertools.combinations(candidates, len(found.ops) - 1):
+        target = decomp.Target("chip", [*chip, *fewer])
+        assert not decomp.plan(Holder(lambda x: F.silu(x) + torch.sigmoid(x).tanh()), to=target, args=(X,)).complete
+
+
+def test_ops_that_are_internal_or_of_another_kind_of_target_are_no_advice():
+    program = nn.Sequential(nn.Embedding(8, 8), nn.MultiheadAttention(8, 2, batch_first=True).eval())
+    tokens = torch.arange(4)[None]
+    chip = decomp.Target("chip", ["add", "mul", "mm", "view", "permute", "expand", "exp2", "amax"])
+    embed = decomp.plan(program[0], to=chip, args=(tokens,)).suggest()
+    attend = suggestion(lambda x: program[1](x, x, x)[0], chip, torch.randn(1, 4, 8))
+    shown = [op for found in (embed, attend) for way in found.ways for needs in way.needs for op in needs]
+    assert shown and not any(op.startswith(("prims.", "higher_order.")) for op in shown)
+    shipped = map(targets.get, targets.names())
+    known = {spelling.removeprefix("aten.").partition(".")[0] for target in shipped for spelling in target}
+    assert all(op.partition(".")[0] in known for op in shown if op.startswith("_"))
+
+
+def test_an_op_that_is_known_under_a_condition_is_advised_without_it():
+    chip = decomp.Target("chip", ["add", "sum.dim_IntList"]).legal_if("mul", lambda call: False, "never on Sundays")
+    rules = decomp.Rules({"square": lambda x: x * x})
+    found = suggestion(torch.square, chip, rules=rules)
+    assert {("mul without its condition (never on Sundays)",), ("square",)} == set(found.ways[0].needs)
+    assert found.calls == 1
+
+
+def test_the_other_overload_of_a_known_op_is_named_in_full():
+    rules = decomp.Rules({"square": lambda x: x * x, "neg": lambda x: x * -1})
+    found = suggestion(lambda x: torch.square(x) + x, ["add", "mul.Scalar"], rules=rules)
+    assert {("mul.Tensor",), ("square",)} == set(found.ways[0].needs)
+
+
+def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
+    def transformed(x):
+        return torch.ops.prims.fft_r2c(x, dim=[1], onesided=True).real
+
+    lone = suggestion(transformed, ["view_as_real", "select", "real"])
+    (way,) = lone.ways
+    assert not way.needs and way.reason and lone.additions == () and lone.calls is None
+    assert str(lone).splitlines()[0] == "no op that chip could know in addition helps"
+    both = suggestion(lambda x: (transformed(x), torch.exp(x)), ["view_as_real", "select", "real"])
+    assert both.ops == ("exp",) and both.out_of_reach == (way,) and both.calls is None
+    assert str(both).startswith("1 more op is enough for 1 of 2 blocked ops on chip")
+
+
+def test_a_plan_without_blockers_has_nothing_to_suggest():
+    found = suggestion(torch.exp, ["exp"])
+    assert found.ops == () and str(found) == "chip has all that the program needs"
+
+
+def test_the_text():
+    rules = decomp.Rules({"square": lambda x: x * x, "neg": lambda x: x * -1, "exp": lambda x: torch.exp2(x * 1.5)})
+    found = suggestion(lambda x: torch.square(x).neg().exp(), ["add"], rules=rules)
+    assert str(found) == "\n".join([
+        "2 more ops are enough for all 3 blocked ops on chip; no smaller set is",
+        "  add mul: 2 of 3 blocked ops lower",
+        "  add exp: all lower, to 3 calls",
+        "  in the place of exp, exp2 would do",
+        "",
+        "without mul:",
+        "  aten.square needs mul; or square",
+        "  aten.neg needs mul; or neg",
+        "without exp:",
+        "  aten.exp needs exp; or exp2 and mul",
+    ])
+
+
+def test_the_error_opens_with_it_and_is_searched_for_only_when_it_is_read():
+    rules = decomp.Rules({"square": lambda x: x * x})
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(Holder(torch.square), to=decomp.Target("chip", ["add"]), rules=rules, args=(X,))
+    assert not caught.value.args
+    assert caught.value.suggestion().ops in (("mul",), ("square",))
+    first, _, second, *rest = str(caught.value).splitlines()
+    assert first == "1 op cannot be lowered to chip; the program is unchanged"
+    assert second == "  1 more op is enough for the blocked op on chip; no smaller set is"
+    assert "  aten.square at square" in rest and any("partial=True" in line for line in rest)
+
+
+def test_the_error_travels_with_its_text():
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(Holder(torch.exp), to=decomp.Target("chip", ["mul"]), args=(X,))
+    there = pickle.loads(pickle.dumps(caught.value))
+    assert str(there) == str(caught.value) and there.blockers == caught.value.blockers and there.suggestion() is None
+
+
+def test_a_program_without_metadata_is_told_to_pass_examples_first():
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(nn.GELU(), to=decomp.Target("chip", ["neg"]))
+    assert caught.value.suggestion() is None and "1. pass example inputs" in str(caught.value)
+
+
+def test_dynamic_sizes_and_bodies_of_control_flow_are_looked_into():
+    def chosen(x):
+        return torch.cond(x.sum() > 0, lambda x: torch.square(x), lambda x: x.neg(), (x,))
+
+    rules = decomp.Rules({"square": lambda x: x * x, "neg": lambda x: x * -1})
+    chip = decomp.Target("chip", ["sum", "gt.Scalar"])
+    sizes = ({0: torch.export.Dim("n", min=2)},)
+    exported = torch.export.export(Holder(chosen), (X,), dynamic_shapes={"args": sizes})
+    assert decomp.plan(exported, to=chip, rules=rules).suggest().ops == ("mul",)
+
+
+def test_it_can_be_kept_as_json():
+    found = suggestion(torch.exp, ["mul"])
+    assert json.loads(json.dumps(found.as_dict()))["additions"][0]["op"] == found.ops[0]
+
+
+def test_a_plan_that_nobody_made_for_a_program_says_so():
+    with pytest.raises(decomp.TargetError, match="decomp.plan or decomp.lower"):
+        decomp.Plan("chip", ()).suggest()
