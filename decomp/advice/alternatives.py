@@ -22,8 +22,9 @@ from decomp.errors import BindingError, RuleError
 from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Level, reaches
+from decomp.rules.declining import Declined
 from decomp.rules.requirements import Absent, Needs
-from decomp.rules.rules import Declined, Rule
+from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
 MOST_KINDS = 2_000
