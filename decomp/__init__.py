@@ -36,6 +36,7 @@ from decomp.rules.linting import Finding as Finding, lint as lint
 from decomp.rules.rules import Rule as Rule, Rules as Rules
 from decomp.rules.target import Target as Target
 from decomp.samples import Leeway as Leeway, Sample as Sample
+from decomp.simplifying import simplify as simplify
 from decomp.verification import verify as verify
 
 if TYPE_CHECKING:

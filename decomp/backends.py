@@ -38,6 +38,7 @@ def backend(
     max_ulp: Limits | None = None,
     partial: bool = False,
     compiler: str | Compiler = "eager",
+    simplify: bool = True,
     verify: bool | str = True,
 ) -> Callable[..., Callable[..., Any]]:
     """A backend for `torch.compile`: lowers each graph to a target, and gives it to a compiler.
@@ -53,7 +54,7 @@ def backend(
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
     settings = {
         "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
-        "verify": verify,
+        "verify": verify, "simplify": simplify,
     }  # fmt: skip
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
@@ -105,10 +106,11 @@ class _Compilation:
         return _without_autocast(result) if casts else result
 
     def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        return self.inner(self._lowered(_without_prims(module), self.partial), inputs, is_backward)
+        # Behind autograd nothing has a gradient any more.
+        return self.inner(self._lowered(_without_prims(module), self.partial, training=False), inputs, is_backward)
 
-    def _lowered(self, module: fx.GraphModule, partial: bool) -> fx.GraphModule:
-        result = lower(module, **self.settings, partial=partial).result
+    def _lowered(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> fx.GraphModule:
+        result = lower(module, **self.settings, partial=partial, training=training).result
         assert isinstance(result, fx.GraphModule)
         return result
 

@@ -29,6 +29,7 @@ from decomp.derive.pipeline import (
     prove_program,
     rebuild_program,
     rewrite_program,
+    simplify_program,
 )
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
 from decomp.graphs.lowered_modules import snapshots_of
@@ -45,6 +46,7 @@ from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target
+from decomp.simplification.simplifier import Settings
 from decomp.validation.plan_prices import Pricing
 from decomp.validation.values import measured
 
@@ -62,7 +64,7 @@ class Lowering:
     target: Target
     plan: Plan
     pieces: tuple[RewrittenGraph, ...] = field(repr=False)
-    """Its lowered graphs: its own, then the bodies of higher-order ops."""
+    """Its lowered graphs, and what they were simplified to: its own, then the bodies of higher-order ops."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
@@ -102,6 +104,12 @@ class Lowering:
         return self.source.model
 
     @property
+    def trains(self) -> bool:
+        """Whether the lowered program has the gradients of its source."""
+        done = (piece.simplified for piece in self.pieces)
+        return all(each is None or each.settings.training is not False for each in done)
+
+    @property
     def given(self) -> fx.Graph:
         """The graph of the program that came in."""
         return self.program.graph
@@ -122,7 +130,7 @@ class Lowering:
 
     @property
     def correspondences(self) -> list[Correspondence]:
-        """How each lowered graph relates to its source, as verification wants it: the program's own, then those of the
+        """How each lowered graph relates to its source, before it was simplified: the program's own, then those of the
         bodies of higher-order ops."""
         return [piece.correspondence(self.target) for piece in self.pieces]
 
@@ -140,8 +148,9 @@ class Lowering:
     def _records(self) -> dict[str, Provenance]:
         records: dict[str, Provenance] = {}
         for piece in self.pieces:
-            for new, source in piece.retraced.rewrite.origin.items():
-                chain = piece.retraced.chains.get(new, ())
+            chains = piece.chains
+            for new, source in piece.rewrite.origin.items():
+                chain = chains.get(new, ())
                 where = source.target.location if isinstance(source.target, Pattern) else None
                 records.setdefault(new.name, record(piece.origin(source), chain, piece.planned.origins(source), where))
         return records
@@ -180,6 +189,9 @@ def lower(
     max_error: float | None = None,
     max_ulp: Limits | None = None,
     partial: bool = False,
+    simplify: bool = True,
+    training: bool | None = None,
+    freeze: bool = False,
     verify: bool | str = True,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
@@ -204,6 +216,14 @@ def lower(
       of any level, whose certificate on this target (or the worst of those measured) is within so many ULP, or within
       the error of PyTorch's own kernel. Rules without a certificate are their author's responsibility.
     - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
+    - `simplify`: the lowered program is simplified (see `decomp.simplify`): common subexpressions, dead code, copies
+      and casts and views that change nothing, and chains of them. No result changes by a bit, nor does a gradient but
+      for the order in which autograd adds.
+    - `training`: None keeps what only gradients need, such as `detach`, where an input or a parameter may require one;
+      False removes it, for programs that are run for inference alone; True keeps it. Whether gradients are on while
+      `lower` runs does not matter, as the program outlives that.
+    - `freeze`: parameters and buffers that are not written are taken as they are now, and what depends on nothing else
+      is computed once, into buffers of the result. The program does not train any more.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
       graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
@@ -215,7 +235,8 @@ def lower(
         raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
     matching, policy = Matching(*rules_and_target(to, rules, keep)), Policy(Accuracy.of(accuracy).within(max_ulp), cost)
-    return _lowered(source, matching, policy, partial, verify, max_error)
+    settings = settings_of(simplify, training, freeze)
+    return _lowered(source, matching, policy, partial, verify, max_error, settings)
 
 
 @boundary("decompose", CHECKS)
@@ -284,6 +305,15 @@ def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
     return Target._of(target.name, (target | keep)._entries, target.description, target.costs)
 
 
+def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:
+    """What is asked of simplification; None where nothing is. Raises `ArgumentError` where it cannot be had."""
+    if freeze and training:
+        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+    if freeze and not simplify:
+        raise ArgumentError("freeze=True is part of simplification: leave out simplify=False")
+    return Settings(training=False if freeze else training, freeze=freeze) if simplify else None
+
+
 def _keeping(target: Target, keep: Iterable[Any]) -> Target:
     """The target with the kept ops; the same object for the same ops, so that what was planned is remembered."""
     ops = (keep,) if isinstance(keep, str) or callable(keep) else tuple(keep)
@@ -297,6 +327,7 @@ def _lowered(
     partial: bool,
     verify: bool | str,
     max_error: float | None = None,
+    settings: Settings | None = None,
 ) -> Lowering:
     clock = _Clock()
     captures = source.args is not None
@@ -308,10 +339,20 @@ def _lowered(
                 with clock.stage("levels"):
                     picked = _affordable(program, matching, source, policy, max_error)
                 policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
-            lowering = _through(source, program, matching, policy, partial, verify, clock)
+            lowering = _through(source, program, matching, policy, partial, verify, settings, clock)
             lowering.picked = picked if max_error is not None else None
         sizes.keep(lowering.result)
     return lowering
+
+
+def again(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
+    """The same lowering, simplified otherwise, or not; what was planned is remembered."""
+    source, matching, program = lowering.source, lowering.matching, lowering.program
+    with exclusively(matching.rules, source.model, False) as sizes, neutral(), collector_paused():
+        with without_guards(program.mode):
+            new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
+        sizes.keep(new.result)
+    return replace(new, picked=lowering.picked)
 
 
 def _affordable(
@@ -333,6 +374,7 @@ def _through(
     policy: Policy,
     partial: bool,
     verify: bool | str,
+    settings: Settings | None,
     clock: _Clock,
 ) -> Lowering:
     """The stages behind the capture."""
@@ -345,10 +387,13 @@ def _through(
         raise NotLowered(target.name, blockers, Suggesting(planned, program, matching, policy) if known else None)
     with clock.stage("retrace"):
         rewritten = rewrite_program(planned)
+    if settings is not None:
+        with clock.stage("simplify"):
+            rewritten = simplify_program(rewritten, target, settings)
     with clock.stage("rebuild"):
         rebuilt = rebuild_program(rewritten)
     with clock.stage("verify") if verify else contextlib.nullcontext():
-        proof = prove_program(rewritten, rebuilt, target, full=verify == "full") if verify else None
+        proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None
     plan = _answering(planned, program, matching, policy)
     lowering = Lowering(
         rebuilt.result, target, plan, rewritten.graphs, proof, clock.times, planned.runs,

@@ -52,6 +52,10 @@ class Report:
     """Assertions of the source that metadata proves, and that were dropped."""
     picked: str = ""
     """The levels of accuracy that `max_error=` picked, and what the program loses with them."""
+    unsimplified: int = 0
+    """How many calls there were before the lowered program was simplified, sizes and results of several included."""
+    removed: dict[str, int] = field(default_factory=dict)
+    """How many of them each pass of `decomp.simplify` removed, the most first."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -76,6 +80,14 @@ class Report:
         kept = ", ".join(f"{count} {kind}" for kind, count in self.effects.items())
         dropped = f"{_counted(self.proved, 'assertion')} proved and dropped" if self.proved else ""
         return "; ".join(filter(None, (kept, dropped)))
+
+    @property
+    def simplified(self) -> str:
+        """`277 → 214 calls (chains 38, common subexpressions 25)`; empty where nothing was removed."""
+        if not self.removed:
+            return ""
+        passes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in self.removed.items())
+        return f"{self.unsimplified} → {self.unsimplified - sum(self.removed.values())} calls ({passes})"
 
     @property
     def timing(self) -> str:
@@ -114,15 +126,19 @@ def report_of(lowering: Lowering) -> Report:
     after: Counter[str] = Counter()
     modules: dict[str, list[int]] = {}
     rules: Counter[str] = Counter()
-    stamped = expansions = 0
+    stamped = expansions = plain = 0
+    removed: Counter[str] = Counter()
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
         whole, program = piece.planned.whole, piece.planned.program
         for node in _asked_of_targets(whole.graph, Counter()):
             _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
-        for node in _asked_of_targets(piece.retraced.graph, effects):
-            source = piece.retraced.rewrite.origin.get(node)
+        origins = piece.rewrite.origin
+        for node in _asked_of_targets(piece.graph, effects):
+            source = origins.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
+        plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)
+        removed.update(piece.simplified.counts if piece.simplified is not None else {})
         rules.update(str(getattr(d, "rule")) for d in piece.decisions.values() if hasattr(d, "rule"))
         if piece.writes:
             effects[WRITE_BACK] += len(piece.writes)
@@ -142,6 +158,8 @@ def report_of(lowering: Lowering) -> Report:
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
         effects=dict(effects.most_common()),
         picked=str(lowering.picked or ""),
+        unsimplified=plain,
+        removed=dict(removed.most_common()),
         proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
     )
 
@@ -178,6 +196,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield from (f"  {line}" for line in _columns("rule", folded(report.rules, ROWS), "used"))
     yield ""
     yield f"  expansions  {report.effort}"
+    if report.simplified:
+        yield from textwrap.wrap(report.simplified, 110, initial_indent="  simplified  ", subsequent_indent=" " * 14)
     if report.besides:
         yield f"  besides     {report.besides}"
     if report.picked:

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import fx, nn
 
+from decomp.derive.pipeline import prove_program
 from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
-from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, output_of
 from decomp.proof.returned_program import require_source, signatures_agree
@@ -59,7 +59,7 @@ def verify(
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
     found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
     program = replace(lowering.returned_program, result=lowering.result)
-    return check_program(lowering.correspondences, program, full).also([found])
+    return prove_program(lowering.pieces, program, lowering.target, full).also([found])
 
 
 def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:

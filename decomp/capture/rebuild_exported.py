@@ -33,6 +33,15 @@ def lifted_state(program: ExportedProgram) -> dict[str, Any]:
     return {spec.arg.name: program.state_dict.get(spec.target, program.constants.get(spec.target)) for spec in specs}
 
 
+def written_inputs(program: ExportedProgram) -> set[str]:
+    """The names of the inputs that a program writes back, as its signature says."""
+    signature = program.graph_signature
+    named = [spec for spec in signature.input_specs if hasattr(spec.arg, "name")]
+    places = {spec.target or spec.arg.name: spec.arg.name for spec in named}
+    kinds = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+    return {places.get(str(spec.target), str(spec.target)) for spec in signature.output_specs if spec.kind in kinds}
+
+
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+import functools
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -15,7 +16,7 @@ from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_l
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
-from decomp.patterns.fusing import PatternUse
+from decomp.patterns.fusing import Fused, PatternUse
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
@@ -236,3 +237,16 @@ def op_of_node(node: fx.Node) -> Op | None:
     """The op that a node calls; None if it calls none, or its arguments fit no schema."""
     call = call_if_bound(node)
     return call.op if call is not None else None
+
+
+def with_reasons(decisions: dict[fx.Node, Decision], fused: Fused) -> dict[fx.Node, Decision]:
+    """The decisions, those for blocked calls that patterns were tried for with the reasons why these were not taken."""
+    reasons = fused.reasons()
+    if not reasons:
+        return decisions
+    found = dict(decisions)
+    for node, decision in decisions.items():
+        if isinstance(decision, Blocked):
+            tried = [(name, Declined(reason, applicable=False)) for name, reason in reasons.get(node.name, ())]
+            found[node] = functools.reduce(lambda blocked, each: blocked.after(*each), tried, decision)
+    return found

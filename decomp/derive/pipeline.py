@@ -4,7 +4,7 @@ rewritten; the program is rebuilt around them, and proved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import Any
@@ -17,7 +17,7 @@ from decomp.capture.frontends import Parts, Program
 from decomp.capture.input_checks import check_inputs
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan
+from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, with_reasons
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
 from decomp.derive.planning_memory import Memory
@@ -28,22 +28,20 @@ from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.accounting import is_structure
 from decomp.ir.aliases import attribute
-from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, is_free, is_host, is_projection
-from decomp.ir.effects import MARKS, of_callable
-from decomp.ir.ops import of_function, of_method, op as op_of
+from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
 from decomp.patterns.fusing import Fused, fuse
 from decomp.patterns.pattern import Pattern
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
+from decomp.proof.legality import why_illegal_in
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
-from decomp.rules.declining import Declined
-from decomp.rules.target import Everything, Target
+from decomp.rules.target import Target
+from decomp.simplification.checking import check_simplified
+from decomp.simplification.simplifier import Settings, Simplified, Subject, simplified
 
 # Captured: a model as a graph.
 
@@ -163,7 +161,7 @@ class _Planning:
         functional, fused = self._fused(self._functional(name, graph, owner), owner)
         bodies = _bodies(functional, owner, policy)
         functional, decisions = self._decided(functional, owner)
-        decisions = _with_reasons(decisions, fused)
+        decisions = with_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
         found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused)]
@@ -233,19 +231,6 @@ class _Planning:
         return Blocked(f"module {name}", ((name, reason),), needs_metadata=refused is None)
 
 
-def _with_reasons(decisions: dict[fx.Node, Decision], fused: Fused) -> dict[fx.Node, Decision]:
-    """The decisions, those for blocked calls that patterns were tried for with the reasons why these were not taken."""
-    reasons = fused.reasons()
-    if not reasons:
-        return decisions
-    found = dict(decisions)
-    for node, decision in decisions.items():
-        if isinstance(decision, Blocked):
-            tried = [(name, Declined(reason, applicable=False)) for name, reason in reasons.get(node.name, ())]
-            found[node] = functools.reduce(lambda blocked, each: blocked.after(*each), tried, decision)
-    return found
-
-
 _SILENT_CASTS = (
     "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
     "ExportedProgram, whose regions are made explicit"
@@ -304,6 +289,41 @@ class RewrittenGraph:
     """What is written back to inputs and buffers, in terms of the lowered graph."""
     signed: int = 0
     """How many of these, the first ones, are leading outputs of an exported program; the others are `copy_` calls."""
+    simplified: Simplified | None = None
+    """The lowered graph made simpler; None if it was not, or there was nothing to be made simpler."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph that the program gets: the lowered one, or what it was simplified to."""
+        return self.retraced.graph if self.simplified is None else self.simplified.graph
+
+    @functools.cached_property
+    def rewrite(self) -> Rewrite:
+        """How that graph was made from the functional one."""
+        lowered = self.retraced.rewrite
+        if self.simplified is None:
+            return lowered
+        both = lowered.then(self.simplified.rewrite)
+        both.origin = self.simplified.carried(lowered.origin)
+        return both
+
+    @property
+    def chains(self) -> Mapping[fx.Node, tuple[Any, ...]]:
+        """For each node of that graph that a rule made, the rules, the outermost first."""
+        lowered = self.retraced.chains
+        return lowered if self.simplified is None else self.simplified.carried(lowered)
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        """The tensors of rules that that graph reads, by attribute, before an exported program makes inputs of them."""
+        known, simplified = self.retraced.constants, self.simplified
+        return known if simplified is None else simplified.used({**known, **simplified.constants})
+
+    @property
+    def owed(self) -> tuple[Write, ...]:
+        """What is written back, in terms of that graph."""
+        simplified = self.simplified
+        return self.writes if simplified is None else tuple(write.through(simplified.rewrite) for write in self.writes)
 
     @property
     def source(self) -> fx.Graph:
@@ -334,7 +354,8 @@ class RewrittenGraph:
             writes=tuple(write.value for write in self.writes),
             stamps={node: d.stamp for node, d in self.decisions.items() if isinstance(d, Derived)},
             constants={n: t for key, t in retraced.constants.items() for n in rebuild_exported.input_names([key])},
-            signed=tuple(write.value for write in self.writes[: self.signed]),
+            # The outputs of a graph that was simplified are as they were before writes were added to them.
+            signed=tuple(write.value for write in self.writes[: self.signed]) if self.simplified is None else (),
             copied=tuple((write.source, write.value) for write in self.writes[self.signed :]),
             contraction=self.planned.fused.contraction,
         )
@@ -352,15 +373,19 @@ class RewrittenGraph:
 class Rewritten:
     """A program whose graphs are lowered."""
 
-    planned: Planned
     graphs: tuple[RewrittenGraph, ...]
     """In the order of those that were planned."""
+
+    @property
+    def program(self) -> Program:
+        """What was lowered."""
+        return self.graphs[0].planned.program
 
 
 def rewrite_program(planned: Planned) -> Rewritten:
     """Put expansions in the place of calls, and writes at the end."""
     graphs = tuple(_rewritten(graph, planned.memory.aliases) for graph in planned.graphs)
-    return Rewritten(planned, graphs)
+    return Rewritten(graphs)
 
 
 def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
@@ -389,6 +414,22 @@ def _with_writes(planned: PlannedGraph, retraced: Retraced) -> RewrittenGraph:
     return RewrittenGraph(planned, retraced, (*signed, *copied), len(signed))
 
 
+# Simplified: what is redundant in the lowered graphs is gone.
+
+
+def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
+    """Simplify the lowered graphs, from what rules made of them."""
+    graphs = rewritten.graphs
+    return Rewritten(tuple(replace(each, simplified=simplified(_subject(each, target), settings)) for each in graphs))
+
+
+def _subject(graph: RewrittenGraph, target: Target) -> Subject:
+    exported = graph.planned.program.exported if not graph.planned.name else None
+    written, results = (write.source for write in graph.writes), (write.value for write in graph.writes[: graph.signed])
+    found = Subject.of(graph.retraced.graph, graph.planned.owner, target, exported, written, graph.retraced.constants)
+    return replace(found, results=tuple(results), sources=graph.retraced.rewrite.origin)
+
+
 # Rebuilt: a program of the kind that came in.
 
 
@@ -404,7 +445,7 @@ class Rebuilt:
 
 def rebuild_program(rewritten: Rewritten) -> Rebuilt:
     """Put a program together around the lowered graphs."""
-    own, program = rewritten.graphs[0], rewritten.planned.program
+    own, program = rewritten.graphs[0], rewritten.program
     by_owner = {graph.planned.owner: graph for graph in rewritten.graphs[1:]}
     parts = _parts(own, by_owner, {})
     result, exported = frontends.rebuild(program, parts)
@@ -424,8 +465,8 @@ def _parts(
         if body not in lowered:
             lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered))
     submodules = {name: lowered[body] for name, body in graph.planned.bodies.items()}
-    signed = [(write.source, write.value) for write in graph.writes[: graph.signed]]
-    return Parts(graph.retraced.graph, graph.retraced.constants, submodules, signed)
+    signed = [(write.source, write.value) for write in graph.owed[: graph.signed]]
+    return Parts(graph.graph, graph.constants, submodules, signed)
 
 
 def _check_inputs(result: Any, planned: PlannedGraph) -> None:
@@ -442,47 +483,13 @@ def _check_inputs(result: Any, planned: PlannedGraph) -> None:
 # Proved: each graph from its record, and the last step to the program that is handed over.
 
 
-def prove_program(rewritten: Rewritten, rebuilt: Rebuilt, target: Target, full: bool) -> Proof:
-    """Prove the program that is handed over. Raises `VerificationError`."""
-    return check_program([graph.correspondence(target) for graph in rewritten.graphs], rebuilt.returned_program, full)
-
-
-def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
-    """A function that tells why a lowered node may not stand in the target, decided anew from the node alone; it gives
-    None if the node may, as those of `excepted` do."""
-    if isinstance(target, Everything):
-        return lambda node: None
-    sure: dict[Any, bool] = {}
-
-    def illegal(node: fx.Node) -> str | None:
-        if node.op not in ("call_function", "call_method"):
-            return None
-        known = sure.get(node.target)
-        if known is None:
-            known = sure[node.target] = _surely_legal(target, node)
-        return None if known or node in excepted else _why_illegal(target, node)
-
-    return illegal
-
-
-def _surely_legal(target: Target, node: fx.Node) -> bool:
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return is_structure(node.target)
-    if not isinstance(node.target, torch._ops.OpOverload):
-        if node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS):
-            return True
-        spelling = of_function(node.target) if node.op == "call_function" else of_method(str(node.target))
-        return target.surely_legal(spelling.op, spelling.overload)
-    spelling = of_function(node.target)
-    return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
-
-
-def _why_illegal(target: Target, node: fx.Node) -> str | None:
-    if is_host(node) or is_projection(node):
-        return None
-    try:
-        call = bound_call(node)
-    except BindingError as error:
-        return str(error)
-    why = target.why_illegal(call) if call is not None else None
-    return None if why is None else f"{call.op if call else node.target} is not legal" + (f": {why}" if why else "")
+def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, target: Target, full: bool) -> Proof:
+    """Prove the program that is handed over: its lowered graphs, each step of simplifying them, and the last one to
+    `program`. Raises `VerificationError`."""
+    proof = check_program([graph.correspondence(target) for graph in graphs], program, full)
+    phrases: list[str] = []
+    for graph in graphs:
+        if graph.simplified is not None:
+            added = rebuild_exported.input_names([*graph.retraced.constants, *graph.simplified.constants])
+            phrases += check_simplified(graph.simplified, added, graph.signed, full)
+    return proof.also(phrases[:1])

@@ -57,7 +57,7 @@ class _Search:
         to: Target | None,
     ) -> None:  # fmt: skip
         self.piece, self.before, self.to = piece, before, to
-        self.rewrite = piece.retraced.rewrite
+        self.rewrite = piece.rewrite
         self.now = {node.name: node for node in host.nodes}
         self.inputs = inputs
         self.edited = {name for name, was in before.items() if not self._is_untouched(name, was)}

@@ -16,7 +16,8 @@ from decomp.derive.exclusive import collector_paused
 from decomp.errors import ArgumentError, boundary
 from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
-from decomp.lowering import Lowering
+from decomp.graphs.snapshot import is_as_recorded
+from decomp.lowering import Lowering, again
 from decomp.metadata.ambient_modes import neutral
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
@@ -137,9 +138,10 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
 
 
 def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: dict[str, float]) -> Refolding:
-    graphs = graphs_in(lowering.result)
     found: dict[nn.Module, FoundByRecord] = {}
     with _timed(times, "find"):
+        lowering = _unsimplified(lowering)
+        graphs = graphs_in(lowering.result)
         records = zip(lowered_modules(lowering.pieces, lowering.result), lowering.pieces, lowering.snapshots)
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
@@ -155,6 +157,19 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
         result = rebuilt(graphs, refolded)
     given = check.given(_examples(lowering))
     return _finished(lowering.result, result, to, refolded, found.values(), check, given, times, lowering)
+
+
+def _unsimplified(lowering: Lowering) -> Lowering:
+    """A lowering before it was simplified, in which the nodes of all calls of the source still are, if its result is as
+    it was returned; one that was changed stays, and some operands are no longer computed in it."""
+    if all(piece.simplified is None for piece in lowering.pieces):
+        return lowering
+    for module, before in zip(lowered_modules(lowering.pieces, lowering.result), lowering.snapshots):
+        nodes = list(module.graph.nodes) if module is not None else []
+        known = all(node.name in before and is_as_recorded(node, before[node.name]) for node in nodes)
+        if len(nodes) != len(before) or not known:
+            return lowering
+    return again(lowering, None, verify=False)
 
 
 def _finished(

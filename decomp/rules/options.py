@@ -80,6 +80,11 @@ def _flag(name: str, value: Any) -> None:
         _refuse(name, value, "True or False")
 
 
+def _maybe_flag(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, bool):
+        _refuse(name, value, "True, False or None")
+
+
 def _one_of(known: Collection[Any]) -> Check:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, (bool, str)) or value not in known:
@@ -159,6 +164,9 @@ CHECKS: Mapping[str, Check] = {
     "max_error": _factor,
     "max_ulp": _limits,
     "partial": _flag,
+    "simplify": _flag,
+    "training": _maybe_flag,
+    "freeze": _flag,
     "verify": _one_of(VERIFY),
     "level": _one_of(("structure", "values")),
     "full": _flag,

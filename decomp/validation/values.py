@@ -68,7 +68,7 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
     if given is None:
         return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
-    return [_phrase(verdicts), whole_programs(source, lowered.result, *given, promise)]
+    return [_phrase(verdicts), whole_programs(source, lowered.result, *given, promise, gradients=lowered.trains)]
 
 
 def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -354,14 +354,19 @@ def _phrase(verdicts: list[Verdict]) -> str:
 
 
 def whole_programs(
-    source: Any, lowered: Any, args: Sequence[Any], kwargs: Mapping[str, Any], promise: float = 0.0
+    source: Any,
+    lowered: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    promise: float = 0.0,
+    gradients: bool = True,
 ) -> str:
-    """Runs two programs on the same inputs and compares all that a caller sees; `promise` is what the rules of the
-    second may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`."""
+    """Runs two programs on the same inputs and compares all that a caller sees, gradients only if the second is to have
+    them; `promise` is what its rules may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`."""
     before, after = callable_of(source), callable_of(lowered)
     if _is_random(source) or _is_random(lowered):
         return "the whole program not compared, as it is random"
-    truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered))
+    truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered), gradients=gradients)
     found = _ran(after, args, kwargs, truth.differentiable)
     worst = []
     for what, said, kind in (
@@ -398,8 +403,10 @@ class _Truth:
     """The reference for a program: its results as it is, in float64 if it runs there, and with its inputs perturbed in
     their last place."""
 
-    def __init__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool) -> None:
-        own = self._tried(module, args, kwargs, gradients=True)
+    def __init__(
+        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True
+    ) -> None:
+        own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
         self.own = own or run(module, args, kwargs, gradients=False)
         how = {"gradients": self.differentiable}

@@ -68,6 +68,11 @@ def lower(
     accuracy: Levels = [],
     cost: CostBy = None,
     max_error: MaxError = None,
+    no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")] = False,
+    training: Annotated[
+        bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -83,7 +88,7 @@ def lower(
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(
                 program, to=target, keep=keep, accuracy=levels, cost=price, max_error=max_error, partial=partial,
-                verify=how,
+                simplify=not no_simplify, freeze=freeze, training=training, verify=how,
             )  # fmt: skip
         report = lowering.report()
         if path is not None:

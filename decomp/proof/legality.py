@@ -1,0 +1,57 @@
+"""Why a node of a lowered graph may not stand in a target, decided anew from the node alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.accounting import is_structure
+from decomp.ir.binding import BindingError
+from decomp.ir.call import bound_call, is_free, is_host, is_projection
+from decomp.ir.effects import MARKS, of_callable
+from decomp.ir.ops import of_function, of_method
+from decomp.rules.target import Everything, Target
+
+
+def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
+    """A function that tells why a lowered node may not stand in the target, decided anew from the node alone; it gives
+    None if the node may, as those of `excepted` do."""
+    if isinstance(target, Everything):
+        return lambda node: None
+    sure: dict[Any, bool] = {}
+
+    def illegal(node: fx.Node) -> str | None:
+        if node.op not in ("call_function", "call_method"):
+            return None
+        known = sure.get(node.target)
+        if known is None:
+            known = sure[node.target] = _surely_legal(target, node)
+        return None if known or node in excepted else _why_illegal(target, node)
+
+    return illegal
+
+
+def _surely_legal(target: Target, node: fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return is_structure(node.target)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        if node.op == "call_function" and not of_callable(node.target).kinds.isdisjoint(MARKS):
+            return True
+        spelling = of_function(node.target) if node.op == "call_function" else of_method(str(node.target))
+        return target.surely_legal(spelling.op, spelling.overload)
+    spelling = of_function(node.target)
+    return is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
+
+
+def _why_illegal(target: Target, node: fx.Node) -> str | None:
+    if is_host(node) or is_projection(node):
+        return None
+    try:
+        call = bound_call(node)
+    except BindingError as error:
+        return str(error)
+    why = target.why_illegal(call) if call is not None else None
+    return None if why is None else f"{call.op if call else node.target} is not legal" + (f": {why}" if why else "")

@@ -1,0 +1,191 @@
+"""The check of a simplification: each call of the graph that was simplified has the image that its record says. Named
+laws are applied again and their conditions looked at again; what no law explains must be the same call on the images
+of its operands. Neither the search for laws nor the way in which the new graph was put together is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.capture.rebuild_exported import lifted_name, with_lifted
+from decomp.ir.call import substituted
+from decomp.metadata.agreement import described, same_metadata, shown
+from decomp.metadata.fakes import mode_of
+from decomp.proof.correspondence import (
+    Correspondence,
+    EffectsChanged,
+    MetadataChanged,
+    NotAsRecorded,
+    OutputsChanged,
+    ValueLost,
+)
+from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
+from decomp.proof.replay import same, same_call
+from decomp.simplification.new_calls import NewCalls, same_value
+from decomp.simplification.normal_form import Conditions
+from decomp.simplification.simplifier import Simplified
+from decomp.simplification.surroundings import Surroundings
+from decomp.simplification.terms import Call, Term, key_of
+
+
+def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int = 0, full: bool = False) -> list[str]:
+    """Checks a simplified graph against the graph that it was made from, whose first `signed` further results are its
+    leading outputs by now, and whose attributes may be inputs by now, under the names in `added`. Returns what holds.
+    Raises the `VerificationError` of what does not."""
+    work = Work(Correspondence(found.subject.graph, found.graph, {}, {}))
+    for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ()):
+        invariant(work)
+    same_codegen(work)
+    replay = _Replay(found, work, frozenset(added), signed)
+    for node in found.subject.graph.nodes:
+        replay.visit(node)
+    replay.require_the_same_order()
+    replay.require_nothing_left()
+    before, after = len(replay.images), len(work.place)
+    again = sum(map(len, found.applied.values()))
+    return [
+        f"simplified from {before} nodes to {after}: laws applied {again} times, and again for this proof; every other "
+        "call is the same on what stands for its operands; shapes, strides, dtypes and effects as before"
+    ]
+
+
+class _Replay:
+    """One walk over the graph that was simplified."""
+
+    def __init__(self, found: Simplified, work: Work, added: frozenset[str], signed: int) -> None:
+        self.found, self.work, self.added, self.signed = found, work, added, signed
+        self.around: Surroundings = found.subject.around(found.settings)
+        new = NewCalls(found.subject.target, mode_of(found.subject.graph))
+        self.conditions, self.laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
+        self.constants = found.subject.constants(self.around)
+        self.images: dict[fx.Node, Term] = {}
+        self.values: Mapping[fx.Node, Any] = with_lifted(found.rewrite.values, work.place)
+        self.bound: dict[fx.Node, Term] = {}
+
+    def visit(self, node: fx.Node) -> None:
+        """Find the term for a node anew, and hold it against the node of the new graph."""
+        image = self._image(node)
+        self.images[node] = image
+        image.leaves = image.leaves or node in self.around.leaving
+        image.returned = image.returned or node in self.around.returned
+        value = self.values.get(node)
+        if value is None:
+            if node in self.around.effectful or node in self.found.subject.results:
+                raise ValueLost(f"{node.name!r} has an effect or is a result, and is not in the simplified graph", node)
+            return
+        if value not in self.work.place:
+            raise ValueLost(f"{value.name!r}, which stands for {node.name!r}, is not in the graph", value, node)
+        if image.owner is node:
+            self._require_made(node, image, value)
+        elif self.bound.get(value) is not image:
+            raise NotAsRecorded(f"{value.name!r} does not stand for {node.name!r}", value, node)
+        self._require_metadata(node, value)
+
+    def _image(self, node: fx.Node) -> Term:
+        call = Call.of(node, self.images)
+        if node in self.around.effectful:
+            return Term(node, node.op, None, call.args, call.kwargs, call.value)
+        for name in self.found.applied.get(node, ()):
+            each = self.laws.by_name.get(name)
+            result = each.rewrite(call) if each is not None else None
+            if each is None or result is None or not self.conditions.may_apply(each, node, call, result):
+                raise NotAsRecorded(f"the law {name!r} does not hold for {node.name!r}", None, node)
+            if type(result) is Term:
+                return result
+            call = result  # type: ignore[assignment]
+        owner = self.found.merged.get(node)
+        if owner is None:
+            return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+        image = self.images.get(owner)
+        if image is None or key_of(image) != key_of(call) or not self.conditions.may_share(node, image):
+            raise NotAsRecorded(f"{node.name!r} is not the same call as {owner.name!r}", None, node)
+        if self.around.place.get(node) != self.around.place.get(owner):
+            raise NotAsRecorded(f"{node.name!r} is in another region than {owner.name!r}", None, node)
+        return image
+
+    def _require_made(self, node: fx.Node, image: Term, value: fx.Node) -> None:
+        """The new node makes the call of a term, and stands for no other."""
+        if self.bound.setdefault(value, image) is not image:
+            raise NotAsRecorded(f"{value.name!r} stands for two different calls", value, node)
+        name = self.found.frozen.get(node)
+        if name is not None:
+            self._require_constant(node, image, value, name)
+            return
+        if node.op == "get_attr" and value.op == "placeholder" and value.target in self.added:
+            return
+        if node.op == "output":
+            self._require_results(node, value)
+            return
+        if node in self.found.applied:
+            args, kwargs = substituted((image.args, image.kwargs), self._node_of, Term)
+            alike = value.target is image.target and same(value.args, args) and same(value.kwargs, kwargs)
+        else:
+            alike = same_call(value, node.target, node.args, node.kwargs, self.values)
+        if value.op != image.op or not alike:
+            expected = substituted((image.args, image.kwargs), self._node_of, Term)
+            raise NotAsRecorded(
+                f"{value.name!r} is not what {node.name!r} was simplified to", value, node,
+                expected=shown(expected), found=shown((value.args, value.kwargs)),
+            )  # fmt: skip
+
+    def _require_constant(self, node: fx.Node, image: Term, value: fx.Node, name: str) -> None:
+        if not self.constants.is_constant(image) or name not in self.found.constants:
+            raise NotAsRecorded(f"{node.name!r} is not the same each time that the program runs", value, node)
+        if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
+            raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
+
+    def _require_results(self, node: fx.Node, value: fx.Node) -> None:
+        results: Any = value.args[0]
+        leading = tuple(self.values.get(each) for each in self.found.subject.results[: self.signed])
+        if leading:
+            written, results = tuple(results[: len(leading)]), results[len(leading) :]
+            if written != leading:
+                raise OutputsChanged("other values are written back", value, node, expected=leading, found=written)
+        expected: Any = node.args[0]
+        if isinstance(expected, (tuple, list)) and isinstance(results, (tuple, list)):
+            expected, results = list(expected), list(results)
+        if not same(results, expected, self.values):
+            raise OutputsChanged("the outputs changed", value, node, expected=shown(expected), found=shown(results))
+
+    def _node_of(self, term: Term) -> Any:
+        return self.values.get(term.owner)
+
+    def _require_metadata(self, node: fx.Node, value: fx.Node) -> None:
+        before, after = node.meta.get("val"), value.meta.get("val")
+        if before is after or before is None:
+            return
+        alike = same_value(after, before) if _is_strided(before) else same_metadata(before, after)
+        if not alike:
+            problem = f"{value.name!r}, which stands for {node.name!r}, has other metadata"
+            raise MetadataChanged(problem, value, node, expected=described(before), found=described(after))
+
+    def require_the_same_order(self) -> None:
+        """Effects come in the same order, and each call is in its region."""
+        latest = -1
+        for node in self.found.subject.graph.nodes:
+            if node in self.around.effectful:
+                place = self.work.place[self.values[node]]
+                if place < latest:
+                    raise EffectsChanged(f"{node.name!r} follows an effect that came after it", self.values[node], node)
+                latest = place
+        if not self.around.place:
+            return
+        subject = self.found.subject
+        after: Surroundings = Surroundings.of(self.found.graph, subject.root, (), ())
+        for value, term in self.bound.items():
+            if self.around.place.get(term.owner) != after.place.get(value):
+                raise EffectsChanged(f"{value.name!r} moved out of its region, or past a write", value, term.owner)
+
+    def require_nothing_left(self) -> None:
+        """No node of the new graph stands for nothing."""
+        for node in self.work.place:
+            lifted = node.op == "placeholder" and node.target in self.added
+            if node not in self.bound and not lifted:
+                raise NotAsRecorded(f"{node.name!r} stands for no call of the graph that was simplified", node)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided

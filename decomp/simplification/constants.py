@@ -1,0 +1,73 @@
+"""Calls on tensors that are full of one number, as one factory call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from decomp.metadata.ambient_modes import neutral
+from decomp.simplification.chains import RESHAPING
+from decomp.simplification.laws import Law, constant_of, law
+from decomp.simplification.terms import Call, Term
+
+aten = torch.ops.aten
+
+_EXACT = (
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.reciprocal.default, aten.neg.default,
+    aten.abs.default, aten.sqrt.default, aten._to_copy.default, aten.maximum.default, aten.minimum.default,
+    aten.where.self, aten.bitwise_not.default, aten.logical_not.default, aten.logical_and.default,
+    aten.logical_or.default, *(getattr(getattr(aten, name), overload) for overload in ("Tensor", "Scalar")
+                               for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or",
+                                            "bitwise_xor")),
+)  # fmt: skip
+"""Elementwise ops whose kernels give the one right result, however long the tensor."""
+
+
+@law("constants", *_EXACT, copies=True)
+def of_full_tensors(call: Call) -> Call | None:
+    terms = [arg for arg in call.args if type(arg) is Term]
+    if not terms or not all(constant_of(term) is not None for term in terms) or not _is_small(call.value):
+        return None
+    if any(key != "dtype" for key in call.kwargs):
+        return None
+    number = _computed(call)
+    return _full(call, terms[0], number) if number is not None else None
+
+
+@law("constants", *RESHAPING, aten.permute.default, aten.slice.Tensor, aten.expand.default, aten.clone.default,
+     copies=True)  # fmt: skip
+def view_of_a_full_tensor(call: Call) -> Call | None:
+    given = call.operand(0, aten.full.default)
+    number = constant_of(given)
+    if given is None or number is None or not isinstance(call.value, torch.Tensor) or not call.value.is_contiguous():
+        return None
+    return _full(call, given, number)
+
+
+def _full(call: Call, like: Term, number: Any) -> Call | None:
+    shape = list(call.value.shape)
+    if not all(type(size) is int for size in shape):
+        return None
+    kwargs = {name: value for name, value in like.kwargs.items() if name != "dtype"}
+    return call.made(aten.full.default, shape, number, dtype=call.value.dtype, **kwargs)
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
+
+
+def _computed(call: Call) -> Any:
+    """The number that the call gives, by its own kernel."""
+
+    def one(arg: Any) -> Any:
+        if type(arg) is not Term:
+            return arg
+        return torch.full([1] * arg.value.dim(), constant_of(arg), dtype=arg.value.dtype)
+
+    with neutral(), torch.no_grad():
+        result = call.target(*map(one, call.args), **call.kwargs)
+    return result.item() if result.numel() == 1 and result.dtype is call.value.dtype else None
+
+
+CONSTANTS: tuple[Law, ...] = (of_full_tensors, view_of_a_full_tensor)

@@ -1,0 +1,99 @@
+"""What elementwise ops do by themselves: broadcasting, and numbers in the place of tensors that are full of one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from decomp.simplification.laws import Law, constant_of, law
+from decomp.simplification.terms import Call, Term
+
+aten = torch.ops.aten
+
+_BINARY = (
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default, aten.minimum.default,
+    aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor,
+    aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.logical_and.default,
+    aten.logical_or.default, aten.logical_xor.default, aten.remainder.Tensor, aten.fmod.Tensor,
+)  # fmt: skip
+_BROADCASTING = (*_BINARY, aten.where.self)
+
+
+@law("broadcasting", *_BROADCASTING, gradients=False)
+def operand_that_was_expanded(call: Call) -> Call | None:
+    return _without(call, lambda term: term.target is aten.expand.default)
+
+
+@law("broadcasting", *_BROADCASTING)
+def operand_with_leading_dimensions(call: Call) -> Call | None:
+    return _without(call, _has_leading_ones)
+
+
+def _without(call: Call, is_needless: Any) -> Call | None:
+    """The call with the first operand left as it was that a view made ready for broadcasting."""
+    for place, term in enumerate(call.args):
+        if type(term) is Term and is_needless(term) and _broadcast_gives(call, place, term.args[0]):
+            return call.made(call.target, *call.args[:place], term.args[0], *call.args[place + 1 :], **call.kwargs)
+    return None
+
+
+def _has_leading_ones(term: Term) -> bool:
+    if term.target not in (aten.view.default, aten.unsqueeze.default) or not _is_static(term.args[0].value):
+        return False
+    shape, given = tuple(term.value.shape), tuple(term.args[0].value.shape)
+    more = len(shape) - len(given)
+    return more > 0 and bool(given) and shape == (1,) * more + given
+
+
+def _broadcast_gives(call: Call, place: int, given: Any) -> bool:
+    """Whether the shapes of the other operands and of `given` broadcast to that of the result."""
+    values = [each.value for i, each in enumerate(call.args) if type(each) is Term and i != place] + [given.value]
+    if not all(map(_is_static, [*values, call.value])) or any(value.dim() == 0 for value in values):
+        return False
+    return bool(torch.broadcast_shapes(*[value.shape for value in values]) == call.value.shape)
+
+
+def _is_static(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
+
+
+_WITH_NUMBER: dict[Any, Any] = {
+    aten.add.Tensor: aten.add.Tensor, aten.sub.Tensor: aten.sub.Tensor, aten.mul.Tensor: aten.mul.Tensor,
+    aten.eq.Tensor: aten.eq.Scalar, aten.ne.Tensor: aten.ne.Scalar, aten.lt.Tensor: aten.lt.Scalar,
+    aten.le.Tensor: aten.le.Scalar, aten.gt.Tensor: aten.gt.Scalar, aten.ge.Tensor: aten.ge.Scalar,
+    aten.bitwise_and.Tensor: aten.bitwise_and.Scalar, aten.bitwise_or.Tensor: aten.bitwise_or.Scalar,
+    aten.bitwise_xor.Tensor: aten.bitwise_xor.Scalar,
+}  # fmt: skip
+"""By overload, the one that takes a number as its second operand; with the same result to the last bit."""
+_COMMUTES = (aten.add.Tensor, aten.mul.Tensor, aten.eq.Tensor, aten.ne.Tensor, aten.bitwise_and.Tensor,
+             aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor)  # fmt: skip
+
+
+@law("scalars", *_WITH_NUMBER)
+def number_for_a_full_tensor(call: Call) -> Call | None:
+    for place, other in ((1, 0), (0, 1)):
+        term, tensor = call.operand(place, aten.full.default), call.operand(other)
+        if term is None or tensor is None or place == 0 and (call.target not in _COMMUTES or call.kwargs):
+            continue
+        number = constant_of(term)
+        if number is not None and _means_the_same(number, term.value.dtype, tensor.value.dtype):
+            return call.made(_WITH_NUMBER[call.target], tensor, number, **call.kwargs)
+    return None
+
+
+def _means_the_same(number: Any, own: torch.dtype, other: torch.dtype) -> bool:
+    """Whether an element of one dtype and a Python number are computed with alike, next to a tensor of another."""
+    if isinstance(number, complex) or number != number:
+        return False
+    if own is other:
+        return True
+    return own is torch.bool or math.isfinite(number) and float(number) == int(number) and abs(number) < 2**8
+
+
+ELEMENTWISE: tuple[Law, ...] = (
+    operand_that_was_expanded,
+    operand_with_leading_dimensions,
+    number_for_a_full_tensor,
+)

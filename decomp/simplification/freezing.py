@@ -1,0 +1,104 @@
+"""Constants: what is computed from parameters, buffers and factories alone is computed once, by the same kernels, and
+kept as a tensor of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.ir.aliases import attribute
+from decomp.ir.call import substituted
+from decomp.metadata.ambient_modes import neutral
+from decomp.simplification.new_calls import same_value
+from decomp.simplification.surroundings import Surroundings
+from decomp.simplification.terms import Term
+from decomp.torch_internals.fakes import FakeTensor, unset_fake_temporarily
+
+
+class Constants:
+    """Which terms of a graph are constants, and their values."""
+
+    def __init__(self, root: nn.Module | None, state: Mapping[str, Any], around: Surroundings) -> None:
+        self._root, self._state, self._around = root, state, around
+        self._constant: dict[Term, bool] = {}
+        self._values: dict[Term, Any] = {}
+
+    def is_constant(self, term: Term) -> bool:
+        """Whether a term is the same each time the program runs. Its operands are asked about before it."""
+        found = self._constant.get(term)
+        if found is None:
+            found = self._constant[term] = self._decided(term)
+        return found
+
+    def _decided(self, term: Term) -> bool:
+        if term.owner in self._around.written:
+            return False
+        if term.op in ("placeholder", "get_attr"):
+            return self._known(term.owner) is not None
+        computes = isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
+        return computes and all(map(self.is_constant, term.operands))
+
+    def _known(self, node: fx.Node) -> torch.Tensor | None:
+        name = node.name if node.op == "placeholder" else str(node.target)
+        value = self._state.get(name)
+        if value is None and node.op == "get_attr" and self._root is not None:
+            value = attribute(self._root, name)
+        real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
+        return value if real else None
+
+    def value(self, term: Term) -> Any:
+        """What a constant is. Raises what a kernel raises."""
+        with neutral(), unset_fake_temporarily(), torch.no_grad():
+            return self._computed(term)
+
+    def _computed(self, term: Term) -> Any:
+        waiting = [term]
+        while waiting:
+            current = waiting[-1]
+            missing = [each for each in current.operands if each not in self._values]
+            if missing and current.op not in ("placeholder", "get_attr"):
+                waiting += missing
+                continue
+            waiting.pop()
+            if current not in self._values:
+                self._values[current] = self._evaluated(current)
+        return self._values[term]
+
+    def _evaluated(self, term: Term) -> Any:
+        if term.op in ("placeholder", "get_attr"):
+            known = self._known(term.owner)
+            return known.detach() if known is not None else None
+        args, kwargs = substituted((term.args, term.kwargs), self._values.__getitem__, Term)
+        return term.target(*args, **kwargs)
+
+
+def frozen(terms: Iterable[Term], constants: Constants, around: Surroundings) -> dict[Term, torch.Tensor]:
+    """Of terms that are needed, in order, the constants that others are computed from, with their values. Factories
+    alone stay calls, and so does what is returned, or written to."""
+    found: dict[Term, torch.Tensor] = {}
+    asked: set[Term] = set()
+    for term in terms:
+        constants.is_constant(term)
+    for term in reversed(list(terms)):
+        if constants.is_constant(term) and term not in asked and term.owner not in around.effectful:
+            continue  # asked for by nobody, or by what is constant itself
+        value = _value(term, constants) if term in asked and term.owner not in around.effectful else None
+        if value is not None:
+            found[term] = value
+        else:
+            asked.update(each for each in term.operands if constants.is_constant(each))
+    return found
+
+
+def _value(term: Term, constants: Constants) -> torch.Tensor | None:
+    if term.leaves or not any(True for _ in term.operands) or not isinstance(term.value, torch.Tensor):
+        return None
+    try:
+        value = constants.value(term)
+    except Exception:  # whatever a kernel has against it, the program will say when it runs
+        return None
+    return value if same_value(value, term.value) else None

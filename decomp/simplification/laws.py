@@ -1,0 +1,112 @@
+"""Laws: each is a small function that gives, for a call on terms, a term that is equal or a call that is simpler. What
+holds for all (metadata, legality, memory, gradients) is checked where they are applied, so that a law states its
+identity alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from decomp.simplification.terms import Call, Term
+
+Rewrite = Callable[[Call], "Term | Call | None"]
+"""An equal term, a simpler call, or None where the law says nothing."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """An identity of calls."""
+
+    name: str
+    """What it says, as reports and proofs name it."""
+    family: str
+    """The pass that it belongs to."""
+    targets: frozenset[Any]
+    """The overloads of the calls that it is asked about."""
+    rewrite: Rewrite
+    copies: bool = False
+    """Whether the call has memory of its own and what it is rewritten to has not, or the other way round."""
+    gradients: bool = True
+    """Whether gradients are the same to the last bit."""
+    exact: bool = True
+    """Whether results are the same to the last bit, NaN and signs of zero included."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def law(
+    family: str, *targets: Any, copies: bool = False, gradients: bool = True, exact: bool = True
+) -> Callable[[Rewrite], Law]:
+    """Make a law of a function, under its name."""
+
+    def made(rewrite: Rewrite) -> Law:
+        name = getattr(rewrite, "__name__", "").replace("_", " ")
+        return Law(name, family, frozenset(targets), rewrite, copies, gradients, exact)
+
+    return made
+
+
+class Laws:
+    """Laws, by the overloads that they are about."""
+
+    def __init__(self, laws: Iterable[Law]) -> None:
+        self.by_name = {each.name: each for each in laws}
+        self._by_target: dict[Any, list[Law]] = {}
+        for each in self.by_name.values():
+            for target in each.targets:
+                self._by_target.setdefault(target, []).append(each)
+
+    def of(self, target: Any) -> list[Law]:
+        """The laws about calls of `target`."""
+        return self._by_target.get(target, _NO_LAWS)
+
+
+_NO_LAWS: list[Law] = []
+
+
+def is_bool(value: Any) -> bool:
+    """Whether a value is a tensor of booleans."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
+
+
+def dim_of(call: Call | Term, place: int = 1, default: int = 0) -> int | None:
+    """An argument that names a dimension of the first operand, from 0 on; None if it is no number."""
+    dim = call.args[place] if place < len(call.args) else default
+    base = call.args[0]
+    if type(dim) is not int or type(base) is not Term or not isinstance(base.value, torch.Tensor):
+        return None
+    return dim % base.value.dim() if base.value.dim() else 0
+
+
+def constant_of(value: Any) -> Any:
+    """The number that an argument is, or that all elements of it are; None if it is no such."""
+    if isinstance(value, (bool, int, float, complex)):
+        return value
+    if type(value) is Term and value.target is torch.ops.aten.full.default and not isinstance(value.args[1], Term):
+        return number_in(value.args[1], value.value.dtype)
+    return None
+
+
+def number_in(number: Any, dtype: torch.dtype) -> Any:
+    """A number as a dtype holds it; None where that cannot be told."""
+    try:
+        return torch.tensor(number).to(dtype).item()
+    except (RuntimeError, OverflowError, TypeError, ValueError):
+        return None
+
+
+def is_number(value: Any, number: float) -> bool:
+    """Whether an argument is this number in every element, the sign of zero included."""
+    found = constant_of(value)
+    if found is None or isinstance(found, complex) or found != number:
+        return False
+    return number != 0 or _is_negative_zero(found) == _is_negative_zero(number)
+
+
+def _is_negative_zero(number: Any) -> bool:
+    # An integer 0 next to floats is 0.0.
+    return isinstance(number, float) and str(number) == "-0.0"

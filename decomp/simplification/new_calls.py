@@ -1,0 +1,113 @@
+"""Whether a call that a law makes may stand in the program: it must be legal in the target, and PyTorch must give it
+the metadata that the call had in whose place it comes. Both are found out once a signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.tracing import without_guards
+from decomp.ir.binding import BindingError
+from decomp.ir.call import bound_call, substituted
+from decomp.ir.ops import of_function
+from decomp.ir.signature import described, is_symbolic
+from decomp.metadata.fakes import Fakes
+from decomp.metadata.meta_kernels import MetaKernels
+from decomp.metadata.strides import is_surely_contiguous
+from decomp.rules.target import Target
+from decomp.simplification.terms import Call, Term, key_of, operands_of
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+
+aten = torch.ops.aten
+
+
+class NewCalls:
+    """Answers for one graph."""
+
+    def __init__(self, target: Target, mode: FakeTensorMode | None) -> None:
+        self._target, self._mode = target, mode
+        self._fakes = Fakes(mode) if mode is not None else None
+        self._known: dict[Any, bool] = {}
+
+    def allowed(self, call: Call) -> bool:
+        """Whether the call is legal, and has the result that it is to have."""
+        key = key_of(self._signature(call), described(call.value))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._fits(call) and self._is_legal(call)
+        return found
+
+    def result(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What a call gives on fake tensors; None where that cannot be told without looking at their data."""
+        assert self._fakes is not None and self._mode is not None
+        found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
+        if found is not NotImplemented:
+            return found
+        try:
+            with self._mode, without_guards(self._mode):
+                return target(*args, **kwargs)
+        except Exception:  # whatever a kernel has against it
+            return None
+
+    def _signature(self, call: Call) -> Call:
+        """The call with the metadata of its operands in their place."""
+        args, kwargs = substituted((call.args, call.kwargs), lambda term: described(term.value), Term)
+        return Call(call.op, call.target, args, kwargs, None)
+
+    def _fits(self, call: Call) -> bool:
+        operands = [term.value for term in operands_of(call)]
+        if self._fakes is None or not isinstance(call.value, FakeTensor):
+            return False
+        if is_symbolic(call.value) or any(map(is_symbolic, operands)):
+            return _fits_at_every_size(call)
+        args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
+        return same_value(self.result(call.target, args, kwargs), call.value)
+
+    def _is_legal(self, call: Call) -> bool:
+        spelling = of_function(call.target)
+        if self._target.surely_legal(spelling.op, spelling.overload):
+            return True
+        graph = fx.Graph()
+        args, kwargs = substituted((call.args, call.kwargs), lambda term: _input(graph, term), Term)
+        node = graph.call_function(call.target, tuple(args), kwargs)
+        node.meta["val"] = call.value
+        try:
+            bound = bound_call(node)
+        except BindingError:
+            return False
+        # Where legality depends on the place of a call, nothing is known of a new one.
+        return bound is not None and self._target.why_illegal(bound) is None and not bound.looked_around
+
+
+def _input(graph: fx.Graph, term: Term) -> fx.Node:
+    node = graph.placeholder(term.owner.name)
+    node.meta["val"] = term.value
+    return node
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same shape, strides, dtype and device."""
+    alike = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.layout is other.layout
+    if not alike or one.layout is not torch.strided:
+        return False
+    return bool(described(one) == described(other))
+
+
+def _fits_at_every_size(call: Call) -> bool:
+    """Whether a call on symbolic sizes has the result that it is to have."""
+    given = call.args[0].value if type(call.args[0]) is Term else None
+    if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype:
+        return False
+    if call.target is aten.view.default:
+        return is_surely_contiguous(given) and is_surely_contiguous(call.value)
+    if call.target is aten.permute.default:
+        order = [dim % given.dim() for dim in call.args[1]]
+        strides = [given.stride(dim) for dim in order]
+        return [_expr(stride) for stride in strides] == [_expr(stride) for stride in call.value.stride()]
+    return False
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value

@@ -1,0 +1,156 @@
+"""Calls that give what they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from decomp.simplification.laws import Law, is_bool, is_number, law
+from decomp.simplification.terms import Call, Term
+
+aten = torch.ops.aten
+
+SAME_ORDER = (
+    aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default,
+    aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.split.Tensor,
+)  # fmt: skip
+"""Views of a tensor's elements in their order, or of some of them."""
+
+
+@law("no_ops", *SAME_ORDER)
+def view_to_the_same_shape(call: Call) -> Term | None:
+    # A slice of the same shape is the whole.
+    given = call.operand(0)
+    whole = call.target is not aten.split.Tensor
+    return given if given is not None and whole and _same_sizes(given.value, call.value) else None
+
+
+@law("no_ops", aten.permute.default)
+def permutation_to_the_same_order(call: Call) -> Term | None:
+    given, dims = call.operand(0), call.args[1]
+    rank = given.value.dim() if given is not None else 0
+    return given if all(type(d) is int for d in dims) and [d % rank for d in dims] == list(range(rank)) else None
+
+
+@law("no_ops", aten.transpose.int)
+def transposition_of_one_dimension(call: Call) -> Term | None:
+    given = call.operand(0)
+    rank = given.value.dim() if given is not None else 0
+    one, other = call.args[1:3]
+    return given if rank and one % rank == other % rank else None
+
+
+@law("no_ops", aten.detach.default)
+def detach_of_what_has_no_gradient(call: Call) -> Term | None:
+    # Of what has one, the result has other gradients: see `gradients`.
+    return call.operand(0)
+
+
+@law("no_ops", aten.clone.default, copies=True)
+def copy_that_nobody_writes(call: Call) -> Term | None:
+    return call.operand(0)
+
+
+@law("no_ops", aten._to_copy.default, copies=True)
+def cast_to_the_same_dtype(call: Call) -> Term | None:
+    return call.operand(0)
+
+
+@law("no_ops", aten.constant_pad_nd.default, copies=True)
+def padding_by_nothing(call: Call) -> Term | None:
+    return call.operand(0) if all(type(n) is int and n == 0 for n in call.args[1]) else None
+
+
+@law("no_ops", aten.mul.Tensor, aten.div.Tensor, copies=True)
+def times_one(call: Call) -> Term | None:
+    # A complex number times one is NaN where a part is infinite.
+    if not isinstance(call.value, torch.Tensor) or call.value.is_complex():
+        return None
+    if is_number(call.args[1], 1):
+        return call.operand(0)
+    return call.operand(1) if call.target is aten.mul.Tensor and is_number(call.args[0], 1) else None
+
+
+@law("no_ops", aten.add.Tensor, aten.sub.Tensor, copies=True)
+def plus_zero(call: Call) -> Term | None:
+    # x + 0.0 is 0.0 for x = -0.0, x + (-0.0) and x - 0.0 are x.
+    if not isinstance(call.value, torch.Tensor) or call.value.is_complex() or call.kwargs:
+        return None
+    adds = call.target is aten.add.Tensor
+    nothing = -0.0 if adds and call.value.is_floating_point() else 0.0
+    if is_number(call.args[1], nothing):
+        return call.operand(0)
+    return call.operand(1) if adds and is_number(call.args[0], nothing) else None
+
+
+@law("no_ops", aten.add.Tensor, copies=True, exact=False)
+def plus_zero_of_either_sign(call: Call) -> Term | None:
+    for one, other in ((0, 1), (1, 0)):
+        if is_number(call.args[one], 0) and not call.kwargs:
+            return call.operand(other)
+    return None
+
+
+_NEUTRAL: dict[Any, int] = {
+    aten.bitwise_and.Tensor: -1, aten.bitwise_and.Scalar: -1, aten.bitwise_or.Tensor: 0, aten.bitwise_or.Scalar: 0,
+    aten.bitwise_xor.Tensor: 0, aten.bitwise_xor.Scalar: 0, aten.logical_or.default: 0, aten.logical_and.default: -1,
+    aten.logical_xor.default: 0,
+}  # fmt: skip
+
+
+@law("no_ops", *_NEUTRAL, copies=True)
+def bits_that_change_nothing(call: Call) -> Term | None:
+    if "logical" in str(call.target) and not all(is_bool(term.value) for term in call.args if type(term) is Term):
+        return None
+    neutral = _NEUTRAL[call.target]
+    neutral = 1 if neutral and is_bool(call.value) else neutral
+    for one, other in ((0, 1), (1, 0)):
+        if is_number(call.args[one], neutral):
+            return call.operand(other)
+    return None
+
+
+@law("no_ops", aten.ne.Scalar, aten.ne.Tensor, aten.eq.Scalar, aten.eq.Tensor, copies=True)
+def truth_of_a_truth(call: Call) -> Term | None:
+    """`b != False` and `b == True` are `b`."""
+    given = call.operand(0)
+    neutral = 0 if call.target in (aten.ne.Scalar, aten.ne.Tensor) else 1
+    return given if given is not None and is_bool(given.value) and is_number(call.args[1], neutral) else None
+
+
+@law("no_ops", aten.where.self, copies=True, gradients=False)
+def choice_between_equals(call: Call) -> Term | None:
+    return call.operand(1) if call.args[1] is call.args[2] else None
+
+
+@law("no_ops", aten.maximum.default, aten.minimum.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
+     aten.logical_and.default, aten.logical_or.default, copies=True, gradients=False)  # fmt: skip
+def of_a_value_with_itself(call: Call) -> Term | None:
+    return call.operand(0) if call.args[0] is call.args[1] else None
+
+
+def _same_sizes(one: Any, other: Any) -> bool:
+    return isinstance(other, torch.Tensor) and list(map(_size, one.shape)) == list(map(_size, other.shape))
+
+
+def _size(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+NO_OPS: tuple[Law, ...] = (
+    view_to_the_same_shape,
+    permutation_to_the_same_order,
+    transposition_of_one_dimension,
+    detach_of_what_has_no_gradient,
+    copy_that_nobody_writes,
+    cast_to_the_same_dtype,
+    padding_by_nothing,
+    times_one,
+    plus_zero,
+    plus_zero_of_either_sign,
+    bits_that_change_nothing,
+    truth_of_a_truth,
+    choice_between_equals,
+    of_a_value_with_itself,
+)

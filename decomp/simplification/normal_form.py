@@ -1,0 +1,144 @@
+"""The normal form of a graph: each call, in order, is rewritten by laws until none applies; what is then a term that is
+there already is that term. As operands are in normal form before the calls on them, one walk is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.simplification.laws import Law, Laws
+from decomp.simplification.new_calls import NewCalls, same_value
+from decomp.simplification.surroundings import Surroundings
+from decomp.simplification.terms import Call, Term, key_of, terms_in
+
+aten = torch.ops.aten
+
+
+@dataclass
+class NormalForm:
+    """A graph as terms."""
+
+    terms: dict[fx.Node, Term] = field(default_factory=dict)
+    """For each node of the graph, what stands for it."""
+    applied: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
+    """For each node that laws changed, these by name, in order."""
+    merged: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """For each node that makes the same call as an earlier one, and became one with it, that one."""
+
+
+class Conditions:
+    """When a law may be applied to a node, and when two nodes may be one: what laws themselves do not look at."""
+
+    def __init__(self, around: Surroundings, new: NewCalls, exact: bool) -> None:
+        self._around, self._new, self._exact = around, new, exact
+
+    def may_apply(self, each: Law, node: fx.Node, call: Call, found: Term | Call) -> bool:
+        """Whether the result of a law may stand for `node`."""
+        around = self._around
+        if not each.exact and self._exact or not each.gradients and self._exact and node in around.tracked:
+            return False
+        if call.target is aten.detach.default and node.all_input_nodes[0] in around.tracked:
+            return False
+        if each.copies and node in around.leaving or not self._reads_the_same(node, call, found):
+            return False
+        if isinstance(found, Call):
+            return self._new.allowed(found)
+        if node in around.returned and (found.returned or found.op in ("placeholder", "get_attr")):
+            return False
+        return same_value(found.value, call.value)
+
+    def _reads_the_same(self, node: fx.Node, call: Call, found: Term | Call) -> bool:
+        """Whether what the operands were made of has at `node` the values, and the gradients, that it had before."""
+        written, place = self._around.written, self._around.place
+        read = terms_in(found.args if isinstance(found, Call) else found)
+        if written and any(term.owner in written for term in read):
+            return False
+        return not place or all(place.get(term.owner) == place.get(node) for term in terms_in(call.args))
+
+    def may_share(self, node: fx.Node, term: Term) -> bool:
+        """Whether a node may be computed where an equal call is."""
+        around = self._around
+        if node in around.written or term.owner in around.written:
+            return False
+        if term.leaves and node in around.leaving and not isinstance(term.value, _NUMBERS):
+            return False
+        return node not in around.tracked or not self._exact or node.target in _LINEAR
+
+
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+_LINEAR = frozenset((
+    aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default,
+    aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.alias.default, aten.clone.default, aten.neg.default, aten.detach.default,
+))  # fmt: skip
+"""Ops whose gradient of a sum is the sum of gradients, to the last bit."""
+
+
+class Normalizer:
+    """Brings the calls of one graph into normal form."""
+
+    def __init__(self, around: Surroundings, laws: Laws, conditions: Conditions, shares: bool) -> None:
+        self._around, self._laws, self._conditions, self._shares = around, laws, conditions, shares
+        self._interned: dict[Any, Term] = {}
+        self.form = NormalForm()
+
+    def visit(self, node: fx.Node) -> None:
+        """The term for a node whose operands have theirs."""
+        terms, around = self.form.terms, self._around
+        if node in around.effectful:
+            call = Call.of(node, terms)
+            term = Term(node, node.op, None, call.args, call.kwargs, call.value)
+            term.leaves, term.returned = node in around.leaving, node in around.returned
+        else:
+            term = self._normal(node, Call.of(node, terms))
+        terms[node] = term
+
+    def _normal(self, node: fx.Node, call: Call) -> Term:
+        names: list[str] = []
+        term: Term | None = None
+        while term is None:
+            found = step(node, call, self._laws, self._conditions)
+            if found is None:
+                term = self._interned_term(node, call)
+                break
+            names.append(found[0].name)
+            if type(found[1]) is Term:
+                term = found[1]
+            else:
+                call = found[1]  # type: ignore[assignment]
+        if names:
+            self.form.applied[node] = tuple(names)
+        term.leaves = term.leaves or node in self._around.leaving
+        term.returned = term.returned or node in self._around.returned
+        return term
+
+    def _interned_term(self, node: fx.Node, call: Call) -> Term:
+        if not self._shares or not _is_deterministic(call.target):
+            return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+        place = self._around.place.get(node)
+        key = key_of(call, place) if place is not None else key_of(call)
+        found = self._interned.get(key)
+        if found is not None and self._conditions.may_share(node, found):
+            self.form.merged[node] = found.owner
+            return found
+        term = Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+        self._interned.setdefault(key, term)
+        return term
+
+
+def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple[Law, Term | Call] | None:
+    """The first law that applies to a call, and what it gives."""
+    for each in laws.of(call.target):
+        found = each.rewrite(call)
+        if found is not None and conditions.may_apply(each, node, call, found):
+            return each, found
+    return None
+
+
+def _is_deterministic(target: Any) -> bool:
+    """Whether a call gives the same values each time: memory that nobody has written does not."""
+    overload = isinstance(target, torch._ops.OpOverload)
+    return not (overload and target._schema.name.startswith(("aten::empty", "aten::new_empty")))

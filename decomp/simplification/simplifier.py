@@ -1,0 +1,290 @@
+"""One graph, simplified: its normal form, of which what is needed is put into a new graph, once and in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+import itertools
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.capture.rebuild_exported import lifted_state, written_inputs
+from decomp.graphs.graph_builder import own_memory
+from decomp.graphs.rewrite import Rewrite
+from decomp.ir.aliases import view_bases
+from decomp.ir.call import substituted
+from decomp.metadata.fakes import mode_of
+from decomp.rules.target import Target
+from decomp.simplification.chains import CHAINS
+from decomp.simplification.constants import CONSTANTS
+from decomp.simplification.elementwise import ELEMENTWISE
+from decomp.simplification.freezing import Constants, frozen
+from decomp.simplification.laws import Law, Laws
+from decomp.simplification.new_calls import NewCalls
+from decomp.simplification.no_ops import NO_OPS
+from decomp.simplification.normal_form import Conditions, NormalForm, Normalizer
+from decomp.simplification.surroundings import Surroundings, gradient_inputs
+from decomp.simplification.terms import Term
+
+LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS)
+"""All laws; the result does not depend on their order."""
+SHARING, DEAD, FREEZING = "common_subexpressions", "dead_code", "constants"
+PASSES: tuple[str, ...] = (DEAD, SHARING, *dict.fromkeys(each.family for each in LAWS))
+"""The names of all passes: they run as one, to a fixed point."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of a simplification."""
+
+    passes: frozenset[str] = frozenset(PASSES)
+    exact: bool = True
+    """Whether results, and gradients, are to be the same to the last bit."""
+    training: bool | None = None
+    """Whether what only gradients need is kept; None: where the program has an input that may require one."""
+    freeze: bool = False
+    """Whether parameters and buffers are constants."""
+
+    @property
+    def laws(self) -> Laws:
+        """The laws of the passes."""
+        return Laws(each for each in LAWS if each.family in self.passes)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph that is to be simplified, and what is to be known of it."""
+
+    graph: fx.Graph
+    root: nn.Module | None
+    """Owner of the attributes that it names."""
+    target: Target
+    """What calls are legal."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The tensors of inputs that are parameters, buffers or constants, by the inputs' names."""
+    written: tuple[fx.Node, ...] = ()
+    """Inputs that are written after the program has run."""
+    results: tuple[fx.Node, ...] = ()
+    """Values that are written back, and that will be results for it."""
+    sources: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
+    """From which node of the program a node comes, where the graph was lowered: a result is named like it."""
+
+    @classmethod
+    def of(
+        cls,
+        graph: fx.Graph,
+        root: nn.Module | None,
+        target: Target,
+        exported: Any = None,
+        written: Iterable[fx.Node] = (),
+        constants: Mapping[str, Any] | None = None,
+    ) -> Subject:
+        """A graph whose attributes `root` and `constants` have, and whose inputs are those of an exported program if
+        one is given."""
+        state, every = dict(constants or {}), set(written)
+        if exported is not None:
+            state.update(lifted_state(exported))
+            names = written_inputs(exported)
+            every.update(node for node in graph.find_nodes(op="placeholder") if node.name in names)
+        return cls(graph, root, target, state, tuple(every))
+
+    def constants(self, around: Surroundings) -> Constants:
+        """What is the same each time that it runs."""
+        return Constants(self.root, self.state, around)
+
+    def around(self, settings: Settings) -> Surroundings:
+        """What limits how it may be simplified."""
+        training = settings.training is not False and not settings.freeze
+        tracks: Collection[fx.Node] = gradient_inputs(self.graph, self.root, self.state) if training else ()
+        found = Surroundings.of(self.graph, self.root, tracks, self.written, self.results)
+        return found
+
+
+@dataclass(frozen=True)
+class Simplified:
+    """A simplified graph, and how it relates to the one that it was made from."""
+
+    subject: Subject
+    settings: Settings
+    rewrite: Rewrite
+    applied: Mapping[fx.Node, tuple[str, ...]]
+    """For each node that laws changed, these by name, in order."""
+    merged: Mapping[fx.Node, fx.Node]
+    """For each node that became one with an earlier one because it made the same call, that one."""
+    frozen: Mapping[fx.Node, str]
+    """For each node that was computed once, because it is a constant, the attribute that it became."""
+    constants: Mapping[str, torch.Tensor]
+    """The values of these attributes."""
+    counts: Mapping[str, int]
+    """How many calls each pass removed."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The simplified graph."""
+        return self.rewrite.graph
+
+    def carried(self, facts: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
+        """What is known of nodes of the graph that was simplified, by those of the simplified one."""
+        return {new: facts[old] for new, old in self.rewrite.origin.items() if old in facts}
+
+    def used(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of some attributes that the simplified graph reads."""
+        names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
+        return {name: value for name, value in attributes.items() if name in names}
+
+
+def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:
+    """A graph simplified; None if it is as simple as it can be. It has no more nodes, and computes the same to the last
+    bit unless `settings` allow otherwise."""
+    around = subject.around(settings)
+    new = NewCalls(subject.target, mode_of(subject.graph))
+    laws = settings.laws if laws is None else laws
+    conditions = Conditions(around, new, settings.exact)
+    normalizer = Normalizer(around, laws, conditions, SHARING in settings.passes)
+    for node in subject.graph.nodes:
+        normalizer.visit(node)
+    form = normalizer.form
+    keeps_dead = DEAD not in settings.passes
+    needed = everything = _needed(subject, form, around, keeps_dead, {})
+    fixed: dict[Term, torch.Tensor] = {}
+    if settings.freeze:
+        order = [term for node in subject.graph.nodes if (term := form.terms[node]).owner is node and term in needed]
+        fixed = frozen(order, subject.constants(around), around)
+        needed = _needed(subject, form, around, keeps_dead, fixed)
+    if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
+        return None
+    names = dict(zip(fixed, _attributes(subject)))
+    rewrite = _Emission(subject, form, needed, names, new).rewrite
+    return Simplified(
+        subject, settings, rewrite, form.applied, form.merged,
+        {term.owner: name for term, name in names.items()}, {names[term]: value for term, value in fixed.items()},
+        _counted(subject.graph, form, needed, everything - needed | set(fixed), laws),
+    )  # fmt: skip
+
+
+def _needed(
+    subject: Subject, form: NormalForm, around: Surroundings, keeps_dead: bool, fixed: Collection[Term]
+) -> set[Term]:
+    """The terms that effects and results are computed from; what is `fixed` is computed from nothing."""
+    terms = form.terms
+    needed = {terms[node] for node in subject.results}
+    for node in reversed(subject.graph.nodes):
+        term = terms[node]
+        if node in around.effectful or keeps_dead and not node.users:
+            needed.add(term)
+        if term in needed and term.owner is node and term not in fixed:
+            needed.update(term.operands)
+    return needed
+
+
+def _attributes(subject: Subject) -> Iterator[str]:
+    """Names for attributes that the graph and its owner do not have."""
+    taken = {str(node.target) for node in subject.graph.find_nodes(op="get_attr")} | set(subject.state)
+    for i in itertools.count():
+        if f"_frozen{i}" not in taken and not hasattr(subject.root, f"_frozen{i}"):
+            yield f"_frozen{i}"
+
+
+def _counted(
+    graph: fx.Graph, form: NormalForm, needed: Collection[Term], fixed: Collection[Term], laws: Laws
+) -> dict[str, int]:
+    """How many calls were removed, by pass; `fixed` are those of which constants were made."""
+    counts: Counter[str] = Counter()
+    chained: dict[fx.Node, str] = {}
+    for node, names in form.applied.items():
+        for operand in node.all_input_nodes:
+            chained.setdefault(operand, laws.by_name[names[0]].family)
+    for node in graph.nodes:
+        term = form.terms[node]
+        if not node.op.startswith("call") or term in needed and term.owner is node and term not in fixed:
+            continue
+        applied = form.applied.get(node)
+        if term.owner is not node:
+            counts[laws.by_name[applied[-1]].family if applied else SHARING] += 1
+        else:
+            counts[FREEZING if term in fixed else chained.get(node, DEAD)] += 1
+    return dict(counts.most_common())
+
+
+class _Emission:
+    """Puts the terms that are needed into a new graph, each where its first node stood."""
+
+    def __init__(
+        self, subject: Subject, form: NormalForm, needed: set[Term], frozen: Mapping[Term, str], new: NewCalls
+    ) -> None:
+        self._terms, self._frozen, self._new = form.terms, frozen, new
+        self._applied = form.applied
+        self.rewrite = Rewrite.of(subject.graph)
+        self._nodes: dict[Term, fx.Node] = {}
+        names = _names(subject, form, needed)
+        for node in subject.graph.nodes:
+            term = self._terms[node]
+            if term not in needed:
+                continue
+            if term.owner is node:
+                self._nodes[term] = self._put(term, names.get(term, node.name))
+            self.rewrite.values[node] = self._nodes[term]
+
+    def _put(self, term: Term, name: str) -> fx.Node:
+        old, nodes = term.owner, self._nodes
+        if term in self._frozen:
+            new = self.rewrite.create("get_attr", self._frozen[term], (), {}, name)
+            new.meta.update({**old.meta, "val": own_memory(term.value)})
+            self.rewrite.origin[new] = old
+            return new
+        if old in self._applied:
+            args, kwargs = substituted((term.args, term.kwargs), nodes.__getitem__, Term)
+            new = self.rewrite.create(term.op, term.target, tuple(args), kwargs, name, old.type)
+        else:
+            terms = self._terms
+            args = fx.map_arg(old.args, lambda operand: nodes[terms[operand]])
+            kwargs = fx.map_arg(old.kwargs, lambda operand: nodes[terms[operand]]) if old.kwargs else {}
+            new = self.rewrite.create(old.op, old.target, args, kwargs, name, old.type)
+        new.meta.update(old.meta)
+        self.rewrite.origin[new] = old
+        self._share_memory(new)
+        return new
+
+    def _share_memory(self, node: fx.Node) -> None:
+        """Let the metadata of a view share the memory of its base's."""
+        value = node.meta.get("val")
+        if node.op != "call_function" or value is None or not node.all_input_nodes:
+            return
+        if node.target is operator.getitem:
+            whole = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
+            if isinstance(whole, (tuple, list)) and isinstance(node.args[1], int):
+                node.meta["val"] = whole[node.args[1]]
+            return
+        bases = [base.meta.get("val") for base in view_bases(node)]
+        if not any(_is_apart(value, base) for base in bases):
+            return
+        args, kwargs = substituted((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
+        found = self._new.result(node.target, args, kwargs)
+        if found is not None:
+            node.meta["val"] = found
+
+
+def _is_apart(value: Any, base: Any) -> bool:
+    """Whether the metadata of a view, or of the first of several, has other memory than that of its base."""
+    view = value[0] if isinstance(value, (tuple, list)) and value else value
+    if not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in (view, base)):
+        return False
+    return bool(view.untyped_storage()._cdata != base.untyped_storage()._cdata)
+
+
+def _names(subject: Subject, form: NormalForm, needed: Iterable[Term]) -> dict[Term, str]:
+    """The names of terms that stand for the result of a node of the program: that node's."""
+    found: dict[Term, str] = {}
+    sources = subject.sources
+    for node, names in form.applied.items():
+        term = form.terms[node]
+        source = sources.get(node)
+        if term.owner is node or source is None or node.name != source.name or term not in needed:
+            continue
+        if sources.get(term.owner) is source and term.op.startswith("call"):
+            found[term] = node.name
+    return found

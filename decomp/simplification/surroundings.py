@@ -1,0 +1,153 @@
+"""What stands around the calls of a graph and limits how it may be simplified: which calls have effects, whose memory
+is seen outside or written, what may have a gradient, and in which region of switched modes a call stands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.functionalize.writes import can_require_grad
+from decomp.ir.accounting import write_backs
+from decomp.ir.aliases import attribute, mutated_args, spelling_of, view_bases
+from decomp.ir.call import metadata
+from decomp.ir.effects import Effect, Effects, EffectTable
+from decomp.ir.op_facts import WITHOUT_GRADIENT
+
+
+@dataclass
+class Surroundings:
+    """Facts about each node of a graph that is to be simplified."""
+
+    effectful: set[fx.Node] = field(default_factory=set)
+    """Inputs, outputs and calls that do more than return a value, or of which nobody knows: they stay as they are."""
+    leaving: set[fx.Node] = field(default_factory=set)
+    """Nodes whose memory is seen outside: what is returned, written back or given to an effect, and its bases."""
+    returned: set[fx.Node] = field(default_factory=set)
+    """Nodes that the graph returns as they are."""
+    written: set[fx.Node] = field(default_factory=set)
+    """Nodes whose memory some call writes, or is written when the program has run."""
+    tracked: set[fx.Node] = field(default_factory=set)
+    """Nodes whose value may have a gradient."""
+    place: dict[fx.Node, tuple[int, int]] = field(default_factory=dict)
+    """For each node in a region of a switched mode, or that reads memory that is written within the graph, in which
+    region and after how many writes it stands."""
+
+    @classmethod
+    def of(
+        cls,
+        graph: fx.Graph,
+        root: nn.Module | None,
+        tracks: Collection[fx.Node],
+        written: Iterable[fx.Node],
+        results: Iterable[fx.Node] = (),
+    ) -> Surroundings:
+        """The surroundings in a graph whose attributes `root` owns. `tracks` are the inputs that may require a
+        gradient, `written` those that the program writes back after it has run, `results` what it gives besides its
+        outputs."""
+        found = cls(leaving=set(results), returned=set(results))
+        _look_around(found, graph, root, tracks, written)
+        return found
+
+
+def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
+    """The inputs of a graph that may require a gradient when it runs: parameters and buffers that do now (`state` has
+    those that are inputs, or no attributes of `root`, by name), and whatever else is a tensor of floats."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known = state.get(node.name)
+            if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
+                found.add(node)
+        elif node.op == "get_attr":
+            known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
+            if getattr(known, "requires_grad", False):
+                found.add(node)
+    return found
+
+
+def _look_around(
+    found: Surroundings, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], written: Any
+) -> None:
+    table, memory = EffectTable(root), _Memory()
+    trailing = set(write_backs(graph))
+    bases: dict[fx.Node, tuple[fx.Node, ...]] = {}
+    regions: dict[fx.Node, int] = {}
+    writes: dict[fx.Node, int] = {}
+    to: list[fx.Node] = list(written)
+    within: list[fx.Node] = []
+    region = 0
+    for node in graph.nodes:
+        bases[node] = view_bases(node, root)
+        memory.join(node, bases[node])
+        effects = table.of(node)
+        if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
+            found.effectful.add(node)
+        if node in tracks or _passes_gradients(node, found.tracked):
+            found.tracked.add(node)
+        region += Effect.REGION in effects.kinds
+        if region:
+            regions[node] = region
+        if node in found.effectful and node.op != "output":
+            changed = _written_by(node, effects, root)
+            (to if node in trailing else within).extend(changed)
+        writes[node] = len(within)
+    _add_leaving(found, graph, bases)
+    outside, inside = ({memory.of(node) for node in nodes} for nodes in (to, within))
+    for node in graph.nodes:
+        group = memory.of(node)
+        if group in inside or group in outside:
+            found.written.add(node)
+        reads = inside and any(memory.of(operand) in inside for operand in node.all_input_nodes)
+        if reads or node in regions:
+            found.place[node] = regions.get(node, 0), writes[node] if reads else 0
+
+
+def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iterable[fx.Node]:
+    """What a call writes; of a function of the user's own, whatever it is given."""
+    changed = mutated_args(node, root)
+    if changed or effects.known or isinstance(node.target, torch._ops.HigherOrderOperator):
+        return changed
+    return tuple(node.all_input_nodes)
+
+
+def _add_leaving(found: Surroundings, graph: fx.Graph, bases: Mapping[fx.Node, tuple[fx.Node, ...]]) -> None:
+    for node in reversed(graph.nodes):
+        if node.op == "output":
+            found.returned.update(node.all_input_nodes)
+        if node in found.effectful:
+            found.leaving.update(node.all_input_nodes)
+        elif node in found.leaving:
+            found.leaving.update(bases[node])
+
+
+def _passes_gradients(node: fx.Node, tracked: set[fx.Node]) -> bool:
+    if not node.op.startswith("call") or not any(operand in tracked for operand in node.all_input_nodes):
+        return False
+    value = metadata(node)
+    if isinstance(value, (tuple, list)):
+        return True
+    if not can_require_grad(value):
+        return False
+    return node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
+
+
+class _Memory:
+    """Which nodes may share memory: a union-find over views and their bases."""
+
+    def __init__(self) -> None:
+        self._parent: dict[fx.Node, fx.Node] = {}
+
+    def of(self, node: fx.Node) -> fx.Node:
+        parent = self._parent
+        while (above := parent.get(node, node)) is not node:
+            parent[node] = parent.get(above, above)
+            node = above
+        return node
+
+    def join(self, node: fx.Node, bases: Iterable[fx.Node]) -> None:
+        for base in bases:
+            self._parent[self.of(node)] = self.of(base)

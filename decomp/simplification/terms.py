@@ -1,0 +1,123 @@
+"""Terms: the calls of a graph as immutable values. Two calls of the same op on the same terms are the same term, so
+that equal terms are found by looking them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata, substituted
+
+
+class Term:
+    """A value of the program: a call of an op on other terms, or an opaque node (an input, a call with an effect)."""
+
+    __slots__ = ("owner", "op", "target", "args", "kwargs", "value", "leaves", "returned")
+
+    def __init__(
+        self, owner: fx.Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
+    ) -> None:
+        self.owner = owner
+        """The node of the source that computes it first."""
+        self.op, self.target, self.args, self.kwargs = op, target, args, kwargs
+        self.value = value
+        """Its metadata."""
+        self.leaves = False
+        """Whether it stands for a value whose memory is seen outside."""
+        self.returned = False
+        """Whether it stands for a value that the program returns."""
+
+    def __repr__(self) -> str:
+        return str(self.owner.name)
+
+    @property
+    def operands(self) -> Iterator[Term]:
+        """The terms among its arguments, with repeats."""
+        return operands_of(self)
+
+
+class Call:
+    """A call that is being simplified: an op, its arguments, and the metadata that its result must have."""
+
+    __slots__ = ("op", "target", "args", "kwargs", "value")
+
+    def __init__(self, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any) -> None:
+        self.op, self.target, self.args, self.kwargs, self.value = op, target, args, kwargs, value
+
+    @classmethod
+    def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> Call:
+        """What a node calls, on the terms that stand for its operands."""
+        args = tuple([_term(arg, terms) for arg in node.args])
+        kwargs = {name: _term(arg, terms) for name, arg in node.kwargs.items()} if node.kwargs else {}
+        return cls(node.op, node.target, args, kwargs, metadata(node))
+
+    def made(self, target: Any, *args: Any, **kwargs: Any) -> Call:
+        """Another call with the same result."""
+        return Call("call_function", target, args, kwargs, self.value)
+
+    def operand(self, place: int, *targets: Any) -> Term | None:
+        """The term at a place of the arguments if it is a call of one of `targets`; with none, if it is a tensor."""
+        term = self.args[place] if place < len(self.args) else None
+        if type(term) is not Term or (targets and term.target not in targets):
+            return None
+        return term if targets or isinstance(term.value, torch.Tensor) else None
+
+
+def operands_of(call: Call | Term) -> Iterator[Term]:
+    """The terms among the arguments of a call, in order, with repeats."""
+    yield from terms_in(call.args)
+    if call.kwargs:
+        yield from terms_in(call.kwargs)
+
+
+def terms_in(value: Any) -> Iterator[Term]:
+    """Every term in nested arguments, in order, with repeats."""
+    kind = type(value)
+    if kind is Term:
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from terms_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from terms_in(item)
+    elif kind is slice:
+        yield from terms_in((value.start, value.stop, value.step))
+
+
+def key_of(call: Call | Term, *more: Any) -> Any:
+    """What two calls have in common if and only if they are the same call: 1, 1.0 and True differ, and so do 0.0 and
+    -0.0; NaN is itself. `more` tells calls apart that must not be one."""
+    kwargs = tuple([(name, _pattern(call.kwargs[name])) for name in sorted(call.kwargs)]) if call.kwargs else ()
+    return (call.op, call.target, _pattern(call.args), kwargs, *more)
+
+
+def _pattern(value: Any) -> Any:
+    kind = type(value)
+    if kind is Term or kind is str or value is None:
+        return value
+    if kind is int or kind is bool:
+        return (kind, value)
+    if kind is float or isinstance(value, complex):
+        return (kind, repr(value))
+    if isinstance(value, tuple):
+        return (tuple, *[_pattern(item) for item in value])
+    if isinstance(value, list):
+        return (list, *[_pattern(item) for item in value])
+    if kind is slice:
+        return (slice, _pattern(value.start), _pattern(value.stop), _pattern(value.step))
+    if isinstance(value, dict):
+        return (dict, *[(name, _pattern(item)) for name, item in value.items()])
+    return (kind, value)
+
+
+def _term(value: Any, terms: Mapping[fx.Node, Term]) -> Any:
+    """Arguments with terms in the place of nodes."""
+    if type(value) is fx.Node:
+        return terms[value]
+    if isinstance(value, (list, tuple, dict, slice)):
+        return substituted(value, terms.__getitem__)
+    return value

@@ -1,0 +1,144 @@
+"""`simplify`: the verb. A program is captured, each of its graphs simplified, and rebuilt as what it was; a lowering is
+simplified anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.capture import frontends, rebuild_exported
+from decomp.capture.frontends import Parts, Program
+from decomp.capture.input_checks import check_inputs
+from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.errors import ArgumentError, boundary
+from decomp.graphs.rewrite import copy_graph
+from decomp.graphs.tracing import without_guards
+from decomp.ir.aliases import attribute
+from decomp.lowering import Lowering, again
+from decomp.metadata.ambient_modes import neutral
+from decomp.proof.returned_program import ReturnedProgram, check_returned_program
+from decomp.rules.options import CHECKS
+from decomp.rules.rules import Rules
+from decomp.rules.target import Everything, Target
+from decomp.simplification.checking import check_simplified
+from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplified
+
+
+@boundary("simplify", CHECKS)
+def simplify(
+    program: Any,
+    passes: Iterable[str] | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    to: Target | None = None,
+    freeze: bool = False,
+    exact: bool = True,
+    training: bool | None = None,
+    tracer_class: type[fx.Tracer] = fx.Tracer,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """A simpler program that computes the same: of the same kind (a GraphModule for a module), with never more calls.
+
+    - `program`: a module, GraphModule or ExportedProgram, which is not changed; or a `Lowering`, of which another one
+      is made that is simplified so.
+    - `passes`: some of "dead_code", "common_subexpressions", "no_ops" (copies, casts, views, sums and products that
+      change nothing), "chains" (a view of a view as one), "broadcasting" (operands that the op expands by itself),
+      "scalars" (numbers for tensors full of one) and "constants"; all, unless given. They run as one, and their order
+      does not matter. All but the first two need shapes: an ExportedProgram, or `args`.
+    - `to`: calls that are made new are legal in this target; any are, by default. A lowering has its own.
+    - `freeze`: parameters and buffers that are not written are taken as they are now: what depends on them alone is
+      computed once, by the same kernels, into buffers of the result.
+    - `exact`: no result changes by a bit, nor does a gradient, but for the order in which autograd adds where a value
+      has several uses. False allows what is equal but for rounding, for the sign of zero, or for such sums.
+    - `training`: None keeps what only gradients need wherever an input or a parameter may require one; False removes
+      it, `detach` above all; True keeps it.
+    - `args`, `kwargs`, `tracer_class`, `dynamic_shapes`: as for `lower`.
+
+    What was done is in `meta["simplified"]` of the result (of `result.graph_module`, for an ExportedProgram): calls
+    before and after, how many each pass removed, how often each law was applied. That of a lowering is in its report.
+    The result is checked against the program, node by node. Raises `ArgumentError`, `CaptureError`,
+    `VerificationError`.
+    """
+    settings = _settings(passes, freeze, exact, training)
+    if isinstance(program, Lowering):
+        return again(program, settings)
+    with exclusively(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
+        captured = frontends.capture(
+            program, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic_shapes
+        )
+        with without_guards(captured.mode):
+            result = _Simplification(captured, to or _ANY, settings).result()
+        sizes.keep(result)
+    return result
+
+
+_ANY = Everything("any call")
+
+
+def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training: bool | None) -> Settings:
+    chosen = tuple(PASSES if passes is None else (passes,) if isinstance(passes, str) else passes)
+    unknown = next((name for name in chosen if name not in PASSES), None)
+    if unknown is not None:
+        raise ArgumentError(f"no pass {unknown!r}; there are {', '.join(PASSES)}")
+    if freeze and training:
+        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+    return Settings(frozenset(chosen), exact, False if freeze else training, freeze)
+
+
+class _Simplification:
+    """The graphs of one program, on their way."""
+
+    def __init__(self, program: Program, target: Target, settings: Settings) -> None:
+        self.program, self.target, self.settings = program, target, settings
+        self.done: dict[nn.Module, fx.GraphModule] = {}
+        self.removed: Counter[str] = Counter()
+        self.laws: Counter[str] = Counter()
+        self.before = 0
+
+    def result(self) -> Any:
+        """The program put together again, and checked."""
+        program = self.program
+        parts, found = self._parts(program.graph, program.root, program.exported)
+        result, exported = frontends.rebuild(program, parts)
+        if program.by_example:
+            check_inputs(result, program.graph, None)
+        returned = ReturnedProgram(
+            result, parts.graph, exported, program.exported, program.root, parts.submodules, parts.constants,
+            hooks=ReturnedProgram.hooks_of(result),
+        )  # fmt: skip
+        check_returned_program(returned)
+        if found is not None:
+            check_simplified(found, rebuild_exported.input_names(found.constants))
+        module = result.graph_module if hasattr(result, "graph_module") else result
+        module.meta["simplified"] = {
+            "before": self.before, "after": self.before - self.removed.total(), "removed": dict(self.removed),
+            "laws": dict(self.laws.most_common()),
+        }  # fmt: skip
+        return result
+
+    def _parts(self, graph: fx.Graph, root: nn.Module, exported: Any) -> tuple[Parts, Simplified | None]:
+        """A graph simplified, with what it needs, its sub-programs first."""
+        bodies = _bodies(graph, root)
+        for body in bodies.values():
+            if body not in self.done:
+                parts, found = self._parts(body.graph, body, None)
+                self.done[body] = frontends.graph_module(body, parts)
+                if found is not None:
+                    check_simplified(found, ())
+        found = simplified(Subject.of(graph, root, self.target, exported), self.settings)
+        self.before += sum(node.op.startswith("call") for node in graph.nodes)
+        if found is not None:
+            self.removed.update(found.counts)
+            self.laws.update(name for names in found.applied.values() for name in names)
+        submodules = {name: self.done[body] for name, body in bodies.items()}
+        new = found.graph if found is not None else copy_graph(graph).graph
+        return Parts(new, found.constants if found is not None else {}, submodules, ()), found
+
+
+def _bodies(graph: fx.Graph, root: nn.Module) -> dict[str, fx.GraphModule]:
+    named = {str(node.target): attribute(root, str(node.target)) for node in graph.find_nodes(op="get_attr")}
+    return {name: value for name, value in named.items() if isinstance(value, fx.GraphModule)}
