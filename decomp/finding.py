@@ -87,6 +87,6 @@ def _graphs(captured: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
 def _in_graph(
     captured: Program, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
 ) -> Iterator[Match]:
-    for found in matches(graph, [pattern], owner=owner, missed=missed):
+    for found in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
         nodes = (captured.source_of(node) for node in found.nodes)
         yield replace(found, sources=tuple(dict.fromkeys(nodes)))

@@ -14,6 +14,7 @@ from decomp.errors import ArgumentError, spelled
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
 from decomp.ir.ops import of_function, op as op_of
+from decomp.rules.pattern_rules import PatternRule
 from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 
@@ -150,6 +151,8 @@ def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
 
 
 def _from_library(rule: Rule) -> tuple[Sample, ...]:
+    if isinstance(rule, PatternRule):
+        return ()
     found: tuple[Sample, ...] = library_samples().calls_of(rule.op.packet or rule.op.name)
     return found
 
@@ -157,7 +160,15 @@ def _from_library(rule: Rule) -> tuple[Sample, ...]:
 def _sample(rule: Rule, given: Any) -> Sample:
     if isinstance(given, Sample):
         return given
+    if isinstance(rule, PatternRule):
+        args = rule.pattern.values(tuple(given) if isinstance(given, (tuple, list)) else (given,))
+        return Sample(rule.pattern, pytree.tree_map(_detached, args))
     return Sample.of(rule.op, tuple(given) if isinstance(given, (tuple, list)) else (given,))
+
+
+def _detached(leaf: Any) -> Any:
+    """A value without its history: weights of modules among them."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _brief(value: Any) -> str:

@@ -1,11 +1,12 @@
-"""The library of rules: `decomp_rules.RULES`, all families joined, and `decomp_rules.targets`. The rules are registered
-when `RULES` is first asked for; importing this package costs next to nothing."""
+"""The library of rules: `decomp_rules.RULES`, all families joined; `decomp_rules.patterns`, named patterns for fused
+ops; and `decomp_rules.targets`. The rules are registered when `RULES` is first asked for; importing this package costs
+next to nothing."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from decomp import Rules
 from decomp_rules import targets as targets
@@ -46,7 +47,9 @@ def _family(name: str) -> Rules:
     return found
 
 
-def __getattr__(name: str) -> Rules:
+def __getattr__(name: str) -> Any:
     if name == "RULES":
         return rules()
+    if name == "patterns":
+        return importlib.import_module(f"{__name__}.patterns")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -138,6 +138,10 @@ class Planner:
             return "its rule declines"
         return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0
 
+    def spec(self, node: fx.Node) -> int:
+        """A number for the metadata of a value, equal for equal metadata."""
+        return self.memory.signatures.spec(node)
+
     def request(self, node: fx.Node) -> Request:
         """A request for a node of the program itself."""
         return Request(node, self.memory.signatures.of(node), self._level(node))

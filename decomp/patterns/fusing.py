@@ -37,6 +37,9 @@ class Pricing(Protocol):
     def price(self, node: fx.Node) -> float | str:
         """What a call comes to on the target; or why it does not reach it."""
 
+    def spec(self, node: fx.Node) -> int:
+        """A number for the metadata of a value, equal for equal metadata."""
+
 
 @dataclass(frozen=True)
 class Fused:
@@ -130,23 +133,53 @@ class _Costs:
     def __init__(self, pricing: Pricing) -> None:
         self.pricing = pricing
         self.graph, self.inputs = fx.Graph(), dict[fx.Node, fx.Node]()
+        self._of_nodes: dict[fx.Node, float | str] = {}
+        self._of_matches: dict[Any, float | str] = {}
 
     def saving(self, match: Match) -> float | str:
         """What taking a match saves, or why it is not taken."""
-        call = call_in(self.graph, match, self.inputs)
-        for node in match.inputs:
-            if kind_of(node) == "host":
-                self.inputs[node].meta[NUMBER] = True
-        own = self.pricing.price(call)
+        key = self._key(match)
+        if key not in self._of_matches:
+            self._of_matches[key] = self._price(match)
+        own = self._of_matches[key]
         if isinstance(own, str):
             return own
         if self.pricing.everywhere:
             return float(len(match.nodes))
-        parts = [self.pricing.price(node) for node in match.nodes if not is_host(node)]
+        parts = [self._price_of_node(node) for node in match.nodes if not is_host(node)]
         whole = math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
         if own >= whole:
             return f"costs {own:g}, the calls that it replaces {whole:g}"
         return min(whole - own, _UNREACHABLE)
+
+    def _price(self, match: Match) -> float | str:
+        """What the call of a pattern comes to, or why it does not reach the target."""
+        call = call_in(self.graph, match, self.inputs)
+        for node in match.inputs:
+            if kind_of(node) == "host":
+                self.inputs[node].meta[NUMBER] = True
+        return self.pricing.price(call)
+
+    def _price_of_node(self, node: fx.Node) -> float | str:
+        if node not in self._of_nodes:
+            self._of_nodes[node] = self.pricing.price(node)
+        return self._of_nodes[node]
+
+    def _key(self, match: Match) -> Any:
+        """What the price of a match depends on: two matches with one key have one price."""
+        places: dict[fx.Node, int] = {}
+
+        def described(value: Any) -> Any:
+            if isinstance(value, fx.Node):
+                return places.setdefault(value, len(places)), self.pricing.spec(value)
+            if isinstance(value, (list, tuple)):
+                return tuple(map(described, value))
+            return type(value), repr(value)
+
+        given = tuple(described(match.bound.get(name)) for name in match.pattern.variables)
+        covered = set(match.nodes)
+        read = tuple((self.pricing.spec(node), covered.issuperset(node.users)) for node in match.outputs)
+        return match.pattern, given, read
 
 
 _UNREACHABLE = 1e18

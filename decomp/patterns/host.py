@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from decomp.patterns.found import Match
 
 _CHEAP = frozenset(
-    f"aten.{name}" for name in "t transpose permute numpy_T mT view reshape _unsafe_view expand alias dropout".split()
+    f"aten.{name}"
+    for name in "t transpose permute numpy_T mT view reshape _unsafe_view expand alias dropout clone".split()
 )
 """Ops that compute nothing: where others use what one gives, it stays beside what replaces the match."""
 
@@ -123,7 +124,7 @@ class Host:
             return "two of its outputs are one value"
         users = [self.place[user] for node in match.outputs for user in node.users if user not in covered]
         known = max((self.place[node] for node in match.inputs), default=-1)
-        if users and min(users) < known:
+        if users and min(users) <= known:
             return "one of its outputs is used before all its inputs are known"
         inside = next((node for node in match.inputs if node in covered), None)
         return f"{inside.name} is an input of the match, and inside it" if inside is not None else None

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import fx, nn
 
-from decomp.ir.call import metadata
+from decomp.ir.call import kind_of, metadata
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.host import Host
 from decomp.patterns.literals import same_literal
 from decomp.patterns.pattern import Pattern
-from decomp.patterns.terms import Term, op_name, readings_of
+from decomp.patterns.terms import HANDS_ON, Term, op_name, readings_of
 
 STEPS = 64
 """So many comparisons are made at one place for each call of a pattern: where operands may be in any order, there may
@@ -32,10 +32,12 @@ def matches(
     owner: nn.Module | None = None,
     kept: Collection[fx.Node] = (),
     missed: list[NearMiss] | None = None,
+    everywhere: bool = False,
 ) -> Iterator[Match]:
     """Where the calls of `graph` are one of some patterns, in the order of the graph and, at one node, of the patterns.
     Matches may overlap. `owner` holds the modules that the graph calls; `kept` are nodes whose values are observed
-    though no node uses them, as what is written back. Near misses are appended to `missed`."""
+    though no node uses them, as what is written back. Near misses are appended to `missed`: places where more
+    than half of the calls of a pattern are, or, with `everywhere`, where its last one is."""
     by_root: dict[str, list[Pattern]] = {}
     for pattern in dict.fromkeys(patterns):
         for op in pattern.roots:
@@ -53,11 +55,24 @@ def matches(
             here = ends[node.op, node.target] = list(dict.fromkeys(p for op in ops for p in by_root.get(op, ())))
             here.sort(key=list(dict.fromkeys(p for each in by_root.values() for p in each)).index)
         for pattern in here:
+            if not everywhere and not _is_likely(pattern, node):
+                continue
             found = match_at(host, pattern, node)
             if isinstance(found, Match):
                 yield found
-            elif missed is not None and 2 * found.found >= len(pattern.calls):
+            elif missed is not None and (everywhere or 2 * found.found > len(pattern.calls)):
                 missed.append(found)
+
+
+def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
+    """Whether each operand of the last call of a pattern may be one of a node, by their ops alone."""
+    for ops in pattern.operands:
+        for given in node.all_input_nodes:
+            if not ops.isdisjoint(readings_of(op_name(given))) or op_name(given) in HANDS_ON:
+                break
+        else:
+            return not pattern.root_is_plain
+    return True
 
 
 def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
@@ -92,12 +107,27 @@ class _State:
     later: list[tuple[fx.Node, Any]] = field(default_factory=list)
     """Numbers that the pattern computes, which the program has as such."""
 
-    def also(self, goals: list[Goal], through: Iterable[fx.Node], p: fx.Node, h: fx.Node) -> _State:
-        """A copy in which a call is placed, and its operands are to be compared."""
-        return _State(
-            [*self.goals, *reversed(goals)], {**self.placed, p: h}, dict(self.bound),
-            {**self.through, **dict.fromkeys(through)}, list(self.later),
-        )  # fmt: skip
+    def copy(self) -> _State:
+        """The same, to go on from in another way."""
+        return _State(list(self.goals), dict(self.placed), dict(self.bound), dict(self.through), list(self.later))
+
+    def with_call(self, choice: _Choice) -> _State:
+        """The same state, in which a call is placed, and its operands are to be compared."""
+        self.placed[choice.p] = choice.h
+        self.goals += choice.goals[::-1]
+        for node in choice.through:
+            self.through[node] = None
+        return self
+
+
+class _Choice(NamedTuple):
+    """One way to read a call of the program as a call of the pattern."""
+
+    goals: list[Goal]
+    """Its operands, to be compared."""
+    through: tuple[fx.Node, ...]
+    p: fx.Node
+    h: fx.Node
 
 
 class _Search:
@@ -127,25 +157,25 @@ class _Search:
             if choices is None:
                 continue
             if len(choices) == 1:
-                state = choices[0]
+                state.with_call(choices[0])
                 continue
             for choice in choices:
-                yield from self.solutions(choice)
+                yield from self.solutions(state.copy().with_call(choice))
             return
         if not all(node in state.placed for node in self.pattern.outputs):
             for choice in self._beside(state):
-                yield from self.solutions(choice)
+                yield from self.solutions(state.copy().with_call(choice))
         elif self._numbers_agree(state):
             yield state
 
-    def _miss(self, state: _State, reason: str) -> list[_State]:
+    def _miss(self, state: _State, reason: str) -> list[_Choice]:
         """Note why this way ends here, if it led further than those before."""
         if len(state.placed) >= self.reached and (len(state.placed) > self.reached or not self.reason):
             self.reached, self.reason, self.furthest = len(state.placed), reason, tuple(state.placed.values())
         return []
 
-    def _step(self, state: _State, p: Any, h: Any, name: str, term: Term | None) -> list[_State] | None:
-        """The states that follow from one goal: none where it cannot be reached; None where there is no choice."""
+    def _step(self, state: _State, p: Any, h: Any, name: str, term: Term | None) -> list[_Choice] | None:
+        """The ways on from one goal: none where it cannot be reached; None where there is nothing to choose."""
         if isinstance(p, fx.Node):
             if p.op == "placeholder":
                 return self._variable(state, str(p.target), h)
@@ -163,7 +193,7 @@ class _Search:
             return None
         return self._miss(state, f"{name} of {_op(term)} is {_shown(h)}, not {_shown(p)}")
 
-    def _variable(self, state: _State, name: str, h: Any) -> list[_State] | None:
+    def _variable(self, state: _State, name: str, h: Any) -> list[_Choice] | None:
         if name in state.bound:
             if self.host.same_value(state.bound[name], h):
                 return None
@@ -173,9 +203,9 @@ class _Search:
         state.bound[name] = h
         return None
 
-    def _call(self, state: _State, p: fx.Node, h: Any) -> list[_State] | None:
+    def _call(self, state: _State, p: fx.Node, h: Any) -> list[_Choice] | None:
         if not isinstance(h, fx.Node):
-            if isinstance(h, (int, float)):
+            if isinstance(h, (int, float)) and kind_of(p) == "host":
                 state.later.append((p, h))
                 return None
             return self._miss(state, f"{_shown(h)} stands where the pattern has a call of {op_name(p)}")
@@ -197,29 +227,28 @@ class _Search:
             return f"{h.name} takes other arguments than the {wanted_op} of the pattern"
         return f"{h.name} is {found_op}, not {wanted_op}"
 
-    def _readings(self, state: _State, p: fx.Node, h: fx.Node) -> Iterator[_State]:
+    def _readings(self, state: _State, p: fx.Node, h: fx.Node) -> Iterator[_Choice]:
         """The ways to read the call `h` as the call `p`."""
         if p.op == h.op == "call_function" and self.pattern.terms.raw(p) is None and p.target is h.target:
             pairs = zip((*p.args, *p.kwargs.values()), (*h.args, *h.kwargs.values()))
             goals: list[Goal] = [(a, b, "", None) for a, b in pairs]
             if len(p.args) == len(h.args) and p.kwargs.keys() == h.kwargs.keys():
-                yield state.also(goals, (), p, h)
+                yield _Choice(goals, (), p, h)
         for own in self.pattern.terms.of(p):
             for other in self.host.terms.of(h):
                 if own.op == other.op and not other.inplace:
                     yield from self._arguments(state, p, h, own, other)
 
-    def _arguments(self, state: _State, p: fx.Node, h: fx.Node, own: Term, other: Term) -> Iterator[_State]:
-        goals: list[Goal] = []
-        for name in dict.fromkeys((*own.arguments, *other.arguments)):
-            if name not in own.arguments or name not in other.arguments:
+    def _arguments(self, state: _State, p: fx.Node, h: fx.Node, own: Term, other: Term) -> Iterator[_Choice]:
+        ours, theirs = own.arguments, other.arguments
+        goals: list[Goal] = [(ours[name], theirs[name], name, other) for name in ours if name in theirs]
+        if len(goals) < len(ours) or len(goals) < len(theirs):
+            for name in sorted(ours.keys() ^ theirs.keys()):
                 # Overloads differ in arguments that need not be given.
-                one = own.arguments.get(name, other.arguments.get(name))
+                one = ours.get(name, theirs.get(name))
                 if one not in (None, False) and not (name == "alpha" and one == 1):
-                    self._placed_miss(state, p, h, f"{name} of {h.name} is {_shown(other.arguments.get(name))}")
+                    self._placed_miss(state, p, h, f"{name} of {h.name} is {_shown(theirs.get(name))}")
                     return
-                continue
-            goals.append((own.arguments[name], other.arguments[name], name, other))
         orders = [goals]
         if own.op.removeprefix("aten.") in COMMUTATIVE and len(goals) > 1 and own.arguments.get("alpha", 1) == 1:
             (a, b, *_), (c, d, *_) = goals[:2]
@@ -227,21 +256,21 @@ class _Search:
                 orders.append([(a, d, "self", other), (c, b, "other", other), *goals[2:]])
                 orders = [order for order in orders if all(self._may_be(p, h) for p, h, *_ in order[:2])] or orders[:1]
         for order in orders:
-            yield state.also(order, other.through, p, h)
+            yield _Choice(order, other.through, p, h)
 
     def _may_be(self, p: Any, h: Any) -> bool:
         """Whether an operand may be that of the pattern, by their ops alone."""
         if not isinstance(p, fx.Node) or p.op == "placeholder":
             return isinstance(p, fx.Node) or not isinstance(h, fx.Node)
         if not isinstance(h, fx.Node):
-            return isinstance(h, (int, float))
+            return isinstance(h, (int, float)) and kind_of(p) == "host"
         wanted = readings_of(op_name(p))
         return not wanted.isdisjoint(readings_of(op_name(h))) or self.host.terms.passed_on(h) is not None
 
     def _placed_miss(self, state: _State, p: fx.Node, h: fx.Node, reason: str) -> None:
         self._miss(_State([], {**state.placed, p: h}), reason)
 
-    def _beside(self, state: _State) -> Iterator[_State]:
+    def _beside(self, state: _State) -> Iterator[_Choice]:
         """Ways on to an output that the anchor does not depend on: it is among the users of what is known."""
         for p in self.pattern.calls:
             known = [self._value(state, given) for given in p.all_input_nodes] if p not in state.placed else []
@@ -249,10 +278,12 @@ class _Search:
             if anchor is None:
                 continue
             taken = {*state.placed.values()}
+            self._miss(state, f"{anchor.name} has no other user that is the {op_name(p)} of the pattern")
             for user in [*anchor.users][:STEPS]:
                 if user not in taken and user in self.host.place:
                     yield from self._readings(state, p, user)
             return
+        self._miss(state, "its outputs have nothing in common")
 
     def _value(self, state: _State, p: fx.Node) -> Any:
         return state.bound.get(str(p.target)) if p.op == "placeholder" else state.placed.get(p)

@@ -3,7 +3,7 @@ a parameter may also stand for a module, whose weights and settings are then fre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import inspect
 import math
@@ -14,11 +14,11 @@ from torch import fx, nn
 
 from decomp.errors import ArgumentError, first_line, located
 from decomp.ir import spellings
-from decomp.ir.call import nodes_in
+from decomp.ir.call import kind_of, nodes_in
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.ops import of_module_class
 from decomp.ir.schema import parameters
-from decomp.patterns.terms import Terms, op_name, readings_of
+from decomp.patterns.terms import READ_OTHERWISE, Terms, op_name, readings_of
 
 _DATA = ("input", "self", "indices")
 """What a module is called on; the other arguments of its op are its own."""
@@ -87,6 +87,16 @@ class Pattern:
                 env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return fx.node.map_arg(self.graph.output_node().args[0], env.__getitem__)
 
+    def values(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Values of its variables, in order, from arguments for its parameters: a module for one that stands for it.
+        Raises `ArgumentError` where there are more or fewer."""
+        if len(arguments) != len(self.parameters):
+            raise ArgumentError(f"the {self} takes ({', '.join(self.parameters)}), not {len(arguments)} arguments")
+        found: list[Any] = []
+        for given, attributes in zip(arguments, self.parameters.values()):
+            found += [given] if attributes is None else [getattr(given, each) for each in attributes]
+        return tuple(found)
+
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a function with the parameters of the pattern, from values of its variables; what stands for
         a module has its weights and settings as attributes."""
@@ -145,6 +155,18 @@ class Pattern:
     def ops_of(self, node: fx.Node) -> frozenset[str]:
         """The ops that one of its calls may be read as."""
         return frozenset(term.op for term in self.terms.of(node)) | readings_of(op_name(node))
+
+    @functools.cached_property
+    def operands(self) -> tuple[frozenset[str], ...]:
+        """For each call among the operands of the anchor, the ops that it may be read as. Calls that give numbers are
+        left out: a program may have the numbers."""
+        calls = [node for node in self.root.all_input_nodes if node.op.startswith("call") and kind_of(node) != "host"]
+        return tuple(self.ops_of(node) for node in calls)
+
+    @functools.cached_property
+    def root_is_plain(self) -> bool:
+        """Whether the anchor is read in one way, so that its operands are those of a call that is the same."""
+        return len(self.roots) == 1 and not self.roots & READ_OTHERWISE
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:

@@ -61,7 +61,7 @@ class Terms:
 
     def passed_on(self, node: fx.Node) -> fx.Node | None:
         """The operand that a node hands on unchanged, if that is all that it does: dropout which does not train."""
-        term = self.raw(node) if op_name(node) in _HANDS_ON else None
+        term = self.raw(node) if op_name(node) in HANDS_ON else None
         given = next(iter(term.arguments.values()), None) if term is not None else None
         if term is None or not isinstance(given, fx.Node):
             return None
@@ -70,7 +70,8 @@ class Terms:
         return given
 
 
-_HANDS_ON = frozenset({"aten.dropout", "aten.alias", "aten.lift_fresh", "aten.lift_fresh_copy"})
+HANDS_ON = frozenset(f"aten.{name}" for name in "dropout alias clone lift_fresh lift_fresh_copy".split())
+"""Ops that give the value which they are given, `dropout` where it does not train."""
 
 
 def op_name(node: fx.Node) -> str:
@@ -82,7 +83,8 @@ def op_name(node: fx.Node) -> str:
 
 def readings_of(name: str) -> frozenset[str]:
     """The ops that a call of the op `name` may be read as."""
-    return _READINGS.get(name, frozenset()) | {name}
+    found = _READINGS.get(name)
+    return frozenset((name,)) if found is None else found
 
 
 def _raw(node: fx.Node) -> Term | None:
@@ -314,6 +316,16 @@ def _renamed(name: str, **arguments: str) -> Any:
     return read
 
 
+def _silu(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    """`x * sigmoid(x)` as `silu(x)`, which PyTorch decomposes to it."""
+    operands = [term.arguments.get("self"), term.arguments.get("other")]
+    for x, gate in (operands, operands[::-1]):
+        inner = terms.raw(gate) if isinstance(gate, fx.Node) else None
+        if inner is not None and inner.op == "aten.sigmoid" and inner.arguments["self"] is x:
+            return Term("aten.silu", {"self": x}, (gate,))
+    return None
+
+
 def _square(term: Term, node: fx.Node, terms: Terms) -> Term | None:
     return Term("aten.pow", {"self": term.arguments["self"], "exponent": 2})
 
@@ -351,6 +363,7 @@ _TABLE: tuple[tuple[tuple[str, ...], Any, tuple[str, ...]], ...] = (
     (("aten.rsub",), _renamed("aten.sub", self="other", other="self"), ("aten.sub",)),
     (("aten.gt",), _renamed("aten.lt", self="other", other="self"), ("aten.lt",)),
     (("aten.ge",), _renamed("aten.le", self="other", other="self"), ("aten.le",)),
+    (("aten.mul",), _silu, ("aten.silu",)),
     (("aten.square",), _square, ("aten.pow",)),
     (("aten.hardtanh",), _relu6, ("aten.relu6",)),
     (("aten._to_copy",), _cast, ("aten.to",)),
@@ -361,4 +374,6 @@ _READINGS: dict[str, frozenset[str]] = {}
 for _ops, _read, _gives in _TABLE:
     for _op in _ops:
         _ALTERNATIVES.setdefault(_op, []).append(_read)
-        _READINGS[_op] = _READINGS.get(_op, frozenset()) | set(_gives)
+        _READINGS[_op] = _READINGS.get(_op, frozenset({_op})) | set(_gives)
+READ_OTHERWISE = frozenset(_op for _, _, _gives in _TABLE for _op in _gives)
+"""Ops that calls of other ops may be read as: their operands need not be those of the call."""

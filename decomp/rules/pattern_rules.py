@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 import functools
 import inspect
+import re
 from typing import Any
 
 from torch import nn
@@ -75,12 +76,16 @@ class PatternRule(Rule):
         return pattern_rule, (source, modules, self.function, self.where, self.name, self.needs, self.level)
 
 
+_LAMBDA = "<lambda>"
+
+
 def pattern_rule(
     pattern: Any, modules: Mapping[str, type[nn.Module]], function: Any, where: Where | None, name: str | None,
     needs: Needs, level: str | None,
 ) -> PatternRule:  # fmt: skip
     """The rule that replaces a pattern by what `function` gives. Raises `ArgumentError`, `RuleError`."""
-    title = name or str(getattr(function, "__name__", "replacement"))
+    names = (name, getattr(function, "__name__", _LAMBDA), getattr(pattern, "__name__", _LAMBDA))
+    title = re.sub(r"\W", "_", next((each for each in names if each and each != _LAMBDA), "pattern"))
     own = Pattern.of(pattern, title, **modules)
     own = own.named(title) if own is pattern else own
     try:

@@ -20,7 +20,7 @@ def found(graph, function, **modules):
 
 def missed(graph, function):
     refused = []
-    assert not list(matches(graph, [Pattern.of(function)], missed=refused))
+    assert not list(matches(graph, [Pattern.of(function)], missed=refused, everywhere=True))
     return [miss.reason for miss in refused]
 
 
@@ -200,7 +200,9 @@ def test_an_output_that_is_used_before_all_inputs_are_known_refuses_a_match():
     graph = fx.symbolic_trace(lambda x: (y := torch.relu(x)).exp() * y.sin() + torch.sigmoid(x)).graph
     assert found(graph, lambda x: (torch.relu(x), torch.sigmoid(x)))
     graph = fx.symbolic_trace(lambda x: torch.sigmoid(torch.relu(x).exp()) * 2).graph
-    assert missed(graph, lambda x, z: (torch.relu(x), torch.sigmoid(z))) == []
+    assert missed(graph, lambda x, z: (torch.relu(x), torch.sigmoid(z))) == ["its outputs have nothing in common"]
+    graph = fx.symbolic_trace(lambda x, y: (v := torch.relu(x), torch.sigmoid(v.exp() + x))).graph
+    assert missed(graph, lambda x, y: (torch.relu(x), torch.sigmoid(x + y)))
 
 
 def test_a_module_in_a_pattern_has_its_settings_as_variables():

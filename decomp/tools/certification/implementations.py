@@ -67,7 +67,7 @@ class AsWritten:
         if bound.op != self.rule.op:
             return Declined(f"the call is one of {bound.op}")
         accepted = self.rule.accept(bound)
-        return accepted if isinstance(accepted, Declined) else self.rule.function(*accepted[0], **accepted[1])
+        return accepted if isinstance(accepted, Declined) else self.rule.on_accepted(*accepted[0], **accepted[1])
 
 
 def _raise_if_declined(result: Any) -> None:

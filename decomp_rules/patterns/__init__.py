@@ -1,0 +1,32 @@
+"""Named patterns that backends ask for, to be bound to their own ops, and `FOLDING`, rules that fold batch norm into
+weights. None of it is part of `RULES`: which fused ops there are is the target's to say.
+
+```python
+rules.pattern(decomp_rules.patterns.linear_relu)(torch.ops.npu.linear_relu)
+```
+"""
+
+from decomp_rules.patterns.blocks import (
+    add_layer_norm as add_layer_norm,
+    add_relu as add_relu,
+    add_rms_norm as add_rms_norm,
+    attention as attention,
+    attention_divided as attention_divided,
+    attention_masked as attention_masked,
+    attention_masked_divided as attention_masked_divided,
+    geglu as geglu,
+    rms_norm as rms_norm,
+    swiglu as swiglu,
+)
+from decomp_rules.patterns.folding import FOLDING as FOLDING
+from decomp_rules.patterns.layers import (
+    conv_bn as conv_bn,
+    conv_bn_relu as conv_bn_relu,
+    conv_relu as conv_relu,
+    conv_silu as conv_silu,
+    linear_bn as linear_bn,
+    linear_gelu as linear_gelu,
+    linear_gelu_tanh as linear_gelu_tanh,
+    linear_relu as linear_relu,
+    linear_silu as linear_silu,
+)
