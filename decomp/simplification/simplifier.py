@@ -24,7 +24,7 @@ from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
 from decomp.simplification.freezing import Constants, frozen
 from decomp.simplification.laws import Law, Laws
-from decomp.simplification.new_calls import NewCalls
+from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, NormalForm, Normalizer
 from decomp.simplification.surroundings import Surroundings, gradient_inputs
@@ -264,7 +264,8 @@ class _Emission:
             return
         args, kwargs = substituted((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
         found = self._new.result(node.target, args, kwargs)
-        if found is not None:
+        # Where sizes are symbolic, strides may be spelled otherwise: then what was captured stays.
+        if same_value(found, value) or isinstance(value, (tuple, list)) and all(map(same_value, found or (), value)):
             node.meta["val"] = found
 
 
