@@ -42,6 +42,8 @@ from decomp.verification import verify as verify
 if TYPE_CHECKING:
     from decomp.budgets import Budget as Budget, budget as budget
     from decomp.memory.planning import MemoryPlan as MemoryPlan, memory_plan as memory_plan
+    from decomp.refolding.outcome import RefoldReport as RefoldReport
+    from decomp.refolding.refolding import Refolding as Refolding, refold as refold
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
     from decomp.tools.certification.certifying import certify as certify

@@ -18,10 +18,13 @@ TOOLS = {
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
     "MemoryPlan": "decomp.memory.planning",
+    "RefoldReport": "decomp.refolding.outcome",
+    "Refolding": "decomp.refolding.refolding",
     "Workload": "decomp.tools.benchmarking.workload",
     "budget": "decomp.budgets",
     "certify": "decomp.tools.certification.certifying",
     "memory_plan": "decomp.memory.planning",
+    "refold": "decomp.refolding.refolding",
 }
 """Public names of `decomp` that are defined in what stands on the rest of it, by module."""
 

@@ -35,6 +35,8 @@ class Fold:
     meta: Mapping[str, Any]
     draws: tuple[fx.Node, ...] = ()
     """The nodes whose random draws it makes in their stead."""
+    gone: tuple[fx.Node, ...] = ()
+    """The nodes that go with it although they have no users: those that only look at a value on the way."""
     parts: Mapping[Path, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Names and metadata of the nodes that take one of several results, where they are known."""
 
@@ -66,6 +68,7 @@ class _Folding:
         folds = tuple(folds)
         self.giver = {node: fold for fold in folds for node in fold.gives}
         self.drawn = {node: fold for fold in folds for node in fold.draws}
+        self.gone = {node for fold in folds for node in fold.gone}
         self.uses: dict[Item, int] = {}
         self.read: set[fx.Node] = set()
         """Values of folds that something needs."""
@@ -97,8 +100,8 @@ class _Folding:
 
     def _root(self, node: fx.Node, effects: EffectTable) -> Item | None:
         """What a node needs to be there for, whoever uses its value."""
-        if node in self.drawn:
-            return self.drawn[node]
+        if node in self.drawn or node in self.gone:
+            return self.drawn.get(node)
         if node.op in ("placeholder", "output") or not node.users and node not in self.giver:
             return node
         found = effects.of(node)

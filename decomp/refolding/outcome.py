@@ -57,10 +57,30 @@ class RefoldReport:
 
     @property
     def headline(self) -> str:
-        """`refolded to core_aten: 475 calls became 36; 24 of 26 ops found`."""
+        """`refolded to core_aten: 475 calls became 36; 24 folded, 2 missed`."""
         missed = [each for each in self.missed if each.wanted]
         found = f"{len(self.folded)} folded, {len(missed)} missed"
         return f"refolded to {self.target}: {self.before} calls became {self.after}; {found}"
+
+    @property
+    def timing(self) -> str:
+        """`31 ms: find 20, fold 4, rebuild 5, verify 2`."""
+        stages = ", ".join(f"{stage} {1000 * seconds:.0f}" for stage, seconds in self.seconds.items())
+        return f"{1000 * sum(self.seconds.values()):.0f} ms: {stages}"
+
+    @property
+    def verdict(self) -> str:
+        """Everything that was checked, or that nothing was."""
+        return "; ".join(self.checks) or "nothing (verify=False)"
+
+    def tables(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        """What was folded, what was missed, and what is to stay: titles and rows, where there are any."""
+        if self.folded:
+            yield ("op", "folded", "nodes", "by"), _folded_rows(self.folded)
+        for title, wanted in (("missed", True), ("left", False)):
+            rows = _missed_rows(each for each in self.missed if each.wanted is wanted)
+            if rows:
+                yield (title, "calls", "first", "why"), rows
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -72,19 +92,12 @@ ROWS = 20
 
 def _lines(report: RefoldReport) -> Iterator[str]:
     yield report.headline
-    if report.folded:
+    for titles, rows in report.tables():
         yield ""
-        yield from _table(("op", "folded", "nodes", "by"), _folded_rows(report.folded))
-    for title, wanted in (("missed", True), ("left", False)):
-        rows = _missed_rows(each for each in report.missed if each.wanted is wanted)
-        if rows:
-            yield ""
-            yield from _table((title, "calls", "first", "why"), rows)
+        yield from _table(titles, rows)
     yield ""
-    stages = ", ".join(f"{stage} {1000 * seconds:.0f}" for stage, seconds in report.seconds.items())
-    yield f"  time      {1000 * sum(report.seconds.values()):.0f} ms: {stages}"
-    verdict = "; ".join(report.checks) or "nothing (verify=False)"
-    yield from textwrap.wrap(verdict, 110, initial_indent="  verified  ", subsequent_indent=" " * 12)
+    yield f"  time      {report.timing}"
+    yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified  ", subsequent_indent=" " * 12)
 
 
 def _folded_rows(folded: Iterable[Folded]) -> list[tuple[str, ...]]:

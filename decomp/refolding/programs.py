@@ -1,15 +1,17 @@
-"""Programs whose graphs are folded: put together again as what they were, and checked."""
+"""Programs whose graphs are folded, and put together again as what they were."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.capture import frontends
 from decomp.capture.frontends import Parts, Program
+from decomp.capture.input_checks import check_inputs
 from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite
@@ -21,30 +23,36 @@ from decomp.refolding.folding import Circular, Fold, folded
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graphs of a program, its own first, and after it those of its sub-programs."""
+    """The graphs of a program by the modules that own them, its own first, then those of its sub-programs."""
 
     program: Program
-    modules: tuple[fx.GraphModule, ...]
-
-    @property
-    def calls(self) -> int:
-        """Calls of tensor ops in all graphs."""
-        return sum(count_calls(module.graph) for module in self.modules)
+    by_owner: Mapping[nn.Module, fx.Graph]
 
 
-def graphs_in(program: ExportedProgram | fx.GraphModule) -> Graphs:
-    """The graphs of a program. Raises `CaptureError` for a module without one."""
+def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
+    """The graphs of a lowered program, as they are."""
     if isinstance(program, ExportedProgram):
         root: nn.Module = program.graph_module
-        found = Program(program.graph, root, "exported", "aten", mode_of(program.graph), program)
-    elif isinstance(program, fx.GraphModule):
-        root, graph = program, program.graph
-        found = Program(graph, root, "graph", "aten" if is_aten(graph) else "torch", mode_of(graph))
-    else:
+        return _with_bodies(Program(program.graph, root, "exported", "aten", mode_of(program.graph), program))
+    graph = program.graph
+    return _with_bodies(Program(graph, program, "graph", "aten" if is_aten(graph) else "torch", mode_of(graph)))
+
+
+def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Graphs:
+    """The graphs of any program, captured with example inputs where it has no metadata. Raises `CaptureError`."""
+    program = frontends.capture(model, args, kwargs)
+    if program.mode is None and any(node.op.startswith("call") for node in program.graph.nodes):
         raise CaptureError(
-            f"{type(program).__name__} has no graph to fold; pass a Lowering, a GraphModule or an ExportedProgram"
+            "ops are found by what the nodes of a program compute, and this one does not say what its inputs are\n"
+            "  to do: pass example inputs, args=(...)"
         )
-    return Graphs(found, tuple(inner for inner in root.modules() if isinstance(inner, fx.GraphModule)))
+    return _with_bodies(program)
+
+
+def _with_bodies(program: Program) -> Graphs:
+    bodies = [inner for inner in program.root.modules() if isinstance(inner, fx.GraphModule)]
+    by_owner = {inner: inner.graph for inner in bodies if inner is not program.root}
+    return Graphs(program, {program.root: program.graph, **by_owner})
 
 
 def count_calls(graph: fx.Graph) -> int:
@@ -58,38 +66,37 @@ class Refolded:
 
     before: fx.Graph
     rewrite: Rewrite
-    folds: tuple[Fold, ...]
-    dropped: frozenset[str]
+    dropped: frozenset[str] = frozenset()
     """Names of inputs that nothing uses any more, and that the program need not have."""
 
 
-def with_folds(module: fx.GraphModule, folds: Iterable[Fold], constants: Iterable[str] = ()) -> Refolded:
-    """The graph of a module with folds in it; inputs called `constants` go where nothing uses them any more. A fold
-    that would depend on itself is left out."""
-    graph, left = module.graph, list(folds)
-    names = frozenset(constants)
+def with_folds(graph: fx.Graph, owner: nn.Module, folds: Iterable[Fold], constants: Iterable[str] = ()) -> Refolded:
+    """A graph with folds in it; inputs called `constants` go where nothing uses them any more. A fold that would depend
+    on itself is left out."""
+    left, names = list(folds), frozenset(constants)
     dropped = {node for node in graph.nodes if node.op == "placeholder" and node.name in names}
     while True:
         try:
-            rewrite = folded(graph, left, EffectTable(module), dropped)
+            rewrite = folded(graph, left, EffectTable(owner), dropped)
         except Circular as circular:
             left.remove(circular.fold)
             continue
-        gone = frozenset(node.name for node in dropped if node not in rewrite.values)
-        return Refolded(graph, rewrite, tuple(left), gone)
+        return Refolded(graph, rewrite, frozenset(node.name for node in dropped if node not in rewrite.values))
 
 
-def rebuilt(graphs: Graphs, refolded: Mapping[fx.GraphModule, Refolded]) -> object:
+def rebuilt(graphs: Graphs, refolded: Mapping[nn.Module, Refolded]) -> Any:
     """The program around its folded graphs."""
     made: dict[nn.Module, nn.Module] = {}
-    root, *bodies = graphs.modules
-    for body in reversed(bodies):
-        if body in refolded:
+    program = graphs.program
+    for body in reversed(graphs.by_owner):
+        if body is not program.root:
             made[body] = frontends.graph_module(body, _parts(body, refolded[body], made))
-    result, _ = frontends.rebuild(graphs.program, _parts(root, refolded[root], made))
+    result, _ = frontends.rebuild(program, _parts(program.root, refolded[program.root], made))
+    if program.by_example:
+        check_inputs(result, program.graph, None)
     return result
 
 
-def _parts(module: fx.GraphModule, refolded: Refolded, made: Mapping[nn.Module, nn.Module]) -> Parts:
+def _parts(module: nn.Module, refolded: Refolded, made: Mapping[nn.Module, nn.Module]) -> Parts:
     submodules = {name: made[inner] for name, inner in module.named_children() if inner in made}
     return Parts(refolded.rewrite.graph, {}, submodules, (), refolded.dropped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import time
 from typing import Any
 
@@ -19,20 +19,20 @@ from decomp.validation.values import whole_programs
 
 
 def prove(
-    source: Any, result: Any, graphs: Mapping[fx.GraphModule, Refolded], level: bool | str,
+    source: Any, result: Any, graphs: Collection[Refolded], level: bool | str,
     given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
 ) -> Proof:  # fmt: skip
     """Check that `result` is `source` with calls folded. With `level` "values", both are run on the inputs `given`.
     Raises the `VerificationError` of the first check that fails."""
     began = time.perf_counter()
     checks: list[str] = []
-    for module, refolded in graphs.items():
-        checks = _graph_checks(module, refolded, full=level == "full")
-    if not any(refolded.dropped for refolded in graphs.values()):
+    for refolded in graphs:
+        checks = _graph_checks(refolded, full=level == "full")
+    if not any(refolded.dropped for refolded in graphs):
         checks += signatures_agree(source, result)
     if level == "values":
         checks.append(_measured(source, result, given))
-    nodes = sum(len(refolded.rewrite.graph.nodes) for refolded in graphs.values())
+    nodes = sum(len(refolded.rewrite.graph.nodes) for refolded in graphs)
     return Proof(tuple(checks), nodes, 0, time.perf_counter() - began)
 
 
@@ -42,7 +42,7 @@ def _measured(source: Any, result: Any, given: Any) -> str:
     return whole_programs(source, result, *given)
 
 
-def _graph_checks(module: fx.GraphModule, refolded: Refolded, full: bool) -> list[str]:
+def _graph_checks(refolded: Refolded, full: bool) -> list[str]:
     """The new graph on its own, and next to the one that it was made from."""
     before, rewrite = refolded.before, refolded.rewrite
     alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))

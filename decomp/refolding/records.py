@@ -20,10 +20,12 @@ from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, is_projection, metadata, nodes_in
 from decomp.ir.effects import EffectTable
 from decomp.metadata.agreement import same_metadata
+from decomp.patterns.pattern import Pattern
 from decomp.refolding.folding import Fold, Path
 from decomp.refolding.outcome import Folded, Missed
 from decomp.rules.target import Target
 
+FUSED = "several calls of the source that a rule for a pattern made one"
 MERGED = "gives a value that simplification took from elsewhere"
 
 
@@ -88,7 +90,7 @@ class _Search:
 
     def _visit(self, source: fx.Node) -> None:
         op = spelled(source.target)
-        illegal = self.wanted(source)
+        illegal = FUSED if isinstance(source.target, Pattern) else self.wanted(source)
         if illegal is not None:
             self.found.missed.append(Missed(op, source.name, illegal, wanted=False))
             return
@@ -116,7 +118,7 @@ class _Search:
             if user.target is operator.getitem and isinstance(user.args[1], int)
         }
         draws = tuple(self._draws.get(source, ()))
-        fold = Fold(source.op, source.target, args, kwargs, gives, source.name, source.meta, draws, parts)
+        fold = Fold(source.op, source.target, args, kwargs, gives, source.name, source.meta, draws, (), parts)
         return fold, self._counts.get(source, 1)
 
     def _is_suspect(self) -> bool:

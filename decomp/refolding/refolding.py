@@ -1,4 +1,5 @@
-"""`refold`: the ops that a program spells out become calls again. Of a lowering they are known by its provenance."""
+"""`refold`: the ops that a program spells out become calls again. Of a lowering they are known by its provenance, of
+other programs they are found by what their nodes compute."""
 
 from __future__ import annotations
 
@@ -12,21 +13,32 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture.rebuild_exported import input_names
-from decomp.derive.exclusive import collector_paused
+from decomp.derive.exclusive import collector_paused, exclusively
 from decomp.errors import ArgumentError, boundary
 from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded
+from decomp.graphs.tracing import without_guards
 from decomp.lowering import Lowering, again
 from decomp.metadata.ambient_modes import neutral
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
 from decomp.provenance import Provenance
+from decomp.refolding.found import wanted_by
 from decomp.refolding.outcome import Folded, Missed, RefoldReport
-from decomp.refolding.programs import Refolded, count_calls, graphs_in, rebuilt, with_folds
+from decomp.refolding.programs import (
+    Refolded,
+    captured_graphs,
+    count_calls,
+    graphs_of_result,
+    rebuilt,
+    with_folds,
+)
 from decomp.refolding.proving import prove
 from decomp.refolding.records import FoundByRecord, recorded_folds
+from decomp.refolding.searching import Search, search
 from decomp.rules.options import CHECKS
+from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
 
 _OPTIONS = {name: check for name, check in CHECKS.items() if name != "to"}
@@ -83,6 +95,7 @@ def refold(
     program: Any,
     *,
     to: Target | Iterable[Any] | None = None,
+    rules: Rules | Mapping[Any, Any] | None = None,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     verify: bool | str = True,
@@ -91,20 +104,28 @@ def refold(
 
     - `program`: a `Lowering`, of whose source the ops come back: each is known by provenance, and is folded where the
       nodes that came from it are as they were. What you have changed in `lowering.result` since stays.
-    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all of the source.
+      Of any other program (an `nn.Module`, `fx.GraphModule` or `ExportedProgram`) ops are found by what its nodes
+      compute, however they are spelled: activations, softmax, normalizations, attention, linear layers. Each is
+      accepted only where it agrees with the op on random operands, in values and gradients.
+    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all.
+    - `rules`: ops of yours with what they are computed by; each is found where the calls of the program are that.
+    - `args`, `kwargs`: example inputs, for a program that has no metadata.
     - `verify`: True or "structure" checks the new program, "full" hands its graphs to `Graph.lint` and networkx as
       well, "values" also runs it next to the one that came in, on `args` and `kwargs` (by default the example inputs);
       False checks nothing.
 
-    The program itself is not changed. Raises `CaptureError` for what has no graph, and `VerificationError`.
+    The program itself is not changed. Raises `CaptureError`, and `VerificationError`.
     """
-    wanted = _target(to)
+    wanted, check = _target(to), _Check(verify, args, kwargs)
     times: dict[str, float] = {}
-    with neutral(), collector_paused():
-        if not isinstance(program, Lowering):
-            graphs_in(program)
-            raise ArgumentError("pass a Lowering: other programs have no provenance")
-        return _of_lowering(program, wanted, _Check(verify, args, kwargs), times)
+    if isinstance(program, Lowering):
+        with neutral(), collector_paused():
+            return _of_lowering(program, wanted, check, times)
+    backwards = as_rules(rules) if rules is not None else None
+    with exclusively(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
+        found = _of_program(program, wanted, backwards, check, times)
+        sizes.keep(found.result)
+    return found
 
 
 def _target(to: Any) -> Target | None:
@@ -141,7 +162,7 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
     found: dict[nn.Module, FoundByRecord] = {}
     with _timed(times, "find"):
         lowering = _unsimplified(lowering)
-        graphs = graphs_in(lowering.result)
+        graphs = graphs_of_result(lowering.result)
         records = zip(lowered_modules(lowering.pieces, lowering.result), lowering.pieces, lowering.snapshots)
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
@@ -150,13 +171,42 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
     constants = tuple(input_names(lowering.returned_program.constants))
     with _timed(times, "fold"):
         refolded = {
-            module: with_folds(module, found[module].folds if module in found else (), constants)
-            for module in graphs.modules
+            module: with_folds(graph, module, found[module].folds if module in found else (), constants)
+            for module, graph in graphs.by_owner.items()
         }
     with _timed(times, "rebuild"):
         result = rebuilt(graphs, refolded)
-    given = check.given(_examples(lowering))
-    return _finished(lowering.result, result, to, refolded, found.values(), check, given, times, lowering)
+    name = to.name if to is not None else "the ops of the source"
+    made = _Made(lowering.result, result, name, tuple(refolded.values()), tuple(found.values()))
+    return _finished(made, check, check.given(_examples(lowering)), times, lowering)
+
+
+def _of_program(
+    program: Any, to: Target | None, rules: Rules | None, check: _Check, times: dict[str, float]
+) -> Refolding:
+    with _timed(times, "capture"):
+        graphs = captured_graphs(program, check.args, check.kwargs)
+    wanted = wanted_by(to)
+    with _timed(times, "find"), without_guards(graphs.program.mode):
+        found = {owner: search(graph, owner, wanted, rules) for owner, graph in graphs.by_owner.items()}
+    refolded = {owner: each.refolded for owner, each in found.items()}
+    with _timed(times, "rebuild"):
+        result = rebuilt(graphs, refolded)
+    name = to.name if to is not None else "ops"
+    made = _Made(program, result, name, tuple(refolded.values()), tuple(found.values()))
+    examples = getattr(program, "example_inputs", None)
+    return _finished(made, check, check.given(examples), times, None)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A refolded program, and what was found in it."""
+
+    source: Any
+    result: Any
+    target: str
+    refolded: tuple[Refolded, ...]
+    found: tuple[FoundByRecord | Search, ...]
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
@@ -173,23 +223,22 @@ def _unsimplified(lowering: Lowering) -> Lowering:
 
 
 def _finished(
-    source: Any, result: Any, to: Target | None, refolded: Mapping[fx.GraphModule, Refolded],
-    found: Iterable[FoundByRecord], check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None,
-) -> Refolding:  # fmt: skip
+    made: _Made, check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None
+) -> Refolding:
     proof = None
     if check.level:
         with _timed(times, "verify"):
-            proof = prove(source, result, refolded, check.level, given)
-    sizes = tuple(sum(map(count_calls, graphs)) for graphs in _before_and_after(refolded))
-    return Refolding(
-        result, to.name if to is not None else "the ops of the source",
-        tuple(each for one in found for each in one.folded), tuple(each for one in found for each in one.missed),
-        proof, times, tuple(each.rewrite for each in refolded.values()), (sizes[0], sizes[1]), lowering,
-    )  # fmt: skip
+            proof = prove(made.source, made.result, made.refolded, check.level, given)
+    before, after = (sum(map(count_calls, graphs)) for graphs in zip(*_pairs(made.refolded)))
+    folded = tuple(each for one in made.found for each in one.folded)
+    missed = tuple(each for one in made.found for each in one.missed)
+    rewrites = tuple(each.rewrite for each in made.refolded)
+    return Refolding(made.result, made.target, folded, missed, proof, times, rewrites, (before, after), lowering)
 
 
-def _before_and_after(refolded: Mapping[fx.GraphModule, Refolded]) -> tuple[list[fx.Graph], list[fx.Graph]]:
-    return [each.before for each in refolded.values()], [each.rewrite.graph for each in refolded.values()]
+def _pairs(refolded: Iterable[Refolded]) -> Iterator[tuple[fx.Graph, fx.Graph]]:
+    """Each graph before and after."""
+    return ((each.before, each.rewrite.graph) for each in refolded)
 
 
 def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:

@@ -102,6 +102,35 @@ def lower(
 
 
 @app.command(epilog=EXIT_CODES)
+def refold(
+    model: Model,
+    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the folded program (.pt2).")] = None,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither check nor measure the whole.")] = False,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find the ops that a program spells out, fold each into a call, and save the result. Without a target, all ops
+    that are known by what they compute are looked for."""
+    with failing(debug, as_json):
+        target, path = load_target(to) if to is not None else None, _writable(output)
+        with working(f"loading {model}"):
+            program = load_model(model, trust)
+        with working(f"folding {model}"):
+            found = decomp.refold(program, to=target, verify=False if no_verify else "values")
+        if path is not None:
+            with working(f"saving {path}"):
+                _save(found.result, path)
+        report = found.report()
+        if as_json:
+            print_json(report.as_dict())
+        else:
+            show(tables.refold_table(report))
+            show(Text(f"saved {path}") if path is not None else None)
+
+
+@app.command(epilog=EXIT_CODES)
 def plan(
     model: Model,
     to: To,

@@ -17,6 +17,7 @@ from decomp.advice.suggestions import Suggestion
 from decomp.budgets import HEADINGS, Budget, notes_of, rows_of
 from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
+from decomp.refolding.outcome import RefoldReport
 from decomp.report import ROWS, Report, folded, folded_modules
 from decomp.rules.limitation import Limitation
 from decomp.rules.linting import Finding
@@ -50,6 +51,20 @@ def report_table(report: Report) -> RenderableType:
     facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
     for blocker in report.blockers:
         facts.add_row(Text("not lowered", style="red"), Text(f"{blocker['op']} at {', '.join(blocker['nodes'])}"))
+    return Group(*parts, "", facts)
+
+
+def refold_table(report: RefoldReport) -> RenderableType:
+    """What was folded, what was nearly found and why it is not, and what was verified."""
+    parts: list[RenderableType] = [Text(report.headline, style="bold")]
+    for titles, rows in report.tables():
+        table = _table(*titles)
+        for row in rows[:ROWS]:
+            table.add_row(*map(Text, row))
+        parts += ["", table, *([Text(f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else [])]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("time", Text(report.timing))
+    facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
     return Group(*parts, "", facts)
 
 

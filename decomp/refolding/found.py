@@ -1,0 +1,165 @@
+"""What a search finds: calls that could stand in the place of regions, and places that were nearly one. Of calls that
+overlap, the one that stands for most is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import spelled
+from decomp.graphs.tracing import without_guards
+from decomp.ir.binding import BindingError
+from decomp.ir.call import bound_call, metadata
+from decomp.refolding.folding import Fold
+from decomp.refolding.outcome import Folded, Missed
+from decomp.refolding.readings import Spelling
+from decomp.refolding.regions import Region, Surroundings
+from decomp.refolding.trials import Runner
+from decomp.rules.target import Target
+from decomp.torch_internals.modes import enable_python_dispatcher
+
+Wanted = Callable[[Any, Any, Any, fx.Node], bool]
+"""Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A call that computes what a region does."""
+
+    region: Region
+    spelling: Spelling
+    name: str
+    operands: tuple[Any, ...]
+    """Its leading arguments; the rest are those of the spelling."""
+    error: float
+    gain: int
+    """How many nodes it saves."""
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """All positional arguments."""
+        return (*self.operands, *self.spelling.args)
+
+
+class Trier:
+    """Tries calls in the place of regions, and keeps those that do."""
+
+    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
+        self.around, self.runner, self.wanted = around, runner, wanted
+        self.findings = Findings()
+
+    def stands(self, root: fx.Node, name: str, spelling: Spelling, args: tuple[Any, ...]) -> Found | None:
+        """The call of `spelling` on `args`, if it gives the value of `root` and may stand there; what is wrong is noted
+        where it is not the value."""
+        inputs = tuple(dict.fromkeys(arg for arg in args if isinstance(arg, fx.Node)))
+        region = self.around.between(root, inputs)
+        if region is None or not region.nodes:
+            return None
+        places = [inputs.index(arg) if isinstance(arg, fx.Node) else None for arg in args]
+
+        def call(*operands: torch.Tensor) -> torch.Tensor:
+            given = [arg if place is None else operands[place] for arg, place in zip(args, places)]
+            return spelling(*given)
+
+        shown = [arg if place is None else f"%{place}" for arg, place in zip(args, places)]
+        verdict = self.runner.compare(region, call, f"{spelling}{shown}")
+        if verdict.fault is not None:
+            return None
+        return Found(region, spelling, name, args, verdict.error, len(region) - 1)
+
+    def take(self, found: Found) -> bool:
+        """Keep what was found, if nothing looks into it and its call is wanted."""
+        if not self.wanted(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root):
+            return False
+        fault = self.around.why_open(found.region)
+        if fault is not None:
+            self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
+            return False
+        self.findings.found.append(found)
+        return True
+
+
+@dataclass
+class Findings:
+    """What was found in one graph, in one round."""
+
+    found: list[Found] = field(default_factory=list)
+    missed: list[Missed] = field(default_factory=list)
+
+    def chosen(self, around: Surroundings) -> Iterator[Found]:
+        """Those that do not overlap, those that save most first; of equals the first in the graph."""
+        taken: set[fx.Node] = set()
+        order = sorted(self.found, key=lambda each: (-each.gain, around.place[each.region.root]))
+        for each in order:
+            if taken.isdisjoint(each.region.nodes):
+                taken.update(each.region.nodes)
+                yield each
+
+
+def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tuple[Fold, Folded]:
+    """The fold of a call that was found, and the record of it; `counts` says for how many nodes earlier ones stand."""
+    root, spelling = found.region.root, found.spelling
+    meta = {key: item for key, item in root.meta.items() if key not in ("val", "tensor_meta", "unbacked_bindings")}
+    name, value = root.name, _result(found)
+    parts: dict[Any, tuple[str, Mapping[str, Any]]] = {}
+    if spelling.result:
+        name = f"{root.name}_{spelling.target._overloadpacket.__name__}"
+        parts = {spelling.result: (root.name, {**meta, "val": value[spelling.result[0]]} if value else root.meta)}
+    if value is not None:
+        meta["val"] = value
+    gone = around.watchers(found.region)
+    fold = Fold("call_function", spelling.target, found.args, dict(spelling.kwargs), {root: spelling.result}, name,
+                meta, (), gone, parts)
+    nodes = sum(counts.get(node.name, 1) for node in found.region.nodes)
+    return fold, Folded(spelled(spelling.target), name, nodes, found.name, found.error)
+
+
+def _result(found: Found) -> Any:
+    """The metadata of what a call gives, on memory of its own, from that of its operands; strides are its own, too."""
+    value = metadata(found.region.root)
+    mode = getattr(value, "fake_mode", None)
+    if mode is None:
+        return value
+    args = fx.node.map_aggregate(found.args, lambda leaf: metadata(leaf) if isinstance(leaf, fx.Node) else leaf)
+    with mode, enable_python_dispatcher(), torch.no_grad(), without_guards(mode):
+        return found.spelling.target(*args, **dict(found.spelling.kwargs))
+
+
+def wanted_by(to: Target | None) -> Wanted:
+    """What tells whether the calls of a target, or any, are wanted."""
+
+    def wanted(target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
+        if to is None:
+            return True
+        graph = fx.Graph()
+        known: dict[fx.Node, fx.Node] = {}
+
+        def placed(node: fx.Node) -> fx.Node:
+            if node not in known:
+                known[node] = graph.placeholder(node.name)
+                known[node].meta = dict(node.meta)
+            return known[node]
+
+        node = graph.call_function(target, *fx.map_arg((args, kwargs), placed))
+        node.meta["val"] = like.meta.get("val")
+        try:
+            call = bound_call(node)
+        except BindingError:
+            return False
+        return call is not None and to.why_illegal(call) is None
+
+    return wanted
+
+
+def spelled_as(
+    spellings: Iterable[Spelling], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
+) -> Spelling | None:
+    """The first way to spell a call that is wanted."""
+    for spelling in spellings:
+        if wanted(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
+            return spelling
+    return None

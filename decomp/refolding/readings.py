@@ -1,0 +1,119 @@
+"""What a function of one tensor may be: the ops that are looked for, each with the calls that it may be spelled as and
+the arguments that are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One call of an op, after its leading arguments."""
+
+    target: Any
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    result: tuple[int, ...] = ()
+    """Which of several results is meant."""
+
+    def __call__(self, *leading: Any) -> torch.Tensor:
+        found = self.target(*leading, *self.args, **dict(self.kwargs))
+        for place in self.result:
+            found = found[place]
+        return found  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A function of one tensor, and what it may be called as, the first choice first."""
+
+    name: str
+    spellings: tuple[Spelling, ...]
+
+    @property
+    def function(self) -> Spelling:
+        """What computes it."""
+        return self.spellings[0]
+
+
+POINTWISE: tuple[Reading, ...] = (
+    Reading("gelu", (Spelling(aten.gelu.default),)),
+    Reading("gelu (tanh)", (Spelling(aten.gelu.default, (), (("approximate", "tanh"),)),)),
+    *(
+        Reading(name, (Spelling(getattr(aten, name).default),))
+        for name in ("silu", "mish", "softplus", "log_sigmoid", "sigmoid", "tanh", "erf", "exp", "log", "log1p",
+                     "expm1", "elu", "selu", "hardswish", "sin", "cos")
+    ),
+)
+"""Functions that are computed element by element."""
+
+SEEDS = frozenset(
+    f"aten::{name}" for name in
+    "exp exp2 tanh erf sigmoid rsqrt sqrt log log2 log1p expm1 reciprocal sin cos pow _softmax _log_softmax softmax "
+    "log_softmax native_layer_norm native_group_norm".split()
+)
+"""Ops one of which each of these functions is made with."""
+REDUCTIONS = frozenset(
+    f"aten::{name}" for name in "sum mean amax max logsumexp var var_mean _softmax softmax _log_softmax log_softmax "
+    "native_layer_norm native_group_norm linalg_vector_norm cumsum".split()
+)
+
+
+def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
+    """Functions that reduce: softmax, and normalizations of each form with the constants of the region."""
+    rank = metadata(x).dim()
+    for dim in range(rank - 1, -1, -1):
+        for name in ("softmax", "log_softmax"):
+            packet = getattr(aten, name)
+            core = getattr(aten, f"_{name}").default
+            yield Reading(f"{name}", (Spelling(packet.int, (dim - rank if dim == rank - 1 else dim,)),
+                                      Spelling(core, (dim - rank if dim == rank - 1 else dim, False))))
+    shape = metadata(x).shape
+    for eps in _small_numbers(region):
+        for first in range(rank - 1, 0, -1):
+            sizes = list(shape[first:])
+            if all(type(size) is int for size in sizes):
+                yield from _norms(sizes, eps)
+        yield from _group_norms(x, region, eps)
+
+
+def _norms(sizes: list[int], eps: float) -> Iterator[Reading]:
+    native = Spelling(aten.native_layer_norm.default, (sizes, None, None, eps), (), (0,))
+    yield Reading("layer_norm", (Spelling(aten.layer_norm.default, (sizes, None, None, eps)), native))
+    yield Reading("rms_norm", (Spelling(aten.rms_norm.default, (sizes, None, eps)),))
+
+
+def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Reading]:
+    shape = metadata(x).shape
+    if len(shape) < 3 or type(shape[1]) is not int:
+        return
+    seen = {metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1}
+    for groups in sorted(size for size in seen if type(size) is int and size and shape[1] % size == 0):
+        spellings = [Spelling(aten.group_norm.default, (groups, None, None, eps))]
+        if all(type(size) is int for size in shape):
+            pixels = metadata(x).numel() // max(shape[0] * shape[1], 1)
+            native = (None, None, shape[0], shape[1], pixels, groups, eps)
+            spellings.append(Spelling(aten.native_group_norm.default, native, (), (0,)))
+        yield Reading("group_norm", tuple(spellings))
+
+
+def _small_numbers(region: list[fx.Node]) -> list[float]:
+    """The numbers of a region that may be what is added to a variance."""
+    found: dict[float, None] = {}
+    for node in region:
+        if node.op == "call_function":
+            fx.node.map_aggregate((node.args, node.kwargs), lambda leaf: found.setdefault(leaf) if _small(leaf) else 0)
+    return list(found)
+
+
+def _small(value: Any) -> bool:
+    return type(value) is float and 0 < value < 0.1

@@ -1,0 +1,214 @@
+"""Regions of a graph: the nodes between a value and those that it is computed from. A region can become one call if
+nothing outside looks into it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+import heapq
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.ir.call import is_projection, metadata
+from decomp.ir.effects import Effect, EffectTable, is_proved
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+
+LIMIT = 96
+"""How many nodes a region may have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """The nodes that compute `root` from `inputs`, in order."""
+
+    root: fx.Node
+    inputs: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+class Surroundings:
+    """A graph with tables of what is asked again and again."""
+
+    def __init__(self, graph: fx.Graph, owner: nn.Module) -> None:
+        self.graph, self.owner = graph, owner
+        self.place = {node: i for i, node in enumerate(graph.nodes)}
+        self.effects = EffectTable(owner)
+        self.constant: set[fx.Node] = set()
+        """Calls that compute from numbers alone."""
+        self.marks: list[int] = []
+        marks = 0
+        for node in graph.nodes:
+            found = self.effects.of(node)
+            marks += Effect.REGION in found.kinds or Effect.MUTATION in found.kinds
+            self.marks.append(marks)
+            if node.op == "call_function" and not found and found.known:
+                if all(given in self.constant or is_number(given) for given in node.all_input_nodes):
+                    self.constant.add(node)
+
+    def is_leaf(self, node: fx.Node) -> bool:
+        """Whether nothing in the graph computes a value from others, or nobody may take it apart."""
+        if not node.op.startswith("call"):
+            return True
+        found = self.effects.of(node)
+        return bool(found) or not found.known
+
+    def data_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """The operands of a node that depend on data."""
+        return [given for given in node.all_input_nodes if given not in self.constant and not is_number(given)]
+
+    def between(self, root: fx.Node, inputs: Collection[fx.Node]) -> Region | None:
+        """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""
+        found: set[fx.Node] = set()
+        waiting = [root]
+        for node in waiting:
+            if node in found or node in inputs:
+                continue
+            if self.is_leaf(node) or len(found) >= LIMIT:
+                return None
+            found.add(node)
+            waiting += self.data_inputs(node)
+        nodes = tuple(sorted(found, key=self.place.__getitem__))
+        return Region(root, tuple(inputs), nodes)
+
+    def why_open(self, region: Region) -> str | None:
+        """Why a region may not become one call: something else uses a value on the way, or an effect is in between."""
+        inside = set(region.nodes)
+        for node in region.nodes:
+            if node is region.root:
+                continue
+            user = next((user for user in node.users if user not in inside and not looks_only(user)), None)
+            if user is not None:
+                what = "is returned, too" if user.op == "output" else f"is used elsewhere, by {user.name!r}"
+                return f"{node.name!r} {what}"
+        first = self.place[region.nodes[0]] if region.nodes else self.place[region.root]
+        if self.marks[first] != self.marks[self.place[region.root]]:
+            return "a region of no_grad or autocast, or a write, begins or ends in it"
+        return None
+
+    def watchers(self, region: Region) -> tuple[fx.Node, ...]:
+        """The nodes that only look at values on the way."""
+        inside = [node for node in region.nodes if node is not region.root]
+        return tuple(dict.fromkeys(user for node in inside for user in node.users if looks_only(user)))
+
+    def above(self, node: fx.Node, steps: int) -> Iterator[fx.Node]:
+        """The values from which alone, beside constants, a node is computed, the nearest first."""
+        heap = [(-self.place[node], node)]
+        seen = {node}
+        for _ in range(steps):
+            if not heap:
+                return
+            _, current = heapq.heappop(heap)
+            if not heap and current is not node and is_float(current):
+                yield current
+            if self.is_leaf(current):
+                return
+            for given in self.data_inputs(current):
+                if given not in seen:
+                    seen.add(given)
+                    heapq.heappush(heap, (-self.place[given], given))
+
+    def below(self, start: fx.Node) -> list[fx.Node]:
+        """The nodes that are computed from one value and constants alone, in order, the nearest ones."""
+        found: dict[fx.Node, None] = {}
+        heap = [(self.place[user], user) for user in start.users]
+        heapq.heapify(heap)
+        seen = {user for _, user in heap}
+        while heap and len(found) < LIMIT:
+            _, node = heapq.heappop(heap)
+            if node.op == "output" or self.is_leaf(node):
+                continue
+            if all(given is start or given in found for given in self.data_inputs(node)):
+                found[node] = None
+                for user in node.users:
+                    if user not in seen:
+                        seen.add(user)
+                        heapq.heappush(heap, (self.place[user], user))
+        return list(found)
+
+    def views_above(self, node: fx.Node) -> list[fx.Node]:
+        """A node and the values that it shows in another shape, or copies, the nearest first."""
+        found = [node]
+        while op_called(node) in VIEWS and len(self.data_inputs(node)) == 1 and len(found) < LIMIT:
+            node = self.data_inputs(node)[0]
+            found.append(node)
+        return found
+
+    def only_user(self, node: fx.Node) -> fx.Node | None:
+        """The one node that uses a value, beside those that only look at it."""
+        users = [user for user in node.users if not looks_only(user)]
+        return users[0] if len(users) == 1 and users[0].op != "output" else None
+
+    def views_below(self, node: fx.Node) -> list[fx.Node]:
+        """A node and what only shows it in another shape, or copies it, the nearest first."""
+        found = [node]
+        while (user := self.only_user(found[-1])) is not None and op_called(user) in VIEWS and len(found) < LIMIT:
+            found.append(user)
+        return found
+
+
+VIEWS = frozenset(
+    f"aten::{name}" for name in
+    "view _unsafe_view reshape expand clone permute transpose t unsqueeze squeeze alias contiguous detach _to_copy "
+    "numpy_T mT flatten unflatten dropout".split()
+)
+"""Ops that give the elements of one operand in another shape, perhaps some of them several times."""
+
+
+def op_called(node: fx.Node) -> str:
+    """`aten::exp` for any overload; empty for what is no ATen op."""
+    target = node.target
+    return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether a node gives a size or another number of the host."""
+    return isinstance(metadata(node), (int, float, bool, *SYMBOLIC))
+
+
+def is_float(node: fx.Node) -> bool:
+    """Whether a node gives one tensor of floats."""
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
+
+
+def looks_only(node: fx.Node) -> bool:
+    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or a result that nobody
+    uses."""
+    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))
+
+
+def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
+    """What nodes compute from some inputs: the calls, with operands by number, shapes and dtypes."""
+    numbers = {node: i for i, node in enumerate(inputs)}
+    calls: list[Any] = [_kind(node) for node in inputs]
+
+    def named(node: fx.Node) -> Any:
+        if node in numbers:
+            return f"%{numbers[node]}"
+        value = metadata(node)
+        if isinstance(value, SYMBOLIC):
+            return str(value)
+        return _constant(node)
+
+    for node in nodes:
+        numbers[node] = len(numbers)
+        calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
+    return tuple(calls)
+
+
+def _constant(node: fx.Node) -> str:
+    return f"{node.target}{_plain((node.args, node.kwargs), _constant)}"
+
+
+def _plain(value: Any, named: Any) -> Any:
+    return fx.node.map_aggregate(value, lambda leaf: named(leaf) if isinstance(leaf, fx.Node) else leaf)
+
+
+def _kind(node: fx.Node) -> Any:
+    value = metadata(node)
+    return (str(value.shape), value.dtype) if isinstance(value, torch.Tensor) else str(type(value))

@@ -1,0 +1,149 @@
+"""Functions of one tensor: activations, softmax, and normalizations without weights. From each op that such functions
+are made with, the search goes up to the values that alone it is computed from; what is computed from one of these
+is run once, on random numbers, and each value is held against the functions that it may be. How they are spelled
+plays no part. Parts of a graph with the same structure are looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.refolding.found import Findings, Found, Wanted, spelled_as
+from decomp.refolding.outcome import Missed
+from decomp.refolding.readings import POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
+from decomp.refolding.regions import VIEWS, Region, Surroundings, is_float, op_called, structure
+from decomp.refolding.trials import SAME, Runner, distance
+
+STEPS = 32
+"""How many nodes the search goes up."""
+NEAR = 0.05
+"""What differs by less, relative to the largest value, is a near miss."""
+
+
+class Functions:
+    """The search in one graph."""
+
+    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
+        self.around, self.runner, self.wanted = around, runner, wanted
+        self.known: dict[Any, list[tuple[int, Reading, float, str | None]]] = {}
+        self.findings = Findings()
+
+    def search(self) -> Findings:
+        """All that is found."""
+        tried: set[fx.Node] = set()
+        for seed in self.around.graph.nodes:
+            if op_called(seed) in SEEDS:
+                for x in self.around.above(seed, STEPS):
+                    if x not in tried:
+                        tried.add(x)
+                        self._from(x)
+        return self.findings
+
+    def _from(self, x: fx.Node) -> None:
+        """All functions of one value."""
+        below = self.around.below(x)
+        if not any(op_called(node) in SEEDS for node in below):
+            return
+        key = structure((x,), below)
+        if key not in self.known:
+            self.known[key] = list(self._readings(x, below))
+        for place, reading, error, fault in self.known[key]:
+            self._take(x, below[place], reading, error, fault)
+
+    def _take(self, x: fx.Node, root: fx.Node, reading: Reading, error: float, fault: str | None) -> None:
+        region = self.around.between(root, (x,))
+        if region is None:
+            return
+        spelling = spelled_as(reading.spellings, (x,), root, self.wanted)
+        if spelling is None or any(node.target is spelling.target for node in region.nodes):
+            return
+        fault = fault or self.around.why_open(region)
+        if fault is not None:
+            self.findings.missed.append(Missed(reading.name, root.name, fault))
+            return
+        gain = len(region) - 1
+        self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain))
+
+    def _readings(self, x: fx.Node, below: list[fx.Node]) -> Iterator[tuple[int, Reading, float, str | None]]:
+        """Which of the values below are which functions; and those that are nearly one, with what is wrong."""
+        given = self.runner.random(x, 1.0, 3)
+        values = self._run(below, x, given)
+        shape = metadata(x).shape
+        reduces = _reducing(x, below)
+        pointwise, along = POINTWISE, list(along_dimensions(x, below))
+        expected: dict[int, Any] = {}
+        for place, node in enumerate(below):
+            value = values.get(node)
+            if value is None or not is_float(node) or metadata(node).shape != shape:
+                continue
+            near: tuple[float, Reading] | None = None
+            for reading in along if node in reduces else pointwise:
+                theirs = expected.setdefault(id(reading), _called(reading, given))
+                apart = distance(value, theirs) if theirs is not None else float("inf")
+                if apart <= SAME:
+                    near = None
+                    yield from self._compared(x, node, place, reading)
+                    break
+                if apart < NEAR and (near is None or apart < near[0]):
+                    near = apart, reading
+            if near is not None and not _is_trivial(near[1], value, given):
+                yield place, near[1], near[0], f"it differs by {near[0]:.1g} of the largest value"
+
+    def _compared(
+        self, x: fx.Node, node: fx.Node, place: int, reading: Reading
+    ) -> Iterator[tuple[int, Reading, float, str | None]]:
+        region = self.around.between(node, (x,))
+        if region is not None:
+            verdict = self.runner.compare(region, reading.function, str(reading.function))
+            fault = verdict.fault
+            if fault is None and "softmax" in reading.name:
+                if metadata(x).dim() > 1 and not self.runner.same_where_hidden(region, reading.function):
+                    fault = "it gives other values where rows are hidden by −∞"
+            yield place, reading, verdict.error, fault or _missing_cast(region)
+
+    def _run(self, nodes: list[fx.Node], x: fx.Node, given: torch.Tensor) -> dict[fx.Node, Any]:
+        """The values of nodes in float64, as far as they can be run."""
+        values: dict[fx.Node, Any] = {x: given}
+        with torch.no_grad():
+            for node in nodes:
+                try:
+                    values = self.runner.values([node], values, wide=True)
+                except Exception:  # of sizes that were fixed, or of what follows another that cannot be run
+                    continue
+        return values
+
+
+def _missing_cast(region: Region) -> str | None:
+    """Where a region rounds to half precision on the way; ops compute in float32 inside."""
+    for node in region.nodes:
+        if node is not region.root and is_float(node) and op_called(node) not in VIEWS:
+            dtype = metadata(node).dtype
+            if dtype.itemsize < 4:
+                return f"{node.name!r} rounds to {str(dtype).removeprefix('torch.')}: the op has a cast before it"
+    return None
+
+
+def _is_trivial(reading: Reading, value: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether a value is near to a function only because both are near to the operand itself."""
+    return distance(value, given) < NEAR
+
+
+def _called(reading: Reading, x: torch.Tensor) -> torch.Tensor | None:
+    try:
+        with torch.no_grad():
+            return reading.function(x)
+    except Exception:  # of shapes that it does not take
+        return None
+
+
+def _reducing(x: fx.Node, below: list[fx.Node]) -> set[fx.Node]:
+    """The nodes that depend on a reduction."""
+    found: set[fx.Node] = set()
+    for node in below:
+        if op_called(node) in REDUCTIONS or any(given in found for given in node.all_input_nodes):
+            found.add(node)
+    return found

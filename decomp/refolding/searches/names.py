@@ -1,0 +1,52 @@
+"""Ops under another name: calls that mean a whole op beside the one that they name, as `convolution`, or
+`native_layer_norm` of which only the first result is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.patterns.terms import Term, Terms
+from decomp.refolding.found import Findings, Trier
+from decomp.refolding.readings import Spelling
+from decomp.refolding.regions import looks_only
+
+aten = torch.ops.aten
+
+_NAMED: dict[str, Any] = {
+    "aten.layer_norm": aten.layer_norm.default,
+    "aten.group_norm": aten.group_norm.default,
+    "aten.batch_norm": aten.batch_norm.default,
+    "aten.softmax": aten.softmax.int,
+    "aten.log_softmax": aten.log_softmax.int,
+    "aten.conv1d": aten.conv1d.default,
+    "aten.conv2d": aten.conv2d.default,
+    "aten.conv3d": aten.conv3d.default,
+}
+
+
+class Names(Trier):
+    """The search in one graph."""
+
+    def search(self) -> Findings:
+        """All that is found."""
+        terms = Terms()
+        for node in self.around.graph.nodes:
+            if node.op == "call_function":
+                for term in terms.of(node)[1:] if terms.raw(node) is not None else terms.of(node):
+                    overload = _NAMED.get(term.op)
+                    if overload is not None and node.target is not overload:
+                        self._take(node, term, overload)
+        return self.findings
+
+    def _take(self, node: fx.Node, term: Term, overload: Any) -> None:
+        args = []
+        for argument in overload._schema.arguments:
+            default = argument.default_value if argument.has_default_value() else None
+            args.append(term.arguments.get(argument.name, default))
+        if all(looks_only(user) or user is node for inner in term.through for user in inner.users):
+            found = self.stands(node, term.op.removeprefix("aten."), Spelling(overload), tuple(args))
+            if found is not None:
+                self.take(found)

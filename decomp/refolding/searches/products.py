@@ -1,0 +1,99 @@
+"""Products of matrices in any spelling, and linear layers among them: `addmm`, `bmm` between views, and sums of
+products that were expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.readings import Spelling
+from decomp.refolding.regions import is_float, op_called
+
+aten = torch.ops.aten
+LINEAR = Spelling(aten.linear.default)
+
+_PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul")
+
+
+def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """The two operands that a node multiplies and sums up over; None if it does not."""
+    called = op_called(node)
+    if called in _PRODUCTS:
+        pair = node.args[:2]
+    elif called in ("aten::addmm", "aten::baddbmm"):
+        pair = node.args[1:3]
+    elif called == "aten::sum" and isinstance(node.args[0], fx.Node) and op_called(node.args[0]) == "aten::mul":
+        pair = node.args[0].args[:2]
+    else:
+        return None
+    both = len(pair) == 2 and all(isinstance(each, fx.Node) and is_float(each) for each in pair)
+    return (pair[0], pair[1]) if both else None  # type: ignore[return-value]
+
+
+class Products(Trier):
+    """The search for linear layers in one graph."""
+
+    def search(self) -> Findings:
+        """All that is found."""
+        for node in self.around.graph.nodes:
+            operands = product_operands(node)
+            if operands is not None:
+                best = self._linear(node, *operands)
+                if best is not None:
+                    self.take(best)
+        return self.findings
+
+    def _linear(self, node: fx.Node, a: fx.Node, b: fx.Node) -> Found | None:
+        """The largest linear layer that ends at a product, or at its sum with a bias."""
+        below = self.around.views_below(node)
+        end = self.around.only_user(below[-1])
+        for root, bias in self._ends(node, below, end):
+            for x, w in _pairs(self.around.views_above(a), self.around.views_above(b)):
+                if _fits(root, x, w) and (bias is None or tuple(metadata(bias).shape) == tuple(metadata(w).shape[:1])):
+                    args = (x, w) if bias is None else (x, w, bias)
+                    found = self.stands(root, "linear", LINEAR, args)
+                    if found is not None and not self.around.why_open(found.region):
+                        return found
+        return None
+
+    def _ends(
+        self, node: fx.Node, below: list[fx.Node], end: fx.Node | None
+    ) -> Iterator[tuple[fx.Node, fx.Node | None]]:
+        """Where the layer may end, with the bias that is added there, the farthest first."""
+        if end is not None and op_called(end) == "aten::add":
+            others = [given for given in self.around.data_inputs(end) if given is not below[-1]]
+            for bias in reversed(self.around.views_above(others[0])) if len(others) == 1 else ():
+                for last in reversed(self.around.views_below(end)[:2]):
+                    yield last, bias
+        inner = node.args[0] if op_called(node) == "aten::addmm" else None
+        biases = reversed(self.around.views_above(inner)) if isinstance(inner, fx.Node) else (None,)
+        for bias in biases:
+            for last in reversed(below):
+                yield last, bias
+
+
+def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Each operand with each other one, those that are farthest up first."""
+    for a in reversed(first):
+        for b in reversed(second):
+            yield a, b
+            yield b, a
+
+
+def _fits(root: fx.Node, x: fx.Node, w: fx.Node) -> bool:
+    """Whether a linear layer of these shapes gives that of `root`."""
+    shapes = [_sizes(each) for each in (root, x, w)]
+    if any(shape is None for shape in shapes):
+        return False
+    out, given, weight = shapes
+    assert out is not None and given is not None and weight is not None
+    return len(weight) == 2 and len(given) > 0 and given[-1] == weight[1] and out == (*given[:-1], weight[0])
+
+
+def _sizes(node: fx.Node) -> tuple[str, ...] | None:
+    """The shape of a node's value; dynamic sizes are the same where their expressions are."""
+    return tuple(map(str, metadata(node).shape)) if is_float(node) else None

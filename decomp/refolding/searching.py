@@ -1,0 +1,88 @@
+"""Finding ops in a program without provenance: rounds of searches, each on the graph that the one before has folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+import functools
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.derive.stride_propagation import StridePropagation
+from decomp.graphs.rewrite import Rewrite
+from decomp.metadata.strides import same_layout
+from decomp.refolding.folding import Fold
+from decomp.refolding.found import Findings, Wanted, fold_of
+from decomp.refolding.outcome import Folded, Missed
+from decomp.refolding.programs import Refolded, with_folds
+from decomp.refolding.regions import Surroundings
+from decomp.refolding.searches.attention import Attention
+from decomp.refolding.searches.functions import Functions
+from decomp.refolding.searches.names import Names
+from decomp.refolding.searches.products import Products
+from decomp.refolding.searches.rules_backwards import RulesBackwards
+from decomp.refolding.searches.weights import Weights
+from decomp.refolding.trials import Runner, Verdict
+from decomp.rules.rules import Rules
+
+ROUNDS = (Functions, Weights, Attention, Products, Names)
+"""The searches, in order: what a later one looks for is made of what earlier ones find."""
+
+
+@dataclass
+class Search:
+    """What was found in one graph."""
+
+    refolded: Refolded
+    folded: list[Folded] = field(default_factory=list)
+    missed: list[Missed] = field(default_factory=list)
+
+
+def search(graph: fx.Graph, owner: nn.Module, wanted: Wanted, rules: Rules | None = None) -> Search:
+    """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first."""
+    verdicts: dict[Any, Verdict] = {}
+    counts: dict[str, int] = {}
+    result = Search(Refolded(graph, _folded(graph, owner, [])))
+    for kind in (functools.partial(RulesBackwards, rules=rules) if rules else None, *ROUNDS):
+        if kind is None:
+            continue
+        current = result.refolded.rewrite.graph
+        around = Surroundings(current, owner)
+        findings: Findings = kind(around, Runner(around, verdicts), wanted).search()
+        made = [fold_of(found, around, counts) for found in findings.chosen(around)]
+        counts.update((record.node, record.nodes) for _, record in made)
+        result.missed += findings.missed
+        result.folded += [record for _, record in made]
+        if made:
+            step = _folded(current, owner, [fold for fold, _ in made])
+            result.refolded = Refolded(graph, result.refolded.rewrite.then(step))
+    names = {node.name for node in result.refolded.rewrite.graph.nodes}
+    result.folded = [each for each in result.folded if each.node in names]
+    found = {each.node for each in result.folded}
+    missed = (each for each in dict.fromkeys(result.missed) if each.node in names and each.node not in found)
+    result.missed = list(missed)
+    return result
+
+
+def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
+    """A graph with its folds, the strides of what follows being true."""
+    rewrite = with_folds(graph, owner, folds).rewrite
+    changed = dict(_changed(rewrite, folds))
+    if not changed:
+        return rewrite
+    propagation = StridePropagation(rewrite.graph, changed)
+    for _ in propagation.nodes():
+        pass
+    return rewrite if propagation.emit is None else rewrite.then(propagation.emit.rewrite)
+
+
+def _changed(rewrite: Rewrite, folds: list[Fold]) -> Iterator[tuple[fx.Node, torch.Tensor]]:
+    """The values of folds that have other strides than what they stand for, and what that had."""
+    for fold in folds:
+        for old in fold.gives:
+            new = rewrite.values.get(old)
+            was, now = old.meta.get("val"), new.meta.get("val") if new is not None else None
+            if isinstance(was, torch.Tensor) and isinstance(now, torch.Tensor) and not same_layout(was, now):
+                yield new, was

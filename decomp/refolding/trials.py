@@ -1,0 +1,193 @@
+"""Trials: a region of a graph and a call of an op, run on the same random operands. They are one function if they agree
+in float64, in values and in gradients, and if in its own dtype the region is about as accurate as the op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.refolding.regions import Region, Surroundings, structure
+from decomp.validation.closeness import widened
+from decomp.validation.running_programs import call_node
+
+SAME = 4 * torch.finfo(torch.float32).eps
+"""How far values may be apart in float64, relative to the largest: approximations of the precision of float32 are."""
+SLOPES = 64 * SAME
+"""The same for gradients."""
+TIMES, ULPS = 4.0, 4.0
+"""In its own dtype a region may be that many times as wrong as the op, and so many ULP of the largest value more."""
+SCALES = (1.0, 4.0)
+"""Standard deviations of random operands."""
+
+Tensors = Sequence[torch.Tensor]
+Function = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a region compares with an op."""
+
+    error: float
+    """How far apart they are in float64, relative to the largest value."""
+    fault: str | None = None
+    """Why they are not the same; None if they are."""
+
+
+class Runner:
+    """Runs parts of a graph on real tensors."""
+
+    def __init__(self, around: Surroundings, verdicts: dict[Any, Verdict] | None = None) -> None:
+        self.around = around
+        self.verdicts = verdicts if verdicts is not None else {}
+        """What was found out of regions of the same structure."""
+        self.sizes: dict[Any, int] = {}
+        self.constants: dict[tuple[fx.Node, bool], Any] = {}
+
+    def size(self, value: Any) -> Any:
+        """A size as a number. Symbols get sizes of their own, all different."""
+        if not isinstance(value, SYMBOLIC):
+            return value
+        expr = value.node.expr
+        for symbol in sorted(expr.free_symbols, key=str):
+            self.sizes.setdefault(symbol, (value.node.shape_env.backed_var_to_val.get(symbol, 5) or 1) + 2 * len(
+                self.sizes) + 2)
+        found = expr.subs(self.sizes)
+        return int(found) if found.is_integer else float(found)
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """The shape of a node's value as numbers."""
+        return tuple(self.size(size) for size in metadata(node).shape)
+
+    def random(self, node: fx.Node, scale: float, seed: int) -> torch.Tensor:
+        """A float64 tensor in the shape of a node's value; for truth values, mostly true ones."""
+        draw = torch.Generator().manual_seed(seed)
+        shape = self.shape(node)
+        if metadata(node).dtype is torch.bool:
+            return torch.rand(shape, generator=draw) > 0.2
+        return scale * torch.randn(shape, generator=draw, dtype=torch.float64)
+
+    def values(self, nodes: Sequence[fx.Node], given: Mapping[fx.Node, Any], wide: bool) -> dict[fx.Node, Any]:
+        """The values of `nodes`, in order, from those `given`. Raises what their kernels raise."""
+        found = dict(given)
+        for node in nodes:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._value(each, found, wide))
+            if wide:
+                args, kwargs = widened(args), widened(kwargs)
+            found[node] = call_node(node, self.around.owner, args, kwargs)
+        return found
+
+    def _value(self, node: fx.Node, found: Mapping[fx.Node, Any], wide: bool) -> Any:
+        if node in found:
+            return found[node]
+        value = metadata(node)
+        if isinstance(value, (int, float, bool, *SYMBOLIC)):
+            return self.size(value)
+        if (node, wide) not in self.constants:
+            if node not in self.around.constant:
+                raise KeyError(node.name)
+            self.constants[node, wide] = self.values([node], {}, wide)[node]
+        return self.constants[node, wide]
+
+    def function(self, region: Region, wide: bool) -> Function:
+        """A region as a function of its inputs."""
+
+        def run(*operands: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.values(region.nodes, dict(zip(region.inputs, operands)), wide)[region.root]
+            return found
+
+        return run
+
+    def compare(self, region: Region, call: Function, name: str) -> Verdict:
+        """Whether a region computes what a call does; `name` says which call it is, with its numbers."""
+        key = (name, structure(region.inputs, region.nodes))
+        if key not in self.verdicts:
+            self.verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs])
+        return self.verdicts[key]
+
+    def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> Verdict:
+        wide, worst = self.function(region, wide=True), 0.0
+        own = self.function(region, wide=False)
+        try:
+            for seed, scale in enumerate(SCALES):
+                operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
+                verdict = _wide(wide, call, operands)
+                worst = max(worst, verdict.error)
+                if verdict.fault is not None:
+                    return verdict
+                fault = _narrow(own, call, operands, dtypes)
+                if fault is not None:
+                    return Verdict(worst, fault)
+        except Exception as error:  # one of both does not take these operands
+            return Verdict(float("inf"), f"it cannot be run: {str(error).splitlines()[0] if str(error) else error!r}")
+        return Verdict(worst)
+
+    def same_where_hidden(self, region: Region, call: Function) -> bool:
+        """Whether a region of one input does what a call does where the input has −∞, also in whole rows."""
+        x = self.random(region.inputs[0], 1.0, 11)
+        x[torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.3] = float("-inf")
+        x[..., :1, :] = float("-inf")
+        try:
+            with torch.no_grad():
+                return bool(distance(self.function(region, wide=True)(x), call(x)) <= SAME)
+        except Exception:  # it does not take them
+            return False
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest expected value; infinite where shapes or NaN differ."""
+    if found.shape != expected.shape or not found.numel():
+        return float("inf")
+    found, expected = found.double(), expected.double()
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    difference = torch.where(same, 0.0, (found - expected).abs())
+    finite = expected[expected.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 1.0
+    worst = float(difference.max())
+    return worst / max(largest, 1e-30) if worst == worst else float("inf")
+
+
+def _wide(region: Function, call: Function, operands: Tensors) -> Verdict:
+    """The comparison in float64, of values and gradients."""
+    mine, theirs = (_with_slopes(function, operands) for function in (region, call))
+    error = distance(mine[0], theirs[0])
+    if error > SAME:
+        return Verdict(error, f"it differs by {error:.1g} of the largest value")
+    for a, b in zip(mine[1], theirs[1]):
+        apart = distance(a, b) if a is not None and b is not None else 0.0
+        if apart > SLOPES:
+            return Verdict(error, f"its gradients differ by {apart:.1g} of the largest")
+    return Verdict(error)
+
+
+def _with_slopes(function: Function, operands: Tensors) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in operands]
+    with torch.enable_grad():
+        result = function(*leaves)
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        if not result.requires_grad or not wanted:
+            return result.detach(), []
+        draw = torch.Generator().manual_seed(1)
+        weights = torch.randn(result.shape, generator=draw, dtype=torch.float64)
+        slopes = torch.autograd.grad((result * weights).sum(), wanted, allow_unused=True)
+    return result.detach(), list(slopes)
+
+
+def _narrow(region: Function, call: Function, operands: Tensors, dtypes: Sequence[torch.dtype]) -> str | None:
+    """Why a region is less accurate than the op in its own dtype; None if it is about as accurate."""
+    given = [t.to(dtype) for t, dtype in zip(operands, dtypes)]
+    with torch.no_grad():
+        truth = call(*(t.double() if t.is_floating_point() else t for t in given))
+        mine, theirs = region(*given), call(*given)
+    if mine.dtype != theirs.dtype:
+        return f"it gives {mine.dtype}, not {theirs.dtype}"
+    own, other = distance(mine, truth), distance(theirs, truth)
+    eps = torch.finfo(mine.dtype).eps
+    if own > TIMES * other + ULPS * eps:
+        return f"it loses {own / eps:.2g} ULP of {str(mine.dtype).removeprefix('torch.')}, the op {other / eps:.2g}"
+    return None
