@@ -137,6 +137,21 @@ NOT_INTO_MEMORY = _names(
 )
 """Ops whose `out=` overload computes the result in other memory first, or other bits than without it."""
 
+EXACTLY_ROUNDED = _names(
+    "abs add bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone _to_copy div eq floor "
+    "ge gt le logical_and logical_not logical_or logical_xor lt maximum minimum mul ne neg reciprocal round rsub sgn "
+    "sign sqrt sub trunc where"
+)
+"""Pointwise ops that IEEE 754 defines to the last bit, so that every kernel gives the same."""
+
+ROW_REDUCTIONS = _names("sum mean amax amin any all prod")
+"""Reductions whose kernels compute each result by itself, whatever the number of results."""
+
+ROW_VIEWS = _names(
+    "detach alias view reshape _unsafe_view expand unsqueeze squeeze transpose permute slice select"
+)
+"""Views that may leave the first dimensions as they are."""
+
 # Gradients.
 
 SAVES_NOTHING = _names(

@@ -14,7 +14,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, mutated_args
 from decomp.ir.call import metadata
 from decomp.memory import running
-from decomp.memory.forms import form_of
+from decomp.memory.forms import NOTHING, form_of
 from decomp.memory.lifetimes import Storage
 from decomp.memory.placing import ARENA, Buffer, Placement
 from decomp.metadata.symbolic_sizes import SYMBOLIC
@@ -22,17 +22,17 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 def planned_program(graph: fx.Graph, root: nn.Module, placement: Placement) -> fx.GraphModule:
     """A module that shares parameters and buffers with `root`, and runs `graph` as the plan says."""
-    made = _Applied(graph, root, placement).rewritten()
+    made = Applied(graph, root, placement).rewritten()
     bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
     result = graph_module(root, Parts(made, {}, bodies, ()))
     carry_hooks(root, result)
     return result
 
 
-class _Applied:
+class Applied:
     """A graph on its way into its planned form."""
 
-    def __init__(self, graph: fx.Graph, root: nn.Module, placement: Placement) -> None:
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, placement: Placement) -> None:
         self.graph, self.root, self.placement = graph, root, placement
         self.rewrite = Rewrite.of(graph)
         self.written = {written for node in graph.nodes for written in mutated_args(node, root)}
@@ -106,7 +106,7 @@ class _Applied:
             self._in_place(node, self.placement.over[node])
         elif buffer.memory:
             self._into(node, self._piece(buffer, buffer.head))
-        elif buffer.early is not None:
+        elif self._has_memory(buffer):
             self._into(node, self.pieces[node])
         else:
             self.rewrite.copy(node)
@@ -123,15 +123,24 @@ class _Applied:
         form = value.dtype, tuple(value.shape), tuple(value.stride())
         key = buffer.memory, buffer.offset, form
         if key not in self.pieces:
-            args = (self.pieces[buffer.memory], buffer.offset, *form)
-            made = self.rewrite.add("call_function", running.piece, args, {}, "piece", at=storage.node)
-            made.meta["val"] = value
-            self.pieces[key] = made
+            self.pieces[key] = self._piece_of(buffer, form, storage.node)
+            self.pieces[key].meta["val"] = value
         return self.pieces[key]
+
+    def _piece_of(self, buffer: Buffer, form: tuple[Any, ...], at: fx.Node) -> fx.Node:
+        args = (self.pieces[buffer.memory], buffer.offset, *form)
+        return self.rewrite.add("call_function", running.piece, args, {}, "piece", at=at)
+
+    def _has_memory(self, buffer: Buffer) -> bool:
+        """Whether the memory of a result is there before it is made."""
+        return buffer.early is not None
 
     def _into(self, node: fx.Node, memory: fx.Node) -> None:
         """The call with `out=`."""
         form = form_of(node)
+        if form is NOTHING:
+            self.rewrite.replace(node, memory)
+            return
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.rewrite.values.__getitem__)
         if form.copies:
             self._call(node, form.out, (memory, args[0]), {})

@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import COPIES, NOT_INTO_MEMORY
+from decomp.memory.running import result_memory
 from decomp.metadata.strides import dense_order
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT
 
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 class Form:
     """How the result of an overload gets into memory that is there."""
 
-    out: torch._ops.OpOverload | None
+    out: Any
     """With the memory as `out=`. `copy_`, for ops that copy: it takes the memory, and then the operand."""
     inplace: torch._ops.OpOverload | None
     """Over the first operand."""
@@ -38,10 +39,14 @@ class Form:
 
 
 NONE = Form(None, None, False)
+NOTHING = Form(result_memory, None, False)
+"""Of memory that another call fills."""
 
 
 def form_of(node: fx.Node) -> Form:
     """How the result of a node gets into memory that is there; `NONE` where it cannot."""
+    if node.target is result_memory:
+        return NOTHING
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return NONE
     return _form(node.target)

@@ -16,8 +16,11 @@ from decomp.ir.aliases import bodies, is_view, spelling_of, view_bases
 from decomp.ir.call import is_host, is_projection, kind_of, metadata
 from decomp.ir.op_facts import MAYBE_VIEW, METADATA_WRITES, READS_STRIDES, STORAGE_CHANGES
 from decomp.memory.forms import is_dense, is_static
+from decomp.memory.running import in_blocks, result_memory
 
 INPUT, CONSTANT, RESULT = "input", "constant", "result"
+_KNOWN = torch._ops.OpOverload
+_OWN = (in_blocks, result_memory)
 _ELSEWHERE = READS_STRIDES | METADATA_WRITES | STORAGE_CHANGES
 
 
@@ -88,7 +91,7 @@ def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list
     return found
 
 
-def lifetimes_of(graph: fx.Graph, root: nn.Module) -> Lifetimes:
+def lifetimes_of(graph: fx.Graph, root: nn.Module | None) -> Lifetimes:
     """The memory that a program uses, by metadata. Raises `CostError` where it has none."""
     nodes = list(graph.nodes)
     steps = {node: step for step, node in enumerate(nodes)}
@@ -113,7 +116,7 @@ def _kind(node: fx.Node) -> str:
 
 
 def _holds_memory(node: fx.Node) -> bool:
-    if node.op == "output" or kind_of(node) == "host":
+    if node.op == "output" or node.target is in_blocks or kind_of(node) == "host":
         return False
     if node.op in ("placeholder", "get_attr"):
         return isinstance(metadata(node), torch.Tensor)
@@ -149,7 +152,7 @@ def is_opaque(node: fx.Node) -> bool:
     of the user's own."""
     if node.op == "call_module":
         return True
-    if node.op != "call_function" or isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or isinstance(node.target, _KNOWN) or node.target in _OWN:
         return False
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
@@ -157,9 +160,14 @@ def is_opaque(node: fx.Node) -> bool:
     return not known and not view_bases(node)
 
 
-def shared_or_unsure(node: fx.Node, root: nn.Module) -> list[fx.Node]:
+def shared_or_unsure(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
     """The nodes whose memory a node shares, or may share; itself among them, if it may have memory of its own."""
     if node.op not in ("call_function", "call_method", "call_module"):
+        return []
+    if is_projection(node) and _projected(node).target is in_blocks:
+        outs: Any = _projected(node).args[3]
+        return [outs[node.args[1]]]
+    if node.target in _OWN:
         return []
     if is_opaque(node):
         return [*node.all_input_nodes, node]
@@ -168,6 +176,10 @@ def shared_or_unsure(node: fx.Node, root: nn.Module) -> list[fx.Node]:
         return shared
     unsure = [base for base in view_bases(node, root) if is_view(node, base) is None or _varies(node)]
     return [*shared, *unsure, node] if unsure else shared
+
+
+def _projected(node: fx.Node) -> fx.Node:
+    return node.args[0]  # type: ignore[return-value]
 
 
 def _varies(node: fx.Node) -> bool:

@@ -107,6 +107,11 @@ def place(lifetimes: Lifetimes, in_place: bool = True, use_arena: bool | None = 
     return plain
 
 
+def placed_in_arena(lifetimes: Lifetimes, rooms: bool) -> Placement:
+    """In place and in an arena, however small; with `rooms`, in the memory of results until they are made."""
+    return _packed(lifetimes, dict(_in_place(lifetimes)), rooms, smallest=1)
+
+
 def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The calls whose result takes the place of an operand, with that operand."""
     for node in lifetimes.nodes:
@@ -155,15 +160,17 @@ def _chained(lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node]) -> Placement
     return Placement(lifetimes, buffers, of, dict(over))
 
 
-def _can_lie_anywhere(buffer: Buffer) -> bool:
+def _can_lie_anywhere(buffer: Buffer, smallest: int) -> bool:
     head = buffer.head
     form = form_of(head.node)
-    return form.out is not None and head.nbytes >= SMALLEST and all(storage.movable for storage in buffer.storages)
+    return form.out is not None and head.nbytes >= smallest and all(storage.movable for storage in buffer.storages)
 
 
-def _packed(lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node], rooms: bool) -> Placement:
+def _packed(
+    lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node], rooms: bool, smallest: int | None = None
+) -> Placement:
     placement = _chained(lifetimes, over)
-    free = [buffer for buffer in placement.buffers if _can_lie_anywhere(buffer)]
+    free = [buffer for buffer in placement.buffers if _can_lie_anywhere(buffer, smallest or SMALLEST)]
     device = _commonest_device(free)
     free = [buffer for buffer in free if buffer.head.value.device == device]
     inside = [buffer for buffer in free if not buffer.leaves]

@@ -11,6 +11,7 @@ from torch import fx
 
 from decomp.errors import ArgumentError, boundary
 from decomp.memory.applying import planned_program
+from decomp.memory.blocks import Blocked, in_blocks_of_rows
 from decomp.memory.checking import check
 from decomp.memory.lifetimes import Lifetimes, lifetimes_of
 from decomp.memory.loading import Loaded, computes, load, varies
@@ -34,6 +35,8 @@ class OpMemory:
     """How many of the calls write over an operand."""
     in_arena: int
     """How many write into memory that the plan chose."""
+    in_blocks: int
+    """How many run on one block of rows after the other."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,11 @@ class MemoryPlan:
     """What memory a program takes, beyond its inputs, parameters and constants, and where its results go. `print(plan)`
     shows it by op, `apply()` makes the program.
 
-    A result takes the place of an operand that dies with the call, where the op works element by element. Of the other
-    results those that stay inside the program lie in one arena, at offsets that are multiples of 64 bytes, or in the
-    memory of a result that leaves the program, until that is made. What leaves the program has memory of its own.
+    Runs of large calls that work row by row run on one block of rows after the other, so that what is computed on the
+    way takes a block. A result takes the place of an operand that dies with the call, where the op works element by
+    element. Of the other results those that stay inside the program lie in one arena, at offsets that are multiples of
+    64 bytes, or in the memory of a result that leaves the program, until that is made. What leaves the program has
+    memory of its own.
     """
 
     peak: int
@@ -60,8 +65,8 @@ class MemoryPlan:
     """Whether sizes vary; all figures are then those of the example inputs."""
     program: Loaded = field(repr=False)
     """What was planned."""
-    placement: Placement = field(repr=False)
-    """Where each result goes."""
+    planned: Planned = field(repr=False)
+    """The same with runs of calls in blocks, and where each result goes."""
     before: tuple[int, ...] = field(repr=False)
     """Bytes held at each step as the program is."""
 
@@ -71,14 +76,24 @@ class MemoryPlan:
         return self.peak / self.unplanned_peak if self.unplanned_peak else 1.0
 
     @property
+    def placement(self) -> Placement:
+        """Where each result goes."""
+        return self.planned.placement
+
+    @property
     def in_place(self) -> int:
         """How many calls write over an operand."""
-        return len(self.placement.over)
+        return sum(op.in_place for op in self.ops)
 
     @property
     def in_arena(self) -> int:
-        """How many results lie in memory that the plan chose, those in place among them."""
-        return sum(len(buffer.storages) for buffer in self.placement.buffers if buffer.memory)
+        """How many calls write into memory that the plan chose, those in place among them."""
+        return sum(op.in_arena for op in self.ops)
+
+    @property
+    def in_blocks(self) -> int:
+        """How many calls run on one block of rows after the other."""
+        return sum(op.in_blocks for op in self.ops)
 
     def offset(self, node: fx.Node | str) -> int | None:
         """Where in the arena the result of a call lies, in bytes; None if it lies elsewhere. Raises `KeyError` for a
@@ -95,17 +110,18 @@ class MemoryPlan:
         What it gives has no gradient: in grad mode an input that requires one raises an error. An input of another
         dtype or size than planned raises `InputMismatch`; sizes that vary may be any.
         """
-        return planned_program(self.program.graph, self.program.root, self.placement)
+        return planned_program(self.planned.root.graph, self.planned.root, self.placement)
 
     def check(self) -> None:
         """Hold the plan against the program, as is done when it is made: nothing is read that was overwritten, nothing
         is written over an operand but by an op that may, nothing leaves the program that lies in the plan's memory.
         Raises `UnsoundPlan`."""
-        check(self.program.graph, self.program.root, self.placement)
+        self.planned.check()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
-        names = ("peak", "unplanned_peak", "lower_bound", "arena", "ratio", "in_place", "in_arena", "dynamic")
+        names = ["peak", "unplanned_peak", "lower_bound", "arena", "ratio", "dynamic"]
+        names += ["in_place", "in_arena", "in_blocks"]
         return {name: getattr(self, name) for name in names} | {"ops": [vars(op) for op in self.ops]}
 
     def plot(self, path: str | Path) -> Path:
@@ -124,12 +140,75 @@ def _flag(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be True or False, not {value!r}")
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The program that is run, and where its results go."""
+
+    root: fx.GraphModule
+    placement: Placement
+    blocked: Blocked | None = None
+    """How it relates to the program that was given, if runs of its calls are in blocks."""
+
+    def check(self) -> None:
+        """Raises `UnsoundPlan`."""
+        check(self.root.graph, self.root, self.placement)
+        for body in self.blocked.bodies.values() if self.blocked is not None else ():
+            check(body.unplanned, None, body.placement)
+
+    def held_at(self, node: fx.Node) -> int:
+        """Bytes held while a call of the program that was given runs."""
+        return self.placement.profile[self.placement.lifetimes.steps[self._here(node)]]
+
+    def is_in_place(self, node: fx.Node) -> bool:
+        """Whether it writes over an operand."""
+        placement, there = self._placed(node)
+        return there in placement.over
+
+    def is_in_arena(self, node: fx.Node) -> bool:
+        """Whether it writes into memory that the plan chose."""
+        placement, there = self._placed(node)
+        return there in placement.of and bool(placement.of[there].memory)
+
+    def is_in_blocks(self, node: fx.Node) -> bool:
+        """Whether it runs on one block of rows after the other."""
+        return self.blocked is not None and node in self.blocked.calls
+
+    def _here(self, node: fx.Node) -> fx.Node:
+        if self.blocked is None:
+            return node
+        return self.blocked.calls.get(node) or self.blocked.copies[node]
+
+    def _placed(self, node: fx.Node) -> tuple[Placement, fx.Node]:
+        """Where it is placed: in the program, or in what a block runs."""
+        call = self.blocked.calls.get(node) if self.blocked is not None else None
+        if call is None or self.blocked is None:
+            return self.placement, self._here(node)
+        body = self.blocked.bodies[call]
+        return body.placement, body.copies[node]
+
+
+def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool | None, blocks: bool) -> Planned:
+    """The better of the plan in blocks and the plan without."""
+    plain = Planned(root, place(found, in_place, arena))
+    blocked = in_blocks_of_rows(root.graph, root) if blocks and in_place else None
+    if blocked is None:
+        return plain
+    other = Planned(blocked.root, place(lifetimes_of(blocked.root.graph, blocked.root), in_place, arena), blocked)
+    return other if other.placement.peak <= plain.placement.peak else plain
+
+
 def _choice(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, bool):
         raise ArgumentError(f"{name}= must be True, False or None, not {value!r}")
 
 
-@boundary("memory_plan", {"args": CHECKS["args"], "kwargs": CHECKS["kwargs"], "in_place": _flag, "arena": _choice})
+_CHECKS = {
+    "args": CHECKS["args"], "kwargs": CHECKS["kwargs"], "in_place": _flag, "arena": _choice, "blocks": _flag,
+    "dynamic_shapes": CHECKS["dynamic_shapes"],
+}  # fmt: skip
+
+
+@boundary("memory_plan", _CHECKS)
 def memory_plan(
     program: Any,
     args: Sequence[Any] | None = None,
@@ -137,6 +216,7 @@ def memory_plan(
     *,
     in_place: bool = True,
     arena: bool | None = None,
+    blocks: bool = True,
     dynamic_shapes: Any = None,
 ) -> MemoryPlan:
     """Plan the memory of a program that is interpreted call by call, for inference.
@@ -144,6 +224,8 @@ def memory_plan(
     - `program`: what `lower` returns, an `ExportedProgram`, a `GraphModule`, or, with `args` and `kwargs`, an
       `nn.Module`. It is not changed. Sizes are those of its metadata; symbolic ones count as in the example inputs.
     - `in_place`: whether results may take the place of operands.
+    - `blocks`: whether runs of large calls that work row by row may run on one block of rows after the other, bit for
+      bit as they would on all (with as many threads as there are now).
     - `arena`: whether those that stay inside lie in one. By default they do where that takes no more than the program
       as it is, and at most a tenth more than memory that is freed piece by piece; True: always; False: never.
 
@@ -153,27 +235,27 @@ def memory_plan(
     with neutral():
         loaded = load(program, args, kwargs, dynamic_shapes)
         found = lifetimes_of(loaded.graph, loaded.root)
-        placement = place(found, in_place, arena)
-        check(loaded.graph, loaded.root, placement)
-    before = found.profile()
+        planned = _planned(loaded.root, found, in_place, arena, blocks)
+        planned.check()
+    before, placement = found.profile(), planned.placement
     return MemoryPlan(
         placement.peak, max(before, default=0), placement.lower_bound, placement.arena,
-        tuple(_by_op(loaded, found, placement, before)), any(varies(s.value) for s in found.storages.values()),
-        loaded, placement, tuple(before),
+        tuple(_by_op(loaded, found, planned, before)), any(varies(s.value) for s in found.storages.values()),
+        loaded, planned, tuple(before),
     )  # fmt: skip
 
 
-def _by_op(loaded: Loaded, found: Lifetimes, placement: Placement, before: list[int]) -> list[OpMemory]:
+def _by_op(loaded: Loaded, found: Lifetimes, planned: Planned, before: list[int]) -> list[OpMemory]:
     rows: dict[str, list[int]] = {}
     for step, node in enumerate(found.nodes):
         if not computes(node):
             continue
-        row = rows.setdefault(loaded.source_op(node), [0, 0, 0, 0, 0])
-        buffer = placement.of.get(node)
+        row = rows.setdefault(loaded.source_op(node), [0, 0, 0, 0, 0, 0])
         row[0] += 1
         row[1] = max(row[1], before[step])
-        row[2] = max(row[2], placement.profile[step])
-        row[3] += node in placement.over
-        row[4] += buffer is not None and bool(buffer.memory)
+        row[2] = max(row[2], planned.held_at(node))
+        row[3] += planned.is_in_place(node)
+        row[4] += planned.is_in_arena(node)
+        row[5] += planned.is_in_blocks(node)
     ops = [OpMemory(op, *row) for op, row in rows.items()]
     return sorted(ops, key=lambda op: (-op.before, op.op))

@@ -5,8 +5,11 @@ so that copies of a program, calls within calls, and threads have nothing in com
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
+from typing import Any
 
 import torch
+from torch import fx
 
 from decomp.errors import DecompError, InputMismatch
 
@@ -59,6 +62,37 @@ def _device(like: torch.Tensor | torch.device) -> torch.device:
 def piece(
     memory: torch.Tensor, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 ) -> torch.Tensor:
-    """A tensor that lies in other memory, `offset` bytes behind its beginning."""
+    """A tensor that lies in the memory of another, `offset` bytes behind its beginning."""
     made = torch.empty(0, dtype=dtype, device=memory.device)
-    return made.set_(memory.untyped_storage(), offset // dtype.itemsize, shape, strides)  # type: ignore[call-overload]
+    start = (memory.storage_offset() * memory.element_size() + offset) // dtype.itemsize
+    return made.set_(memory.untyped_storage(), start, shape, strides)  # type: ignore[call-overload]
+
+
+def in_blocks(
+    body: fx.GraphModule,
+    sliced: Sequence[torch.Tensor],
+    whole: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+    scratch: torch.Tensor | None,
+    spec: tuple[Any, ...],
+) -> Sequence[torch.Tensor]:
+    """Run `body` on one block of rows after the other, and return `outs`, which it fills."""
+    rows, block, masks, pieces = spec
+    made = [piece(scratch, *each) for each in pieces if scratch is not None]
+    run, last = body.forward, len(rows) - 1
+    tensors = [*zip(sliced, masks), *((out, (True,) * len(rows)) for out in outs)]
+    for place in itertools.product(*map(range, rows[:-1])):
+        parts = [_blocks(x, mask, place, block[last], rows[last] // block[last]) for x, mask in tensors]
+        for each in zip(*parts):
+            run(*each[: len(sliced)], *whole, *each[len(sliced) :], *made)
+    return outs
+
+
+def _blocks(
+    x: torch.Tensor, mask: Sequence[bool], place: Sequence[int], size: int, count: int
+) -> Sequence[torch.Tensor]:
+    """The blocks of a tensor at one place of all dimensions but the last that has rows."""
+    for dim, index in enumerate(place):
+        if mask[dim]:
+            x = x.narrow(dim, index, 1)
+    return x.split(size, len(place)) if mask[-1] else [x] * count

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Ops, at most."""
-NAME = 34
+NAME = 30
 """Columns of the name of an op, at most."""
 
 
@@ -30,7 +30,7 @@ def headline(plan: MemoryPlan) -> str:
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:
-    rows = [("op", "calls", "before", "after", "in place", "in arena"), *map(_row, plan.ops[:SHOWN])]
+    rows = [("op", "calls", "before", "after", "in place", "in arena", "in blocks"), *map(_row, plan.ops[:SHOWN])]
     widths = [max(map(len, column)) for column in zip(*rows)]
     for name, *cells in rows:
         yield "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:]))])
@@ -40,13 +40,14 @@ def _table(plan: MemoryPlan) -> Iterator[str]:
 
 def _row(op: OpMemory) -> tuple[str, ...]:
     name = op.op if len(op.op) <= NAME else f"…{op.op[1 - NAME :]}"
-    return name, str(op.calls), size(op.before), size(op.after), str(op.in_place), str(op.in_arena)
+    numbers = op.in_place, op.in_arena, op.in_blocks
+    return name, str(op.calls), size(op.before), size(op.after), *map(str, numbers)
 
 
 def _remarks(plan: MemoryPlan) -> Iterator[str]:
     yield "before, after: bytes held while the op runs, at most, beyond inputs and state."
-    total = len(plan.placement.of)
-    yield f"Of {total} results {plan.in_place} take the place of an operand, {plan.in_arena} lie in the plan's memory."
+    yield "in place: calls that write over an operand; in arena: into planned memory;"
+    yield "in blocks: that run on one block of rows after the other."
     if plan.arena:
         yield f"The arena takes {size(plan.arena)}, and is allocated in each call."
     else:

@@ -96,17 +96,19 @@ def test_a_plan_reads_well():
     assert str(plan) == """\
 peak 8.19 kB, 0.67 of the 12.3 kB of the program as it is; lower bound 8.19 kB
 
-op                 calls   before    after  in place  in arena
-aten.add.Tensor        1  12.3 kB  8.19 kB         1         0
-aten.relu.default      1  8.19 kB   4.1 kB         1         0
-aten.sin.default       1  8.19 kB  8.19 kB         0         1
-aten.exp.default       1   4.1 kB   4.1 kB         0         0
+op                 calls   before    after  in place  in arena  in blocks
+aten.add.Tensor        1  12.3 kB  8.19 kB         1         0          0
+aten.relu.default      1  8.19 kB   4.1 kB         1         0          0
+aten.sin.default       1  8.19 kB  8.19 kB         0         1          0
+aten.exp.default       1   4.1 kB   4.1 kB         0         0          0
 
 before, after: bytes held while the op runs, at most, beyond inputs and state.
-Of 4 results 2 take the place of an operand, 1 lie in the plan's memory.
+in place: calls that write over an operand; in arena: into planned memory;
+in blocks: that run on one block of rows after the other.
 The arena takes 4.1 kB, and is allocated in each call."""
     assert plan.as_dict()["ops"][0] == {
-        "op": "aten.add.Tensor", "calls": 1, "before": 3 * ONE, "after": 2 * ONE, "in_place": 1, "in_arena": 0,
+        "op": "aten.add.Tensor", "calls": 1, "before": 3 * ONE, "after": 2 * ONE,
+        "in_place": 1, "in_arena": 0, "in_blocks": 0,
     }  # fmt: skip
 
 

@@ -275,6 +275,34 @@ def budget(
 
 
 @app.command(epilog=EXIT_CODES)
+def memory(
+    model: Model,
+    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    accuracy: Levels = [],
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw lifetimes and offsets (.svg, .png).")] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what memory a model takes when it is interpreted, as it is or lowered to a target, and what it takes in
+    place, in an arena and in blocks of rows."""
+    with failing(debug, as_json):
+        target, path = load_target(to) if to is not None else None, _writable(plot)
+        with working(f"loading {model}"):
+            program = load_model(model, trust)
+        with working(f"planning the memory of {model}"):
+            if target is not None:
+                program = decomp.lower(program, to=target, accuracy=load_accuracy(accuracy))
+            found = decomp.memory_plan(program)
+        if path is not None:
+            found.plot(path)
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            show(Text(str(found)))
+
+
+@app.command(epilog=EXIT_CODES)
 def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
     debug: Debug = False,

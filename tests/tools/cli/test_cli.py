@@ -465,3 +465,12 @@ def test_cache_says_where_it_is_and_deletes_it(tmp_path, monkeypatch):
 def test_cache_says_that_it_is_off(monkeypatch):
     monkeypatch.setenv("DECOMP_CACHE", "off")
     assert run("cache").output.strip() == "the cache is off (DECOMP_CACHE)"
+
+
+def test_memory_shows_what_a_model_takes_and_draws_it(tmp_path):
+    words = ["memory", "gpt", "--to", "tinygrad", "--plot", tmp_path / "plan.svg"]
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.output
+    assert "of the program as it is; lower bound" in shown.output and (tmp_path / "plan.svg").is_file()
+    data = run(*words[:2], "--json")
+    assert data.exit_code == 0 and json.loads(data.output)["peak"] > 0

@@ -1,0 +1,212 @@
+"""Runs of calls that work row by row become one call each, which runs them on one block of rows after the other: what
+is computed on the way then takes a block, and not a whole tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.capture.frontends import Parts, graph_module
+from decomp.capture.module_hooks import carry_hooks
+from decomp.graphs.rewrite import Rewrite
+from decomp.ir.call import metadata
+from decomp.memory import running
+from decomp.memory.bodies import Body, body_of
+from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
+
+BLOCK = 1 << 16
+"""Elements of the widest tensor in a block, at most."""
+WORTH = 1 << 19
+"""Elements of a tensor that is worth it, at least: smaller ones fit the caches as they are."""
+
+
+@dataclass
+class Run:
+    """Calls that follow one another and work row by row, with the factories between them, which come before it."""
+
+    nodes: list[fx.Node] = field(default_factory=list)
+    before: list[fx.Node] = field(default_factory=list)
+    kept: int = 0
+    """In how many dimensions all of them do."""
+    rows: tuple[int, ...] = ()
+    """The sizes of these."""
+    members: set[fx.Node] = field(default_factory=set)
+    """The nodes, to be found at once."""
+    widest: int = 0
+    """Elements of the largest result."""
+
+    def add(self, node: fx.Node, kept: int) -> None:
+        """Add a call that works row by row in so many dimensions."""
+        shape = metadata(node).shape
+        self.nodes.append(node)
+        self.members.add(node)
+        self.kept, self.rows = kept, tuple(shape[:kept])
+        self.widest = max(self.widest, shape.numel())
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A program with its runs as one call each."""
+
+    root: fx.GraphModule
+    calls: dict[fx.Node, fx.Node]
+    """By call in a run of the program that was given: the call of the run."""
+    copies: dict[fx.Node, fx.Node]
+    """By node of the program that was given: the same node here."""
+    bodies: dict[fx.Node, Body]
+    """By call of a run, what it runs."""
+
+
+def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> Blocked | None:
+    """The program with its runs of row-wise calls in blocks; None if it has none that is worth it."""
+    runs = [(run, shape) for run in _runs(graph) if (shape := _block(run)) is not None]
+    chosen = [(run, body) for run, shape in runs if (body := body_of(run.nodes, run.rows[: len(shape)], shape))]
+    if not chosen:
+        return None
+    return _Blocking(graph, root, chosen).done()
+
+
+def _runs(graph: fx.Graph) -> list[Run]:
+    found, run = [], Run()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            continue
+        if _is_made_of_nothing(node):
+            run.before.append(node)
+        elif not _joins(run, node):
+            found.append(run)
+            run = Run()
+            _joins(run, node)
+    return [run for run in [*found, run] if run.nodes]
+
+
+def _is_made_of_nothing(node: fx.Node) -> bool:
+    """Whether a node may come earlier: an attribute, or a tensor that is filled with a number."""
+    return node.op == "get_attr" or node.target is torch.ops.aten.full.default and not node.all_input_nodes
+
+
+def _joins(run: Run, node: fx.Node) -> bool:
+    """Whether a call works row by row with those of a run; it is then one of them."""
+    kept = kept_rows(node)
+    if not kept:
+        return False
+    made = metadata(node)
+    if not run.nodes:
+        run.add(node, kept)
+        return True
+    inside = [used for used in node.all_input_nodes if used in run.members]
+    kept = min(kept, run.kept, made.dim())
+    shapes = [tuple(metadata(used).shape) for used in (node, *inside)]
+    while kept and any(shape[:kept] != run.rows[:kept] for shape in shapes):
+        kept -= 1
+    if kept == 0 or math.prod(run.rows[:kept]) < 2 or math.prod(run.rows[:kept]) * BLOCK < run.widest:
+        return False
+    run.add(node, kept)
+    return True
+
+
+def _block(run: Run) -> tuple[int, ...] | None:
+    """The sizes of a block in the dimensions of the rows: some rows of one dimension, at one place of those before it.
+    None if a run is not worth it, or does not divide."""
+    computed = [node for node in run.nodes if not is_view(node)]
+    if len(computed) < 2 or run.widest < WORTH:
+        return None
+    for j in range(run.kept):
+        unit = run.widest // math.prod(run.rows[: j + 1])
+        if unit > BLOCK:
+            continue
+        sizes = [n for n in range(1, BLOCK // unit + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
+        if sizes and sizes[-1] * unit * 8 >= min(BLOCK, run.rows[j] * unit):
+            return (*(1,) * j, sizes[-1])
+        return None
+    return None
+
+
+def _ends_with_vectors(run: Run, j: int, n: int) -> bool:
+    """Whether so many rows are whole vectors, of every call that needs them, also where threads share its elements."""
+    share = VECTOR * torch.get_num_threads()
+    for node in run.nodes:
+        made = metadata(node)
+        if not is_view(node) and needs_whole_vectors(node):
+            if made.numel() % share or n * (made.numel() // math.prod(made.shape[: j + 1])) % VECTOR:
+                return False
+            if any(metadata(used).shape != made.shape or not metadata(used).is_contiguous()
+                   for used in node.all_input_nodes if metadata(used).numel() > 1):  # fmt: skip
+                return False
+    return n > 1 or math.prod(run.rows[j + 1 : run.kept]) > 1
+
+
+class _Blocking:
+    """The graph with runs replaced."""
+
+    def __init__(self, graph: fx.Graph, root: fx.GraphModule, runs: list[tuple[Run, Body]]) -> None:
+        self.graph, self.root = graph, root
+        self.rewrite = Rewrite.of(graph)
+        self.modules: dict[str, nn.Module] = {}
+        self.first = {run.nodes[0]: (run, body) for run, body in runs}
+        self.early = {run.nodes[0]: run.before for run, _ in runs}
+        self.inside = {node: run for run, _ in runs for node in run.nodes}
+        self.calls: dict[fx.Node, fx.Node] = {}
+        self.bodies: dict[fx.Node, Body] = {}
+
+    def done(self) -> Blocked:
+        for node in self.graph.nodes:
+            if node in self.first:
+                for factory in self.early[node]:
+                    self._copy(factory)
+                self._run(*self.first[node])
+            if node not in self.inside:
+                self._views(node)
+                self._copy(node)
+        bodies = {name: m for name, m in self.root.named_modules() if name and isinstance(m, fx.GraphModule)}
+        root = graph_module(self.root, Parts(self.rewrite.graph, {}, {**bodies, **self.modules}, ()))
+        carry_hooks(self.root, root)
+        copies = {source: new for new, source in self.rewrite.origin.items() if new.name == source.name}
+        return Blocked(root, self.calls, copies, self.bodies)
+
+    def _copy(self, node: fx.Node) -> None:
+        if node not in self.rewrite.values:
+            self.rewrite.copy(node)
+
+    def _views(self, node: fx.Node) -> None:
+        """Views that were made inside of a run are made again where they are used outside."""
+        for used in node.all_input_nodes:
+            self._value(used)
+
+    def _value(self, node: fx.Node) -> fx.Node:
+        """What stands for a node outside of the runs."""
+        if node not in self.rewrite.values:
+            self._views(node)
+            self.rewrite.copy(node)
+        found: fx.Node = self.rewrite.values[node]
+        return found
+
+    def _run(self, run: Run, body: Body) -> None:
+        at, value = run.nodes[0], self._value
+        name = self.rewrite.free(f"rows_of_{at.name}")
+        self.modules[name] = fx.GraphModule(nn.Module(), body.graph, "Rows")
+        module = self.rewrite.add("get_attr", name, (), {}, name, at=at)
+        like = value(body.sliced[0])
+        outs = [self._memory(like, out, metadata(out), f"{out.name}_rows") for out in body.results]
+        bytes_of = metadata(at).new_empty((body.scratch,), dtype=torch.uint8)
+        work = self._memory(like, at, bytes_of, "scratch") if body.scratch else None
+        args = (module, tuple(map(value, body.sliced)), tuple(map(value, body.whole)), tuple(outs), work, body.spec)
+        call = self.rewrite.add("call_function", running.in_blocks, args, {}, f"{at.name}_in_blocks", at=at)
+        call.meta["val"] = tuple(metadata(out) for out in body.results)
+        self.bodies[call] = body
+        self.calls.update(dict.fromkeys(run.nodes, call))
+        for i, out in enumerate(body.results):
+            taken = self.rewrite.add("call_function", operator.getitem, (call, i), {}, at=out)
+            taken.meta.update(out.meta)
+            self.rewrite.replace(out, taken)
+
+    def _memory(self, like: fx.Node, at: fx.Node, value: torch.Tensor, name: str) -> fx.Node:
+        args: Any = (like, value.dtype, tuple(value.shape), tuple(value.stride()))
+        made = self.rewrite.add("call_function", running.result_memory, args, {}, name, at=at)
+        made.meta["val"] = value
+        return made

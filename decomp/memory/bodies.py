@@ -1,0 +1,173 @@
+"""What a run of row-wise calls computes on one block of rows: a graph of its own, planned like a program, whose results
+go where it is told, and whose scratch memory serves all blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.memory.applying import Applied
+from decomp.memory.lifetimes import lifetimes_of
+from decomp.memory.packing import ALIGNMENT
+from decomp.memory.placing import ARENA, Buffer, Placement, placed_in_arena
+from decomp.memory.rows import how_sliced, is_view
+
+RESHAPES = ("view", "reshape", "_unsafe_view", "expand")
+
+
+@dataclass(frozen=True)
+class Body:
+    """What is run on a block."""
+
+    graph: fx.Graph
+    """As planned: it takes blocks of `sliced`, `whole`, blocks of the memory of `results`, and pieces of the scratch
+    memory."""
+    unplanned: fx.Graph
+    placement: Placement
+    sliced: tuple[fx.Node, ...]
+    """Values of the program that have the rows."""
+    whole: tuple[fx.Node, ...]
+    """Values of the program that all rows use."""
+    results: tuple[fx.Node, ...]
+    """Calls of the run whose results are used outside of it."""
+    scratch: int
+    """Bytes."""
+    copies: dict[fx.Node, fx.Node]
+    """By call of the run: the same in `unplanned`."""
+    spec: tuple[Any, ...]
+    """Sizes of the rows and of a block; by sliced value in which of these dimensions it has them; the pieces."""
+
+
+def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> Body | None:
+    """The calls of a run on a block of its rows; None where an operand has the rows at other places."""
+    operands = _operands(nodes, rows)
+    if operands is None:
+        return None
+    sliced = {used: mask for used, mask in operands.items() if mask}
+    whole = [used for used in operands if used not in sliced]
+    results = _results(nodes)
+    if not sliced or not results or any(is_view(result) for result in results):
+        return None
+    graph, copies = _graph(nodes, sliced, whole, results, rows, block)
+    placement = placed_in_arena(lifetimes_of(graph, None), rooms=_is_aligned(results, rows, block))
+    applied = _AppliedBody(graph, placement)
+    spec = (rows, block, tuple(sliced.values()), tuple(applied.specs))
+    outside = tuple(sliced), tuple(whole), tuple(results)
+    return Body(applied.graph, graph, placement, *outside, placement.arena, copies, spec)
+
+
+def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, tuple[bool, ...]] | None:
+    """What the calls use from outside, with the dimensions in which each has the rows; None if they do not agree."""
+    inside, found = set(nodes), dict[fx.Node, tuple[bool, ...]]()
+    for node in nodes:
+        made = metadata(node)
+        for used in node.all_input_nodes:
+            given = metadata(used)
+            same = is_view(node) or given.dim() != made.dim() or tuple(given.shape) == tuple(made.shape)
+            prefix = tuple(given.shape[: len(rows)]) == rows
+            mask = (True,) * len(rows) if prefix and same and not _aligns_right(node) else how_sliced(given, made, rows)
+            if mask is None or used in inside and mask != (True,) * len(rows) or found.get(used, mask) != mask:
+                return None
+            if used not in inside:
+                found[used] = mask
+    return found
+
+
+def _aligns_right(node: fx.Node) -> bool:
+    """Whether the last dimensions of operands and result belong together, as in pointwise ops."""
+    return torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
+
+
+def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The calls whose memory is used outside, through views or not."""
+    inside, found = set(nodes), dict[fx.Node, None]()
+    for node in nodes:
+        if all(user in inside for user in node.users):
+            continue
+        base = node
+        while base in inside and is_view(base):
+            base = base.all_input_nodes[0]
+        if base in inside:
+            found[base] = None
+    return list(found)
+
+
+def _is_aligned(results: Iterable[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> bool:
+    """Whether blocks of all results begin at multiples of the alignment."""
+    share = math.prod(block) / math.prod(rows)
+    return all(metadata(result).nbytes * share % ALIGNMENT == 0 for result in results)
+
+
+def _graph(nodes: Sequence[fx.Node], sliced: dict[fx.Node, tuple[bool, ...]], whole: Sequence[fx.Node],
+           results: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]
+           ) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:  # fmt: skip
+    graph, values = fx.Graph(), dict[fx.Node, fx.Node]()
+    for used in (*sliced, *whole):
+        values[used] = graph.placeholder(used.name)
+        values[used].meta["val"] = _of_block(metadata(used), sliced.get(used, ()), block)
+    for node in nodes:
+        new = values[node] = graph.node_copy(node, values.__getitem__)
+        if is_view(node):
+            _resize(new, metadata(node), block)
+            args, kwargs = fx.node.map_arg((new.args, new.kwargs), metadata)
+            new.meta = {"val": new.target(*args, **kwargs)}  # type: ignore[operator]
+        else:
+            new.meta = {"val": _of_block(metadata(node), (True,) * len(rows), block)}
+    graph.output(tuple(values[result] for result in results))
+    return graph, values
+
+
+def _of_block(value: torch.Tensor, mask: tuple[bool, ...], block: tuple[int, ...]) -> torch.Tensor:
+    """What a block of a tensor is like: contiguous if the tensor is, else a part of it."""
+    sizes = [n if has else size for size, n, has in zip(value.shape, block, mask)] + list(value.shape[len(mask) :])
+    if value.is_contiguous():
+        return torch.empty(sizes, dtype=value.dtype, device="meta")
+    return torch.empty_strided(sizes, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _resize(new: fx.Node, value: torch.Tensor, block: tuple[int, ...]) -> None:
+    """Write the sizes of a block into a call that names sizes."""
+    name = new.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+    if name in RESHAPES and not isinstance(new.args[1], torch.dtype):
+        new.args = (new.args[0], [*block, *value.shape[len(block) :]], *new.args[2:])
+
+
+class _AppliedBody(Applied):
+    """A body on its way into its planned form. Its results go into memory that it is given; pieces are made once for
+    all blocks."""
+
+    def __init__(self, graph: fx.Graph, placement: Placement) -> None:
+        super().__init__(graph, None, placement)
+        self.specs: list[tuple[Any, ...]] = []
+        nodes = list(graph.nodes)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        for node in inputs:
+            self.rewrite.copy(node)
+        output = nodes[-1]
+        self.memory = {placement.of[result].head.node: self._given(result) for result in output.args[0]}
+        self.pieces.update(self.memory)
+        for buffer in placement.in_arena():
+            self._piece(buffer, buffer.head)
+        for node in nodes[len(inputs) : -1]:
+            self._node(node)
+        self.rewrite.graph.output(())
+        self.graph = self.rewrite.graph
+
+    def _given(self, result: fx.Node) -> fx.Node:
+        return self.rewrite.add("placeholder", f"{result.name}_out", (), {}, f"{result.name}_out", at=result)
+
+    def _piece_of(self, buffer: Buffer, form: tuple[Any, ...], at: fx.Node) -> fx.Node:
+        if buffer.memory != ARENA:
+            return super()._piece_of(buffer, form, at)
+        name = f"piece_{len(self.specs)}"
+        self.specs.append((buffer.offset, *form))
+        return self.rewrite.add("placeholder", name, (), {}, name, at=at)
+
+    def _has_memory(self, buffer: Buffer) -> bool:
+        return buffer.head.node in self.memory

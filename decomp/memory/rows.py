@@ -1,0 +1,109 @@
+"""Calls that work row by row: the rows of the result, for the first dimensions of its shape, depend on the same rows of
+the operands alone. A call of this kind may run in blocks of rows, bit for bit: kernels compute the rows of a reduction
+one by one, and elements of exactly rounded ops each by itself; other ops have another last bit where a vector ends, so
+that blocks must end where vectors do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS
+from decomp.memory.forms import form_of, is_static
+
+VECTOR = 128
+"""Elements: a multiple of what any vector unit takes at once, in loops unrolled by two."""
+KINDS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def kept_rows(node: fx.Node) -> int:
+    """In how many of its first dimensions a call works row by row; 0 if in none, or nobody knows."""
+    value, overload = metadata(node), node.target
+    if node.op != "call_function" or not isinstance(overload, torch._ops.OpOverload) or not _is_plain(value):
+        return 0
+    if not all(_is_plain(metadata(used)) for used in node.all_input_nodes):
+        return 0
+    name = overload._schema.name.partition("::")[2]
+    if name in ROW_VIEWS:
+        return _kept_by_view(node, name)
+    if form_of(node).out is None or not value.is_contiguous():
+        return 0
+    if name in ROW_REDUCTIONS:
+        return _kept_by_reduction(node)
+    return int(value.dim()) if form_of(node).elementwise else 0
+
+
+def _is_plain(value: Any) -> bool:
+    known = isinstance(value, torch.Tensor) and value.layout is torch.strided and is_static(value)
+    return known and value.dtype in KINDS and value.numel() > 0
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a call that works row by row computes nothing."""
+    return node.target._schema.name.partition("::")[2] in ROW_VIEWS  # type: ignore[union-attr]
+
+
+def _operand(node: fx.Node) -> torch.Tensor:
+    found: torch.Tensor = metadata(node.args[0])
+    return found
+
+
+def _kept_by_view(node: fx.Node, name: str) -> int:
+    """The first dimensions that a view leaves as they are."""
+    given, made = _operand(node), metadata(node)
+    if not given.dim():
+        return 0
+    call = call_if_bound(node)
+    arguments = call.arguments if call is not None else {}
+    if "dim0" in arguments:
+        return min(int(arguments[each]) % int(given.dim()) for each in ("dim0", "dim1"))
+    if "dims" in arguments:
+        return next((i for i, dim in enumerate(arguments["dims"]) if dim % given.dim() != i), given.dim())
+    if "dim" in arguments:
+        dims = arguments["dim"] if isinstance(arguments["dim"], (list, tuple)) else [arguments["dim"]]
+        among = int(given.dim()) + (name == "unsqueeze")
+        return min((int(dim) % among for dim in dims), default=int(given.dim()))
+    if name == "view" and "dtype" in arguments:
+        return int(given.dim()) if given.element_size() == made.element_size() else 0
+    if name in ("view", "reshape", "_unsafe_view") and not given.is_contiguous():
+        return 0
+    if name == "squeeze":
+        return 0
+    same = (i for i, (a, b) in enumerate(zip(given.shape, made.shape)) if a != b)
+    kept = next(same, min(given.dim(), made.dim()))
+    return kept if name != "expand" or given.dim() == made.dim() else 0
+
+
+def _kept_by_reduction(node: fx.Node) -> int:
+    """The dimensions before those that are reduced, if these are the last in memory."""
+    given, call = _operand(node), call_if_bound(node)
+    dims = call.arguments.get("dim") if call is not None else None
+    dims = [dims] if isinstance(dims, int) else dims
+    if not dims or not given.dim() or not given.is_contiguous():
+        return 0
+    reduced = sorted(int(dim) % given.dim() for dim in dims)
+    return reduced[0] if reduced == list(range(reduced[0], given.dim())) else 0
+
+
+def needs_whole_vectors(node: fx.Node) -> bool:
+    """Whether blocks of a call must end where vectors do."""
+    name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+    scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in ("add", "sub", "rsub")
+    return form_of(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
+
+
+def how_sliced(operand: torch.Tensor, made: torch.Tensor, rows: tuple[int, ...]) -> tuple[bool, ...] | None:
+    """For each of the dimensions `rows` of a result, whether an operand has its rows too (or one for all of them). None
+    if it has these dimensions at other places. `()`: it has none of them."""
+    missing = made.dim() - operand.dim()
+    if missing >= len(rows) or operand.numel() == 1:
+        return ()
+    if missing:
+        return () if all(size == 1 for size in operand.shape[: len(rows) - missing]) else None
+    sizes = list(zip(operand.shape, rows))
+    if all(size == 1 for size, _ in sizes):
+        return ()
+    return tuple(size == row for size, row in sizes) if all(size in (1, row) for size, row in sizes) else None
