@@ -287,15 +287,15 @@ def memory(
     """Show what memory a model takes when it is interpreted, as it is or lowered to a target, and what it takes in
     place, in an arena and in blocks of rows."""
     with failing(debug, as_json):
-        target, path = load_target(to) if to is not None else None, _writable(plot)
+        target = load_target(to) if to is not None else None
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"planning the memory of {model}"):
             if target is not None:
                 program = decomp.lower(program, to=target, accuracy=load_accuracy(accuracy))
             found = decomp.memory_plan(program)
-        if path is not None:
-            found.plot(path)
+        if plot is not None:
+            found.plot(plot)
         if as_json:
             print_json(found.as_dict())
         else:
