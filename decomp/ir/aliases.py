@@ -148,12 +148,13 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
         return _tensors(node.args[:1]) if node.args[1] in VIEW_ATTRIBUTES else ()
     if node.target is operator.getitem or node.target == "__getitem__":
         return _tensors(node.args[:1])
-    names = _view_arguments(node.op, node.target)
+    names = view_arguments(node.op, node.target)
     return _tensors([_argument(node, position, name) for position, name in names])
 
 
 @functools.lru_cache(maxsize=None)
-def _view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
+def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments of a function or method of which its result may be a view."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if isinstance(target, torch._ops.OpOverload):

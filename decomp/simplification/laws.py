@@ -55,14 +55,15 @@ class Laws:
 
     def __init__(self, laws: Iterable[Law]) -> None:
         self.by_name = {each.name: each for each in laws}
-        self._by_target: dict[Any, list[Law]] = {}
+        # By identity: hashing an overload costs more than the rest of a look-up.
+        self._by_target: dict[int, list[Law]] = {}
         for each in self.by_name.values():
             for target in each.targets:
-                self._by_target.setdefault(target, []).append(each)
+                self._by_target.setdefault(id(target), []).append(each)
 
     def of(self, target: Any) -> list[Law]:
         """The laws about calls of `target`."""
-        return self._by_target.get(target, _NO_LAWS)
+        return self._by_target.get(id(target), _NO_LAWS)
 
 
 _NO_LAWS: list[Law] = []

@@ -27,7 +27,7 @@ from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, NormalForm, Normalizer
-from decomp.simplification.surroundings import Surroundings, gradient_inputs
+from decomp.simplification.surroundings import PlainCalls, Surroundings, gradient_inputs
 from decomp.simplification.terms import Term
 
 LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS)
@@ -217,7 +217,7 @@ class _Emission:
         self, subject: Subject, form: NormalForm, needed: set[Term], frozen: Mapping[Term, str], new: NewCalls
     ) -> None:
         self._terms, self._frozen, self._new = form.terms, frozen, new
-        self._applied = form.applied
+        self._applied, self._plain = form.applied, PlainCalls()
         self.rewrite = Rewrite.of(subject.graph)
         self._nodes: dict[Term, fx.Node] = {}
         names = _names(subject, form, needed)
@@ -251,8 +251,10 @@ class _Emission:
 
     def _share_memory(self, node: fx.Node) -> None:
         """Let the metadata of a view share the memory of its base's."""
+        if node.op != "call_function" or self._plain.of(node) is not None:
+            return
         value = node.meta.get("val")
-        if node.op != "call_function" or value is None or not node.all_input_nodes:
+        if value is None or not node.all_input_nodes:
             return
         if node.target is operator.getitem:
             whole = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None

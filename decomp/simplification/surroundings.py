@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.accounting import write_backs
-from decomp.ir.aliases import attribute, mutated_args, spelling_of, view_bases
+from decomp.ir.aliases import attribute, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
-from decomp.ir.effects import Effect, Effects, EffectTable
+from decomp.ir.effects import Effect, Effects, EffectTable, of_callable
 from decomp.ir.op_facts import WITHOUT_GRADIENT
+from decomp.ir.ops import of_function
 
 
 @dataclass
@@ -72,7 +74,7 @@ def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str,
 def _look_around(
     found: Surroundings, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], written: Any
 ) -> None:
-    table, memory = EffectTable(root), _Memory()
+    table, memory, plain = EffectTable(root), _Memory(), PlainCalls()
     trailing = set(write_backs(graph))
     bases: dict[fx.Node, tuple[fx.Node, ...]] = {}
     regions: dict[fx.Node, int] = {}
@@ -81,15 +83,20 @@ def _look_around(
     within: list[fx.Node] = []
     region = 0
     for node in graph.nodes:
+        if node in tracks or _passes_gradients(node, found.tracked, plain):
+            found.tracked.add(node)
+        if region:
+            regions[node] = region
+        writes[node] = len(within)
+        if plain.of(node) is not None:
+            continue
         bases[node] = view_bases(node, root)
         memory.join(node, bases[node])
         effects = table.of(node)
         if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
             found.effectful.add(node)
-        if node in tracks or _passes_gradients(node, found.tracked):
-            found.tracked.add(node)
-        region += Effect.REGION in effects.kinds
-        if region:
+        if Effect.REGION in effects.kinds:
+            region += 1
             regions[node] = region
         if node in found.effectful and node.op != "output":
             changed = _written_by(node, effects, root)
@@ -97,13 +104,39 @@ def _look_around(
         writes[node] = len(within)
     _add_leaving(found, graph, bases)
     outside, inside = ({memory.of(node) for node in nodes} for nodes in (to, within))
-    for node in graph.nodes:
+    for node in graph.nodes if outside or inside or regions else ():
         group = memory.of(node)
         if group in inside or group in outside:
             found.written.add(node)
         reads = inside and any(memory.of(operand) in inside for operand in node.all_input_nodes)
         if reads or node in regions:
             found.place[node] = regions.get(node, 0), writes[node] if reads else 0
+
+
+class PlainCalls:
+    """Overloads that do nothing but return new tensors: whether they pass gradients on. Each is looked up once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool | None] = {}
+
+    def of(self, node: fx.Node) -> bool | None:
+        """Whether the call of a node passes gradients on; None if it is no such call, or it may depend on more."""
+        target = node.target
+        if type(target) is not OpOverload:
+            return None
+        # By identity: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
+        key = id(target)
+        if key not in self._known:
+            self._known[key] = _plain(target)
+        return self._known[key]
+
+
+def _plain(target: OpOverload) -> bool | None:
+    effects = of_callable(target)
+    aliases = any(each.alias_info is not None for each in (*target._schema.arguments, *target._schema.returns))
+    if effects or not effects.known or aliases or view_arguments("call_function", target):
+        return None
+    return of_function(target).op.short not in WITHOUT_GRADIENT
 
 
 def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iterable[fx.Node]:
@@ -121,18 +154,21 @@ def _add_leaving(found: Surroundings, graph: fx.Graph, bases: Mapping[fx.Node, t
         if node in found.effectful:
             found.leaving.update(node.all_input_nodes)
         elif node in found.leaving:
-            found.leaving.update(bases[node])
+            found.leaving.update(bases.get(node, ()))
 
 
-def _passes_gradients(node: fx.Node, tracked: set[fx.Node]) -> bool:
-    if not node.op.startswith("call") or not any(operand in tracked for operand in node.all_input_nodes):
+def _passes_gradients(node: fx.Node, tracked: set[fx.Node], plain: PlainCalls) -> bool:
+    if not tracked or not node.op.startswith("call"):
+        return False
+    known = plain.of(node)
+    if known is False or tracked.isdisjoint(node.all_input_nodes):
         return False
     value = metadata(node)
     if isinstance(value, (tuple, list)):
         return True
     if not can_require_grad(value):
         return False
-    return node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
+    return known is True or node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
 
 
 class _Memory:

@@ -92,7 +92,9 @@ def key_of(call: Call | Term, *more: Any) -> Any:
     """What two calls have in common if and only if they are the same call: 1, 1.0 and True differ, and so do 0.0 and
     -0.0; NaN is itself. `more` tells calls apart that must not be one."""
     kwargs = tuple([(name, _pattern(call.kwargs[name])) for name in sorted(call.kwargs)]) if call.kwargs else ()
-    return (call.op, call.target, _pattern(call.args), kwargs, *more)
+    # By identity, where a target is no name: hashing an overload costs more than the rest of the look-up.
+    target = call.target if type(call.target) is str else id(call.target)
+    return (call.op, target, _pattern(call.args), kwargs, *more)
 
 
 def _pattern(value: Any) -> Any:
