@@ -115,7 +115,9 @@ def operands_written_over(node: fx.Node) -> Iterator[fx.Node]:
 def is_dense(value: torch.Tensor) -> bool:
     """Whether a tensor is plain memory without gaps or overlap, from the first byte of its storage."""
     plain = value.layout is torch.strided and not (value.is_conj() or value.is_neg() or value.is_quantized)
-    return plain and _expression(value.storage_offset()) == 0 and dense_order(value) is not None
+    if not plain or _expression(value.storage_offset()) != 0:
+        return False
+    return is_static(value) and value.is_contiguous() or dense_order(value) is not None
 
 
 def geometry(value: torch.Tensor) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import fx
 
+from decomp.derive.exclusive import collector_paused
 from decomp.errors import ArgumentError, boundary
 from decomp.memory.applying import planned_program
 from decomp.memory.blocks import Blocked, in_blocks_of_rows
@@ -232,7 +233,7 @@ def memory_plan(
     But for `arena=True` the plan never holds more than the program as it is. It is checked before it is returned.
     Raises `CostError` where a program has no metadata (pass `args`), `CaptureError` where a module cannot be captured.
     """
-    with neutral():
+    with neutral(), collector_paused():
         loaded = load(program, args, kwargs, dynamic_shapes)
         found = lifetimes_of(loaded.graph, loaded.root)
         planned = _planned(loaded.root, found, in_place, arena, blocks)
