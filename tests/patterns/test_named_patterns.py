@@ -120,4 +120,4 @@ def test_a_pattern_rule_is_certified_against_its_pattern():
         decomp.certify(rules.patterns[0])
     conv, bn = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
     folding = decomp.certify(patterns.FOLDING.patterns[0], samples=[(image, conv, bn)], dtypes=[torch.float64])
-    assert "0 faults" in str(folding) or folding.ways
+    assert folding.ok and folding.ways[0].values["float64"].max <= 16
