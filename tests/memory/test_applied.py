@@ -65,7 +65,9 @@ def test_a_model_that_was_converted_is_refused():
         plan.apply().half()(args[0])
 
 
-@pytest.mark.parametrize("x", [torch.randn(16, 64), torch.randn(32, 64).double(), torch.randn(64)], ids=str)
+@pytest.mark.parametrize(
+    "x", [torch.randn(16, 64), torch.randn(32, 64).double(), torch.randn(64)], ids=["smaller", "double", "flat"]
+)
 def test_an_input_of_another_kind_is_refused(x):
     _, plan, _ = layers()
     with pytest.raises(InputMismatch):

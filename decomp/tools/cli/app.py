@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +28,14 @@ from decomp.tools.cli.arguments import (
     Keep,
     Levels,
     Model,
+    RulesOf,
     To,
     Trust,
     attribute,
     load_accuracy,
     load_cost,
     load_model,
+    load_rules,
     load_target,
 )
 from decomp.tools.cli.bench import bench
@@ -58,6 +61,21 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        show(Text(f"decomp {version('decomp')}, torch {torch.__version__}"))
+        raise typer.Exit()
+
+
+@app.callback()
+def _decomp(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the versions, and exit.")
+    ] = False,
+) -> None:
+    """Lower any PyTorch model to the ops that your backend knows, and prove it."""
+
+
 @app.command(epilog=EXIT_CODES)
 def lower(
     model: Model,
@@ -65,6 +83,7 @@ def lower(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2).")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
+    rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
     max_error: MaxError = None,
@@ -80,15 +99,15 @@ def lower(
 ) -> None:
     """Lower a model to a target, show the report, and save the result."""
     with failing(debug, as_json):
-        target, path = load_target(to), _writable(output)
+        target, path, chosen = load_target(to), _writable(output), load_rules(rules)
         levels, price = load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         how = False if no_verify else "values"
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(
-                program, to=target, keep=keep, accuracy=levels, cost=price, max_error=max_error, partial=partial,
-                simplify=not no_simplify, freeze=freeze, training=training, verify=how,
+                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, max_error=max_error,
+                partial=partial, simplify=not no_simplify, freeze=freeze, training=training, verify=how,
             )  # fmt: skip
         report = lowering.report()
         if path is not None:
@@ -135,6 +154,7 @@ def plan(
     model: Model,
     to: To,
     keep: Keep = [],
+    rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
     trust: Trust = False,
@@ -144,11 +164,11 @@ def plan(
     """Show what lowering would do, what it would cost, and what other levels of accuracy would, without doing it. Where
     something blocks, show the fewest ops that the target would have to know in addition, and exit with 1."""
     with failing(debug, as_json):
-        target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
+        target, levels, price, chosen = load_target(to), load_accuracy(accuracy), load_cost(cost), load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"planning {model} for {target.name}"):
-            found = decomp.plan(program, to=target, keep=keep, accuracy=levels, cost=price)
+            found = decomp.plan(program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price)
         with working(f"looking for what {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
         if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
 import importlib
@@ -18,22 +18,26 @@ import typer
 
 import decomp
 from decomp import costs
+from decomp._library import library
 from decomp.capture import frontends
 from decomp.capture.exporting import export
 from decomp.costs.model import Cost
 from decomp.errors import first_line
 from decomp.rules.accuracy import LEVELS, Accuracy
+from decomp.rules.rules import as_rules
 from decomp.tools.cli.terminal import Unusable
 
 MODEL = (
-    "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable, "
-    "which is imported and called (it returns a module and example inputs); or the name of a sample."
+    "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable or "
+    "file.py:callable, which is imported and called (it returns a module and example inputs); or the name of a sample."
 )
-TARGET = "The name of a target that ships with the project, or a .toml file."
+TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
+RULES = "package.module:name or file.py:name of rules, which are asked before those of the library (may be repeated)."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)]
 Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
+RulesOf = Annotated[list[str], typer.Option("--rules", metavar="RULES", help=RULES)]
 LEVEL = "exact, standard or fast; OP=LEVEL for one op alone (may be repeated)."
 Levels = Annotated[list[str], typer.Option("--accuracy", metavar="LEVEL", help=LEVEL)]
 COST = f"What calls cost by: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
@@ -48,12 +52,32 @@ def load_target(name: str) -> decomp.Target:
     """The target that a name or a .toml path means. Raises `Unusable`, `TargetError`."""
     if name.endswith(".toml"):
         return decomp.Target.load(name)
+    if ":" in name:
+        found = attribute(name)
+        if not isinstance(found, decomp.Target):
+            raise Unusable(f"{name} is no decomp.Target, but {type(found).__name__}")
+        return found
     from decomp_rules import targets as known
 
     if name in known.names():
         return known.get(name)
     there_are = ", ".join(known.names())
-    raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, and .toml files")
+    others = ".toml files, and file.py:name"
+    raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, {others}")
+
+
+def load_rules(names: Sequence[str]) -> decomp.Rules | None:
+    """The rules that names mean, before those of the library; None, which means the library's, for none. Raises
+    `Unusable`."""
+    if not names:
+        return None
+    found = library()
+    for name in reversed(names):
+        value = attribute(name)
+        if not isinstance(value, (decomp.Rules, Mapping)):
+            raise Unusable(f"{name} is neither decomp.Rules nor a dict from op to function, but {type(value).__name__}")
+        found = as_rules(value) | found
+    return found
 
 
 def load_cost(name: str | None) -> Cost | None:
@@ -95,7 +119,7 @@ def load_model(name: str, trust: bool = False) -> ExportedProgram:
         return _read(Path(name), trust)
     raise Unusable(
         f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
-        ".pt2 files, and package.module:callable"
+        ".pt2 files, package.module:callable, and file.py:callable"
     )
 
 
@@ -124,9 +148,11 @@ def _read(path: Path, trust: bool) -> ExportedProgram:
 
 
 def _called(name: str) -> ExportedProgram:
-    """The program that `package.module:callable` makes; the current directory is on the path."""
-    with _importing_from(os.getcwd()), _users_own(name):
-        made = attribute_called(name)()
+    """The program that `package.module:callable` or `file.py:callable` makes; its directory is on the path."""
+    make = attribute_called(name)
+    directory = os.path.dirname(os.path.abspath(name.rpartition(":")[0])) if ".py:" in name else os.getcwd()
+    with _importing_from(directory), _users_own(name):
+        made = make()
     if isinstance(made, ExportedProgram):
         return made
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
@@ -143,22 +169,36 @@ def attribute_called(name: str) -> Any:
 
 
 def attribute(name: str) -> Any:
-    """What `package.module:name` names; the current directory is on the path. Raises `Unusable`."""
-    module_name, _, path = name.partition(":")
+    """What `package.module:name` or `file.py:name` names; the current directory, or that of the file, is on the path.
+    Raises `Unusable`."""
+    module_name, _, path = name.rpartition(":")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise Unusable(f"no file {file}")
+    module_name, directory = (module_name, os.getcwd()) if file is None else (file.stem, str(file.resolve().parent))
     if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise Unusable(f"{name!r} must be package.module:name")
-    with _importing_from(os.getcwd()), _users_own(f"importing {module_name}"):
+        raise Unusable(f"{name!r} must be package.module:name or file.py:name")
+    with _importing_from(directory), _users_own(f"importing {module_name}"):
         try:
             value: Any = importlib.import_module(module_name)
-            for part in path.split("."):
-                value = getattr(value, part)
         except ModuleNotFoundError as error:
             raise Unusable(f"cannot find {name}: {first_line(error)}") from error
-        except AttributeError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise
-            raise Unusable(f"cannot find {name}: {first_line(error)}") from error
+    if file is not None and Path(value.__file__ or "").resolve() != file.resolve():
+        raise Unusable(f"{file} has the name of another module, {value.__file__}: give it a name of its own")
+    with _importing_from(directory), _users_own(name):
+        for part in path.split("."):
+            value = _part_of(value, part, name)
     return value
+
+
+def _part_of(value: Any, part: str, name: str) -> Any:
+    try:
+        return getattr(value, part)
+    except AttributeError as error:
+        # What a property of the user's own raises is told as that.
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise
+        raise Unusable(f"cannot find {name}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -260,7 +260,7 @@ def test_an_unknown_model_names_the_nearest():
     assert said(run("lower", "gtp", "--to", "tinygrad")) == (
         2,
         "error: no model 'gtp'. Did you mean 'gpt'? There are the samples gpt, mlp, resnet, lstm, unet, encoder, vit, "
-        ".pt2 files, and package.module:callable",
+        ".pt2 files, package.module:callable, and file.py:callable",
     )
 
 
@@ -268,7 +268,7 @@ def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
         "error: no target 'tinygrd'. Did you mean 'tinygrad'? There are core_aten, luminal, onnx, prims, stablehlo, "
-        "tinygrad, and .toml files",
+        "tinygrad, .toml files, and file.py:name",
     )
 
 

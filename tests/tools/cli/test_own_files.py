@@ -1,0 +1,85 @@
+"""Models, targets and rules of one's own on the command line: from a file, or from a module on the path."""
+
+from importlib.metadata import version
+import json
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from decomp.tools.cli.app import app
+
+CHIP = """
+import torch
+from torch import nn
+import decomp
+
+chip = decomp.Target("chip", ["add", "mul", "where", "gt", "mm", "view", "permute", "detach"])
+rules = decomp.Rules({"relu": lambda x: torch.where(x > 0, x, x * 0)})
+table = {torch.relu: lambda x: x * (x > 0)}
+number = 3
+
+
+def make():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+"""
+
+
+@pytest.fixture
+def bringup(tmp_path, monkeypatch):
+    """A file elsewhere, with a target, rules and a model."""
+    path = tmp_path / "my_own_chip.py"
+    path.write_text(CHIP)
+    yield path
+    sys.modules.pop("my_own_chip", None)
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_model_target_and_rules_of_a_file(bringup):
+    result = run("lower", f"{bringup}:make", "--to", f"{bringup}:chip", "--rules", f"{bringup}:rules", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["target"] == "chip" and "my_own_chip.py" in json.dumps(report)
+
+
+def test_of_a_module_in_the_current_directory(bringup, monkeypatch):
+    monkeypatch.chdir(bringup.parent)
+    result = run("plan", "my_own_chip:make", "--to", "my_own_chip:chip", "--rules", "my_own_chip:table", "--json")
+    assert result.exit_code == 0, result.output
+    derived = {each["node"]: each["rule"] for each in json.loads(result.stdout)["derived"]}
+    assert "my_own_chip.py" in derived["relu"]
+
+
+def test_rules_named_first_are_asked_first(bringup):
+    both = ["--rules", f"{bringup}:table", "--rules", f"{bringup}:rules"]
+    plans = [json.loads(run("plan", f"{bringup}:make", "--to", f"{bringup}:chip", *order, "--json").stdout)
+             for order in (both, [*both[2:], *both[:2]])]
+    first, second = ({each["node"]: each["rule"] for each in plan["derived"]}["relu"] for plan in plans)
+    assert first != second
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--to", "{}:number"], "is no decomp.Target, but int"),
+    (["--to", "{}:chip", "--rules", "{}:number"], "is neither decomp.Rules nor a dict from op to function, but int"),
+    (["--to", "nowhere.py:chip"], "error: no file nowhere.py"),
+    (["--to", "{}:chips"], "has no attribute 'chips'"),
+])
+def test_what_is_none_is_said(bringup, words, said):
+    result = run("plan", f"{bringup}:make", *(word.format(bringup) for word in words))
+    assert result.exit_code == 2 and said in " ".join(result.stderr.split())
+
+
+def test_a_file_with_the_name_of_another_module_is_refused(tmp_path):
+    (tmp_path / "json.py").write_text(CHIP)
+    result = run("plan", f"{tmp_path / 'json.py'}:make", "--to", "core_aten")
+    assert result.exit_code == 2 and "has the name of another module" in " ".join(result.stderr.split())
+
+
+def test_the_version():
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output.strip() == f"decomp {version('decomp')}, torch {torch.__version__}"
