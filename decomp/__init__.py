@@ -40,6 +40,7 @@ from decomp.simplifying import simplify as simplify
 from decomp.verification import verify as verify
 
 if TYPE_CHECKING:
+    from decomp.advising import Advice as Advice, advise as advise
     from decomp.budgets import Budget as Budget, budget as budget
     from decomp.memory.planning import MemoryPlan as MemoryPlan, memory_plan as memory_plan
     from decomp.refolding.outcome import RefoldReport as RefoldReport

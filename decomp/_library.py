@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from decomp.tools.certification.certificate import Certificate
 
 TOOLS = {
+    "Advice": "decomp.advising",
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
@@ -21,6 +22,7 @@ TOOLS = {
     "RefoldReport": "decomp.refolding.outcome",
     "Refolding": "decomp.refolding.refolding",
     "Workload": "decomp.tools.benchmarking.workload",
+    "advise": "decomp.advising",
     "budget": "decomp.budgets",
     "certify": "decomp.tools.certification.certifying",
     "memory_plan": "decomp.memory.planning",

@@ -5,7 +5,7 @@ have to be is a leaf: a wish."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 import functools
 from typing import Any
@@ -15,6 +15,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from decomp._library import shipped_targets
+from decomp.advice.derivability import Derivability
+from decomp.advice.smallest_sets import SmallestSets
 from decomp.derive.candidates import Request
 from decomp.derive.decisions import Blocked
 from decomp.derive.planner import Planner
@@ -29,6 +31,8 @@ from decomp.rules.target import Target
 
 MOST_KINDS = 2_000
 """Kinds of calls that are followed; those beyond can be had by their op alone."""
+_UNUSUAL = 1e-3
+"""What an op costs more that no shipped target knows."""
 _AGAIN = 1
 """So many times a call of an op is followed within the derivation of another call of it: a convolution by groups leads
 to one without; further down the same is only asked of ever more elements."""
@@ -69,6 +73,22 @@ class Alternatives:
     """How many calls and wishes there are."""
     complete: bool = True
     """Whether every call was followed."""
+    kinds: dict[object, int] = field(default_factory=dict)
+    """The number of each kind of call."""
+
+    def all_of(self, numbers: Iterable[int]) -> int:
+        """The number of what holds if all of these do."""
+        number = self.number()
+        self.clauses.append((tuple(numbers), number))
+        return number
+
+    def sets(self) -> SmallestSets:
+        """The search for the smallest sets of wishes; of two as small, the one with more usual ops."""
+        prices = {
+            number: 1.0 + _UNUSUAL / (1 + known_to(wish.op)) + _UNUSUAL * bool(wish.condition)
+            for wish, number in self.wishes.items()
+        }
+        return SmallestSets(Derivability(self.size, self.clauses), prices)
 
     def number(self) -> int:
         """A new one."""
@@ -90,7 +110,7 @@ class Exploration:
 
     planner: Planner
     found: Alternatives = field(default_factory=Alternatives)
-    _numbers: dict[object, int] = field(default_factory=dict)
+    """Where alternatives are noted; those of other programs may be there already."""
     _pending: deque[_Open] = field(default_factory=deque)
 
     def goal(self, node: fx.Node) -> int:
@@ -100,11 +120,12 @@ class Exploration:
 
     def follow(self) -> Alternatives:
         """All alternatives for the goals and for what they lead to."""
-        while self._pending and len(self._numbers) <= MOST_KINDS:
+        most = len(self.found.kinds) + MOST_KINDS
+        while self._pending and len(self.found.kinds) <= most:
             self._follow(self._pending.popleft())
         for each in self._pending:
             self._by_itself(each)
-        self.found.complete = not self._pending
+        self.found.complete &= not self._pending
         return self.found
 
     def _number(self, node: fx.Node, level: Level, within: tuple[Op, ...]) -> int | None:
@@ -117,9 +138,9 @@ class Exploration:
         if condition is None or known is not None and not isinstance(known, Blocked):
             return None
         kind = level, condition, node.op, node.target, _kind((node.args, node.kwargs))
-        number = self._numbers.get(kind)
+        number = self.found.kinds.get(kind)
         if number is None:
-            number = self._numbers[kind] = self.found.number()
+            number = self.found.kinds[kind] = self.found.number()
             self._pending.append(_Open(number, node, call, condition, level, within))
         return number
 

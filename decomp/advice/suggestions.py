@@ -10,14 +10,13 @@ from typing import Any
 from torch import fx
 
 from decomp.advice.alternatives import Alternatives, Exploration, Wish, known_to
-from decomp.advice.derivability import Derivability
-from decomp.advice.smallest_sets import Chosen, SmallestSets
+from decomp.advice.smallest_sets import Chosen
 from decomp.capture.frontends import Program
 from decomp.costs.model import calls_in
-from decomp.derive.decisions import Blocked, Derived, Keep
+from decomp.derive.decisions import Blocked, Decision, Derived, Keep
 from decomp.derive.exclusive import exclusively
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, PlannedGraph, plan_program
+from decomp.derive.pipeline import Planned, plan_program
 from decomp.derive.planner import Planner
 from decomp.graphs.tracing import without_guards
 from decomp.ir.call import is_host, is_projection
@@ -28,8 +27,6 @@ _MOST_TRIED = 6
 """So many sets are planned that turn out not to do (a rule may ask for the absence of an op) before one is given up."""
 _MOST_WAYS = 3
 """Of each blocked op, so many ways are told."""
-_UNUSUAL = 1e-3
-"""What an op costs more, for each shipped target that does not know it: of two sets as small, the more usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +65,10 @@ class Way:
 
     def __str__(self) -> str:
         """`aten.gelu (12 calls) needs full and erf; or tanh, full and exp`."""
-        calls = f" ({_counted(self.count)})" if self.count > 1 else ""
+        calls = f" ({counted(self.count)})" if self.count > 1 else ""
         if not self.needs:
             return f"{self.op}{calls}: {self.reason}"
-        return f"{self.op}{calls} needs {'; or '.join(_listed(each, 'and') for each in self.needs)}"
+        return f"{self.op}{calls} needs {'; or '.join(listed(each, 'and') for each in self.needs)}"
 
 
 @dataclass(frozen=True)
@@ -134,13 +131,13 @@ class Suggestion:
         total, last = len(self.ways), len(self.stages) - 1
         for i, stage in enumerate(self.stages):
             lower = "all lower" if stage.reached == total else f"{stage.reached} of {total} blocked ops lower"
-            calls = f", to {_counted(self.calls)}" if i == last and self.calls is not None else ""
-            yield f"  add {_listed(stage.add, 'and')}: {lower}{calls}"
+            calls = f", to {counted(self.calls)}" if i == last and self.calls is not None else ""
+            yield f"  add {listed(stage.add, 'and')}: {lower}{calls}"
 
     def _instead(self) -> Iterator[str]:
         for addition in self.additions:
             if addition.instead:
-                yield f"  in the place of {addition.op}, {_listed(addition.instead, 'or')} would do"
+                yield f"  in the place of {addition.op}, {listed(addition.instead, 'or')} would do"
 
     def _ways(self) -> Iterator[str]:
         """The blocked ops, by what they wait for."""
@@ -180,7 +177,7 @@ class Suggesting:
             target = wish.added_to(target)
         planned = plan_program(self.program, Matching(self.matching.rules, target), self.policy)
         blocked = {decision.op for decision in planned.plan.blocked.values()}
-        return None if blocked & set(goals) else sum(map(_calls, planned.graphs))
+        return None if blocked & set(goals) else calls_of(planned)
 
 
 class _Search:
@@ -197,19 +194,15 @@ class _Search:
         self.goals: dict[str, int] = {}
         """By op, what holds if all its blocked calls are reached."""
         bodies: dict[str, set[int]] = {}
-        for node, decision in _blocked(asked.planned.graphs):
+        for node, decision in blocked_in(asked.planned):
             self.calls[decision.op] = self.calls.get(decision.op, 0) + 1
             self.reasons.setdefault(decision.op, decision.limitation or decision.why())
             if node.op in ("call_function", "call_method"):
                 bodies.setdefault(decision.op, set()).add(exploration.goal(node))
         self.found: Alternatives = exploration.follow()
-        for op, body in bodies.items():
-            self.goals[op] = self.found.number()
-            self.found.clauses.append((tuple(body), self.goals[op]))
+        self.goals.update({op: self.found.all_of(body) for op, body in bodies.items()})
         self.wishes = {number: wish for wish, number in self.found.wishes.items()}
-        prices = {number: 1.0 + _UNUSUAL / (1 + known_to(wish.op)) for number, wish in self.wishes.items()}
-        prices = {n: price + (_UNUSUAL if self.wishes[n].condition else 0.0) for n, price in prices.items()}
-        self.sets = SmallestSets(Derivability(self.found.size, self.found.clauses), prices)
+        self.sets = self.found.sets()
 
     def suggestion(self) -> Suggestion:
         ways = sorted((self._way(op) for op in self.calls), key=lambda way: -way.count)
@@ -296,26 +289,31 @@ class _Search:
         return tuple(sorted(str(self.wishes[number]) for number in numbers))
 
 
-def _blocked(graphs: Iterable[PlannedGraph]) -> Iterator[tuple[fx.Node, Blocked]]:
-    for graph in graphs:
+def blocked_in(planned: Planned) -> Iterator[tuple[fx.Node, Blocked]]:
+    """The blocked calls of a program, with the reason."""
+    for graph in planned.graphs:
         yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
 
 
-def _calls(graph: PlannedGraph) -> int:
-    """How many calls a planned graph comes to."""
-    total = 0
-    for node, decision in graph.decisions.items():
-        if isinstance(decision, Derived):
-            total += sum(1 for _ in calls_in(decision.stamp.graph))
-        elif isinstance(decision, Keep) and node.op.startswith("call"):
-            total += not (is_host(node) or is_projection(node))
-    return total
+def calls_of(planned: Planned) -> int:
+    """How many calls a planned program comes to."""
+    return sum(
+        _calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items()
+    )
 
 
-def _counted(calls: int) -> str:
+def _calls(node: fx.Node, decision: Decision) -> int:
+    if isinstance(decision, Derived):
+        return sum(1 for _ in calls_in(decision.stamp.graph))
+    kept = isinstance(decision, Keep) and node.op.startswith("call")
+    return int(kept and not (is_host(node) or is_projection(node)))
+
+
+def counted(calls: int) -> str:
+    """`3 calls`."""
     return f"{calls:,} call{'s' if calls != 1 else ''}"
 
 
-def _listed(items: Sequence[str], last: str) -> str:
+def listed(items: Sequence[str], last: str) -> str:
     """`a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"

@@ -20,6 +20,7 @@ from decomp.errors import first_line
 from decomp.tools.certification import certificates, fronts
 from decomp.tools.certification.tables import front_table
 from decomp.tools.cli import tables
+from decomp.tools.cli.advise_command import advise
 from decomp.tools.cli.arguments import (
     TARGET,
     CostBy,
@@ -263,6 +264,7 @@ def lint(
             raise typer.Exit(1)
 
 
+app.command(epilog=EXIT_CODES)(advise)
 app.command(epilog=EXIT_CODES)(certify)
 app.command(epilog=EXIT_CODES)(bench)
 app.command(epilog=EXIT_CODES)(cache)

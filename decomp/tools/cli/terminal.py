@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import asdict
 import errno
@@ -180,11 +180,11 @@ def print_json(data: Any) -> None:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner while something takes its time, on a terminal."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner while something takes its time, on a terminal; what is yielded changes its text."""
     console = _console(stderr=True)
     if not console.is_terminal:
-        yield
+        yield lambda text: None
         return
-    with console.status(Text(what)):
-        yield
+    with console.status(Text(what)) as status:
+        yield lambda text: status.update(Text(text))

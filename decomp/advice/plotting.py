@@ -1,0 +1,30 @@
+"""Advice as a picture: programs that lower against ops that are implemented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decomp.advising import Advice
+
+
+def plot_curve(advice: Advice, path: Path) -> Path:
+    """Draw advice into a file, in the format that its name ends in. Raises `ImportError` without matplotlib."""
+    # Imported here, for it is an extra.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    steps, programs = zip(*advice.curve)
+    total = len(advice.calls) + len(advice.out_of_reach)
+    axes.step([*steps, steps[-1] + 1], [*programs, programs[-1]], where="post", color="#253494")
+    for (ops, reached), milestone in zip(advice.curve[1:], advice.milestones):
+        axes.annotate("+ " + ", ".join(milestone.add), (ops, reached), xytext=(4, -12), textcoords="offset points")
+    axes.axhline(total, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel(f"ops that {advice.to} would have in addition")
+    axes.set_ylabel("programs that lower")
+    axes.set_ylim(0, total * 1.08)
+    axes.set_xlim(0, steps[-1] + 1)
+    figure.savefig(path)
+    return path

@@ -1,0 +1,124 @@
+"""What several programs want of a target, and what it would be worth."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import decomp
+from decomp.tools.cli.app import app
+from tests.forms import Holder, exported
+
+X = torch.randn(4, 8)
+RULES = decomp.Rules({
+    "square": lambda x: x * x,
+    "neg": lambda x: x * -1,
+    "exp": lambda x: torch.exp2(x * 1.5),
+    "sinh": lambda x: torch.exp(x) - torch.exp(-x),
+})
+
+
+def programs(**functions):
+    return {name: exported(function, X) for name, function in functions.items()}
+
+
+THREE = programs(
+    done=lambda x: x + x,
+    easy=lambda x: torch.square(x) + x,
+    hard=lambda x: torch.exp(torch.square(x)) + torch.neg(x),
+)
+
+
+def test_the_program_that_needs_least_comes_first():
+    chip = decomp.Target("chip", ["add"])
+    advice = decomp.advise(THREE, to=chip, rules=RULES)
+    assert advice.lowers == ("done",) and not advice.out_of_reach and advice.smallest
+    assert [milestone.unlocks for milestone in advice.milestones] == [("easy",), ("hard",)]
+    assert advice.milestones[0].add == ("mul",) and advice.curve == ((0, 1), (1, 2), (2, 3))
+    assert len(advice.ops) == 2 == advice.at_least
+
+
+def test_with_the_ops_all_programs_lower_to_the_calls_that_were_promised():
+    chip = decomp.Target("chip", ["add", "mm", "view", "permute"])
+    models = {"gelu": (nn.Sequential(nn.Linear(8, 8), nn.GELU()), (X,)), "norm": (nn.LayerNorm(8), (X,))}
+    advice = decomp.advise(models, to=chip, accuracy="fast")
+    for name, (model, args) in models.items():
+        lowered = decomp.lower(model, to=advice.target, args=args, accuracy="fast", simplify=False)
+        assert len(decomp.calls(lowered.result)) == advice.calls[name]
+
+
+def test_what_an_op_saves_is_what_planning_with_it_comes_to():
+    chip = decomp.Target("chip", ["add", "sub", "mul", "exp2"])
+    both = programs(sinh=lambda x: torch.sinh(x), exp=lambda x: torch.exp(x) + torch.neg(x))
+    advice = decomp.advise(both, to=chip, rules=RULES)
+    assert advice.milestones == () and advice.calls == {"sinh": 6, "exp": 4}
+    saved = {saving.op: (saving.calls, saving.programs) for saving in advice.savings}
+    assert saved == {"sinh": (5, 1), "exp": (3, 2)}
+    assert [saving.calls for saving in advice.savings] == [5, 3]
+    assert decomp.advise(both, to=chip, rules=RULES, savings=0).savings == ()
+
+
+def test_the_text():
+    assert str(decomp.advise(THREE, to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
+        "1 of 3 programs lower to chip as it is",
+        "1 more op is enough for all; no smaller set is",
+        "  add mul: 3 of 3, with easy, hard",
+        "ops that would save calls, once these are there:",
+        "  exp: 1 call in 1 program",
+        "the programs then have: done 1 call, easy 2 calls, hard 5 calls",
+    ])
+
+
+def test_programs_that_nothing_helps_do_not_hide_what_the_others_need():
+    class Moody(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else x.neg()
+
+    def transformed(x):
+        return torch.ops.prims.fft_r2c(x, dim=[1], onesided=True).real
+
+    given = {**THREE, **programs(transformed=transformed), "moody": (Moody(), (X,))}
+    advice = decomp.advise(given, to=decomp.Target("chip", ["add", "real"]), rules=RULES)
+    assert set(advice.out_of_reach) == {"transformed", "moody"} and all(advice.out_of_reach.values())
+    assert advice.milestones[-1].reached == 3 and "3 of 5" in str(advice)
+
+
+def test_keyword_inputs_and_the_order_of_programs():
+    model = Holder(torch.square)
+    chip = decomp.Target("chip", ["add"])
+    one = decomp.advise({"a": (model, (X,)), **THREE}, to=chip, rules=RULES)
+    other = decomp.advise({**dict(reversed(THREE.items())), "a": (model, (X,))}, to=chip, rules=RULES)
+    assert one.ops == other.ops and one.calls == other.calls
+    assert json.loads(json.dumps(one.as_dict()))["calls"]["a"] == 1
+
+
+def test_each_step_is_told():
+    said = []
+    decomp.advise(THREE, to=decomp.Target("chip", ["add"]), rules=RULES, savings=0, progress=said.append)
+    assert said[:3] == ["planning done", "planning easy", "planning hard"]
+    assert "looking for the smallest set of ops" in said
+
+
+@pytest.mark.parametrize("given", [{}, [1], {1: nn.ReLU()}, nn.ReLU()], ids=["empty", "list", "number", "module"])
+def test_what_is_no_collection_of_programs_is_refused(given):
+    with pytest.raises(decomp.ArgumentError, match="programs must be a dict from name to program"):
+        decomp.advise(given, to=decomp.Target("chip", ["add"]))
+
+
+def test_the_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    advice = decomp.advise(THREE, to=decomp.Target("chip", ["add"]), rules=RULES, savings=0)
+    text = advice.plot(tmp_path / "advice.svg").read_text()
+    assert "</svg>" in text
+
+
+def test_in_a_terminal(tmp_path):
+    chip = tmp_path / "chip.toml"
+    chip.write_text('name = "chip"\nops = ["mm", "add", "mul", "view", "permute", "expand"]\n')
+    result = CliRunner().invoke(app, ["advise", "mlp", "--to", str(chip), "--savings", "0"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("0 of 1 programs lower to chip as it is\n")
+    data = CliRunner().invoke(app, ["advise", "mlp", "--to", str(chip), "--savings", "1", "--json"])
+    assert data.exit_code == 0 and json.loads(data.stdout)["milestones"][-1]["reached"] == 1
