@@ -284,7 +284,7 @@ class _Search:
         return target
 
     def _planned(self, asked: _Asked, target: Target) -> Planned:
-        with self._alone(None, False), without_guards(asked.program.mode):
+        with self._alone(asked.program, False), without_guards(asked.program.mode):
             return plan_program(asked.program, Matching(self.matching.rules, target), self.policy)
 
     def _calls(self, target: Target) -> dict[str, int]:

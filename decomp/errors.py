@@ -188,6 +188,10 @@ def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None,
     return "\n".join(lines)
 
 
+_OF_ANOTHER_KIND = "is for targets that know prims."
+"""How a reason begins that no target of ATen's ops is concerned with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blocker:
     """One op that cannot be reached: where it stands, and what was tried."""
@@ -207,8 +211,9 @@ class Blocker:
     needs_metadata: bool = False
     """Whether more could be said, or done, if the program had shapes and dtypes."""
 
-    def lines(self, tried: bool = True) -> list[str]:
-        """This blocker as text, one thought a line; with the rules that were `tried`, or without."""
+    def lines(self, other_targets: bool = True) -> list[str]:
+        """This blocker as text, one thought a line; with rules that were tried for targets of another kind, or
+        without."""
         shown = ", ".join(self.nodes[:3]) + (f" and {len(self.nodes) - 3} more" if len(self.nodes) > 3 else "")
         out = [f"{self.op} at {shown}"]
         if self.source:
@@ -217,7 +222,8 @@ class Blocker:
             out.append(f"    the target knows it only if {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
-        out += [f"    tried {rule}: {reason}" for rule, reason in self.tried if tried]
+        told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_OF_ANOTHER_KIND)]
+        out += [f"    tried {rule}: {reason}" for rule, reason in told]
         if not self.tried and not self.limitation:
             out.append("    no rule is registered for it")
         return out
@@ -229,7 +235,7 @@ class NotLowered(DecompError):
 
     def __init__(self, target: str, blockers: Sequence[Blocker], suggest: Callable[[], Any] | None = None) -> None:
         self.target, self.blockers, self._suggest = target, tuple(blockers), suggest
-        super().__init__()
+        super().__init__(*(() if suggest is not None else ("\n".join(_not_lowered_lines(target, self.blockers)),)))
 
     def suggestion(self) -> Any:
         """The smallest additions to the target that would do, a `Suggestion`; None where shapes are missing to tell, or
@@ -260,8 +266,8 @@ def _not_lowered_lines(target: str, blockers: Sequence[Blocker], advice: Sequenc
     if advice:
         lines += [f"  {line}".rstrip() for line in advice] + [""]
     for blocker in blockers:
-        lines += [f"  {line}" for line in blocker.lines(tried=not advice)] + ([] if advice else [""])
-    return lines + ["", *remedies(blockers)] if advice else lines + remedies(blockers)
+        lines += [f"  {line}" for line in blocker.lines(other_targets=not advice)] + [""]
+    return lines + remedies(blockers)
 
 
 def remedies(blockers: Sequence[Blocker]) -> list[str]:

@@ -165,7 +165,8 @@ class Suggesting:
 
     def __call__(self) -> Suggestion:
         """The smallest additions to the target of the plan."""
-        with exclusively(self.matching.rules, None, captures=False), neutral(), without_guards(self.program.mode):
+        alone = exclusively(self.matching.rules, self.program, captures=False)
+        with alone, neutral(), without_guards(self.program.mode):
             # A lowering that failed has left nothing of what it found out.
             plan_program(self.program, self.matching, self.policy)
             return _Search(self).suggestion()

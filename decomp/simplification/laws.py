@@ -95,7 +95,7 @@ def constant_of(value: Any) -> Any:
 def number_in(number: Any, dtype: torch.dtype) -> Any:
     """A number as a dtype holds it; None where that cannot be told."""
     try:
-        return torch.tensor(number).to(dtype).item()
+        return torch.full((), number, dtype=dtype).item()
     except (RuntimeError, OverflowError, TypeError, ValueError):
         return None
 

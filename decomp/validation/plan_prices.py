@@ -41,7 +41,8 @@ class Pricing:
 
     def __call__(self) -> PlanCosts:
         """What the plan costs. Raises `CostError`."""
-        with exclusively(self.matching.rules, None, captures=False), neutral(), without_guards(self.program.mode):
+        alone = exclusively(self.matching.rules, self.program, captures=False)
+        with alone, neutral(), without_guards(self.program.mode):
             others = {level: self._at(level) for level in LEVELS}
         cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
         groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}

@@ -156,3 +156,15 @@ def test_it_can_be_kept_as_json():
 def test_a_plan_that_nobody_made_for_a_program_says_so():
     with pytest.raises(decomp.TargetError, match="decomp.plan or decomp.lower"):
         decomp.Plan("chip", ()).suggest()
+
+
+def test_the_shape_environment_of_the_program_is_as_it_was():
+    from tests.derive.test_exclusive import sizes_of
+
+    sizes = ({0: torch.export.Dim("n", min=2)},)
+    program = torch.export.export(Holder(lambda x: F.gelu(x).sum(0)), (X,), dynamic_shapes={"args": sizes})
+    before = sizes_of(program)
+    plan = decomp.plan(program, to=decomp.Target("chip", ["add", "mul"]))
+    assert plan.suggest().ops and plan.costs() is not None
+    assert decomp.advise({"gelu": program}, to=decomp.Target("chip", ["add", "mul"]), savings=1).ops
+    assert sizes_of(program) == before

@@ -223,3 +223,14 @@ def test_a_law_that_did_not_hold_is_seen():
     simplified.applied[node] = ("slice of a slice",)
     with pytest.raises(NotAsRecorded, match="the law 'slice of a slice' does not hold for"):
         decomp.verify(found.model, found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_a_number_has_the_digits_that_the_full_tensor_had(dtype):
+    def scaled(x):
+        return torch.full((), 0.6366197723675814, dtype=x.dtype) * x + torch.full((), 2**53 - 1, dtype=x.dtype)
+
+    x = torch.arange(1, 9).to(dtype)
+    program = torch.export.export(Of(scaled), (x,))
+    simpler = decomp.simplify(program).module()
+    assert torch.equal(simpler(x), scaled(x))

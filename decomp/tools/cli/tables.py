@@ -82,7 +82,7 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
             table.add_row(Text(each.op), Text(each.chosen.rule), str(each.count), Text(str(each)), *price)
         parts += ["", table]
     for blocker in plan.blockers:
-        first, *rest = blocker.lines(tried=lacks is None)
+        first, *rest = blocker.lines(other_targets=lacks is None)
         parts += ["", Text.assemble(("blocked ", "red"), first), *(Text(line) for line in rest)]
     return Group(*parts)
 
