@@ -109,6 +109,10 @@ class Target:
         found = self._entries.get((op, overload), self._entries.get((op, None)))
         return found is not None and () in found
 
+    def spellings(self) -> tuple[Key, ...]:
+        """Each op that it may know, with the overload where only that one is meant."""
+        return tuple(self._entries)
+
     def knows(self, spelling: Any) -> bool:
         """Whether the target has the op, perhaps under a condition."""
         key = _key(spelling)

@@ -10,9 +10,11 @@ reason = "negative padding is a slice"    # optional
 ```
 
 The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given`
-(written, and no empty list), each of one `argument`; `dtype` and `result` hold the kinds of dtypes (float, complex,
-integer, bool) that tensor arguments and results may have. Conditions of one op add up. `[costs]` says what calls cost
-(`decomp.costs.table`)."""
+(written, and no empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions of a
+tensor, a number or a list of them), each of one `argument`. `dtype` and `result` hold what dtypes tensor arguments (one
+`argument`, if it is named) and results may have: kinds (float, complex, integer, bool) or names (float32). `op` may be
+a list of ops. Conditions of one op add up. `dtypes`, beside `ops`, holds what dtypes tensors may have in any call but
+`detach`. `[costs]` says what calls cost (`decomp.costs.table`)."""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from decomp.rules.target import Key, Target
 from decomp.torch_internals.schemas import all_schemas
 
 _LISTS = ("ops", "tags", "namespaces")
-_KEYS = ("name", "description", *_LISTS, "when", "costs")
+_KEYS = ("name", "description", *_LISTS, "when", "costs", "dtypes")
 _DTYPES: dict[str, Callable[[torch.dtype], bool]] = {
     "float": lambda dtype: dtype.is_floating_point,
     "complex": lambda dtype: dtype.is_complex,
@@ -68,7 +70,23 @@ def _target(data: dict[str, Any], stem: str) -> Target:
     if not isinstance(conditions, list):
         raise TargetError("'when' must be a list of tables: [[when]]")
     for entry in conditions:
-        target = _with_condition(target, entry)
+        for each in _each_op(entry):
+            target = _with_condition(target, each)
+    return _with_dtypes(target, _names(data, "dtypes")) if "dtypes" in data else target
+
+
+def _each_op(entry: Any) -> list[Any]:
+    """A `[[when]]`, once for each of the ops that it names."""
+    ops = entry.get("op") if isinstance(entry, dict) else None
+    return [{**entry, "op": op} for op in ops] if isinstance(ops, list) else [entry]
+
+
+def _with_dtypes(target: Target, kinds: list[str]) -> Target:
+    """`target` with a condition on what dtypes the tensors of any call have, where that is known. It is not put on
+    `detach`, which computes nothing: a target that has it always keeps the meaning of `no_grad`."""
+    _check_kinds("'dtypes'", kinds)
+    for key in [key for key in target.spellings() if key[0] != op_of("detach")]:
+        target = target.legal_if(key, _OfAnyTensor(tuple(kinds)), f"its tensors are {' or '.join(kinds)}")
     return target
 
 
@@ -132,6 +150,8 @@ _CHECKS: dict[str, tuple[type | tuple[type, ...], str, Callable[[Any], Test]]] =
     "at_most": ((int, float), "{argument} is at most {value}", lambda value: lambda v: max(_items(v)) <= value),
     "length": (int, "{argument} has length {value}", lambda value: lambda v: v is not None and len(_items(v)) == value),
     "given": (bool, "{argument} is given", lambda value: lambda v: (v is not None and v != []) == value),
+    "tensors": (int, "{argument} has tensors: {value}", lambda value: lambda v: len(_tensors(v)) == value),
+    "rank": ((int, list), "{argument} has rank {value}", lambda value: lambda v: v is None or v.dim() in _items(value)),
 }
 """By name: the type of the value in the file, how to say it, and the test that an argument must pass."""
 
@@ -179,25 +199,53 @@ class _OfArgument:
 
 def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
     """A condition on the dtypes of the tensor arguments, or of the result. It fails where they are unknown."""
-    kinds = value if isinstance(value, list) else [value]
-    wrong = [kind for kind in kinds if kind not in _DTYPES]
-    if wrong:
-        raise TargetError(f"[[when]] of {entry['op']}: unknown dtype {wrong[0]!r}; known are {', '.join(_DTYPES)}")
+    kinds, argument = value if isinstance(value, list) else [value], entry.get("argument")
+    _check_kinds(f"[[when]] of {entry['op']}", kinds)
+    if argument is not None and argument not in names(op_of(entry["op"])):
+        known = ", ".join(names(op_of(entry["op"])))
+        raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {known}")
+    whose = f"{argument} is" if argument else "its tensors are" if check == "dtype" else "its result is"
+    return _OfDtypes(check == "result", tuple(kinds), argument), f"{whose} {' or '.join(kinds)}"
 
-    whose = "its tensors are" if check == "dtype" else "its result is"
-    return _OfDtypes(check == "result", tuple(kinds)), f"{whose} {' or '.join(kinds)}"
+
+def _check_kinds(where: str, kinds: list[str]) -> None:
+    """Raise `TargetError` for what is neither a kind of dtypes nor the name of one."""
+    wrong = [kind for kind in kinds if kind not in _DTYPES and not isinstance(_dtype_named(kind), torch.dtype)]
+    if wrong:
+        raise TargetError(f"{where}: unknown dtype {wrong[0]!r}; known are {', '.join(_DTYPES)}, and names as float32")
+
+
+def _dtype_named(name: Any) -> Any:
+    return getattr(torch, name, None) if isinstance(name, str) else None
+
+
+def _is_of(dtype: torch.dtype, kinds: tuple[str, ...]) -> bool:
+    return any(_DTYPES[kind](dtype) if kind in _DTYPES else dtype == _dtype_named(kind) for kind in kinds)
 
 
 @dataclass(frozen=True, eq=False)
 class _OfDtypes:
-    """Whether the tensor arguments of a call, or its results, have a dtype of these kinds."""
+    """Whether the tensor arguments of a call (or one of them), or its results, have a dtype of these kinds."""
 
     of_result: bool
     kinds: tuple[str, ...]
+    argument: str | None = None
 
     def __call__(self, call: Call) -> bool:
+        if self.argument is not None:
+            return all(_is_of(t.dtype, self.kinds) for t in _tensors(call.argument(self.argument)))
         found = _tensors(call.meta) if self.of_result else call.tensors
-        return bool(found) and all(any(_DTYPES[kind](t.dtype) for kind in self.kinds) for t in found)
+        return bool(found) and all(_is_of(t.dtype, self.kinds) for t in found)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfAnyTensor:
+    """Whether the tensor arguments of a call and its results, where they are known, have a dtype of these kinds."""
+
+    kinds: tuple[str, ...]
+
+    def __call__(self, call: Call) -> bool:
+        return all(_is_of(t.dtype, self.kinds) for t in (*call.tensors, *_tensors(call.meta)))
 
 
 def _plain(value: Any) -> Any:

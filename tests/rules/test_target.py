@@ -193,6 +193,42 @@ def test_a_file_says_the_same_as_code(tmp_path):
     assert chip.why_illegal(call(x, f=lambda x: x.amax((0, 1)))) == "one dimension at a time"
 
 
+NARROW = """
+ops = ["abs", "add", "index", "where.self", "max_pool2d", "detach"]
+dtypes = ["float32", "integer", "bool"]
+[[when]]
+op = ["abs", "add"]
+dtype = ["float32", "int64"]
+[[when]]
+op = "index"
+argument = "indices"
+tensors = 1
+[[when]]
+op = "where.self"
+argument = "condition"
+dtype = "bool"
+[[when]]
+op = "max_pool2d"
+argument = "self"
+rank = [4]
+"""
+
+
+def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
+    chip = Target.load(written(tmp_path / "chip.toml", NARROW))
+    ask = lambda f, *args: chip.why_illegal(call(*args, f=f))  # noqa: E731
+    everywhere, own = "its tensors are float32 or integer or bool", "its tensors are float32 or int64"
+    assert ask(torch.abs, x) is None and ask(torch.abs, i) is None
+    assert ask(torch.abs, i.short()) == ask(lambda i: i + i, i.int()) == ask(torch.abs, x.double()) == own
+    assert ask(lambda x: torch.where(x, x, x), x > 0) is None
+    assert ask(lambda x, y: torch.where(x, y, y), x > 0, x.double()) == everywhere
+    assert ask(lambda x, i: aten.index(x, [None, i]), x, i) is None
+    assert ask(lambda x, i: aten.index(x, [i, i]), x, i) == "indices has tensors: 1"
+    assert ask(lambda x: aten.max_pool2d(x, [1, 1]), x[None, None]) is None
+    assert ask(lambda x: aten.max_pool2d(x, [1, 1]), x[None]) == "self has rank [4]"
+    assert ask(lambda x: x.detach(), x.double()) is None and chip.surely_legal(decomp.op("detach"), None)
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -206,14 +242,17 @@ def test_a_file_says_the_same_as_code(tmp_path):
         ("when = 3", "'when' must be a list of tables: [[when]]"),
         ("[[when]]\nequals = 1", "each [[when]] needs an 'op'"),
         ("[[when]]\nop = 'add'", "[[when]] of add: needs exactly one check; checks are at_least, at_most, dtype, "
-         "equals, given, length, one_of, result"),
+         "equals, given, length, one_of, rank, result, tensors"),
         ("[[when]]\nop = 'add'\nis = 1", "[[when]] of add: unknown key 'is'; checks are "),
         ("[[when]]\nop = 'add'\nequals = 1", "[[when]] of add: the check 'equals' needs an 'argument'"),
         ("[[when]]\nop = 'add'\nargument = 'alhpa'\nequals = 1",
          "[[when]] of add: no argument 'alhpa'; it has self, other, alpha"),
         ("[[when]]\nop = 'amax'\nargument = 'dim'\nlength = 'one'", "[[when]] of amax: 'length' cannot be 'one'"),
         ("[[when]]\nop = 'add'\ndtype = 'flaot'",
-         "[[when]] of add: unknown dtype 'flaot'; known are float, complex, integer, bool"),
+         "[[when]] of add: unknown dtype 'flaot'; known are float, complex, integer, bool, and names as float32"),
+        ("[[when]]\nop = 'add'\nargument = 'it'\ndtype = 'float'",
+         "[[when]] of add: no argument 'it'; it has self, other, alpha"),
+        ("dtypes = ['float33']", "'dtypes': unknown dtype 'float33'; known are float, "),
     ],
 )
 def test_a_malformed_file_is_refused(tmp_path, text, message):
