@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-import contextlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import fx
 
-from decomp.advice.alternatives import Alternatives, Exploration, Wish, is_advisable
-from decomp.advice.smallest_sets import SmallestSets
+from decomp.advice.alternatives import Alternatives, Exploration, Wish, is_advisable, with_wishes
+from decomp.advice.smallest_sets import Chosen, SmallestSets
 from decomp.advice.suggestions import blocked_in, calls_of, counted, listed
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
 from decomp.derive.decisions import Derived
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import captured, undisturbed
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, Source, capture_program, plan_program
+from decomp.derive.pipeline import Planned, Source, plan_program
 from decomp.derive.planner import Planner
 from decomp.errors import ArgumentError, DecompError, boundary, first_line
-from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import Op
 from decomp.lowering import rules_and_target
-from decomp.metadata.ambient_modes import neutral
 from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
-
-_MOST_TRIED = 6
-"""So many sets are planned that turn out not to do before the search is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +202,13 @@ class _Search:
         kwargs = args if isinstance(args, Mapping) else None
         source = Source(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
         try:
-            with self._alone(model, args is not None):
-                program = capture_program(source, self.matching)
-                with without_guards(program.mode):
-                    asked = _Asked(name, program, plan_program(program, self.matching, self.policy))
-                    asked.goal = self._goal(asked)
+            with captured(source, self.matching) as program:
+                asked = _Asked(name, program, plan_program(program, self.matching, self.policy))
+                asked.goal = self._goal(asked)
         except DecompError as error:
             self.out_of_reach[name] = first_line(error)
             return
         self.asked.append(asked)
-
-    def _alone(self, model: Any, captures: bool) -> contextlib.ExitStack:
-        stack = contextlib.ExitStack()
-        for each in (exclusively(self.matching.rules, model, captures=captures), neutral(), collector_paused()):
-            stack.enter_context(each)
-        return stack
 
     def _goal(self, asked: _Asked) -> int | None:
         blocked = list(blocked_in(asked.planned))
@@ -249,52 +235,46 @@ class _Search:
         for asked in wanting:
             if asked not in reachable:
                 self.out_of_reach[asked.name] = next(d.limitation or d.why() for _, d in blocked_in(asked.planned))
-        leaves, least, calls = self._basis(sets, wishes, reachable)
-        target = self._with(wishes[number] for number in leaves)
+        chosen, planned = self._basis(sets, wishes, reachable)
+        target = with_wishes(self.matching.target, (wishes[number] for number in chosen.leaves))
+        calls = {name: calls_of(each) for name, each in planned.items()}
         lowers = tuple(asked.name for asked in self.asked if asked.goal is None)
-        milestones = tuple(self._milestones(sets, wishes, leaves, reachable, len(lowers)))
+        milestones = tuple(self._milestones(sets, wishes, chosen.leaves, reachable, len(lowers)))
         return Advice(
-            self.matching.target.name, lowers, milestones, len(leaves) <= least and self.found.complete, least,
-            tuple(self._savings(target, calls, savings)), calls, self.out_of_reach, target,
+            self.matching.target.name, lowers, milestones, chosen.smallest and self.found.complete, chosen.least,
+            tuple(self._savings(target, planned, savings)), calls, self.out_of_reach, target,
         )  # fmt: skip
 
     def _basis(
         self, sets: SmallestSets, wishes: Mapping[int, Wish], reachable: Sequence[_Asked]
-    ) -> tuple[frozenset[int], int, dict[str, int]]:
-        """The cheapest set of which planning says that it is enough, how few ops any has at least, and the calls of
-        each program then."""
+    ) -> tuple[Chosen, dict[str, Planned]]:
+        """The cheapest set of which planning says that it is enough, and what it makes of each program."""
+        names = {asked.name for asked in reachable}
         goals = [asked.goal for asked in reachable if asked.goal is not None]
-        leaves, least = frozenset[int](), 0
-        for attempt in range(_MOST_TRIED):
-            found = sets.search(goals)
-            leaves, least = (found.leaves, found.least) if found is not None else (frozenset(sets.prices), 0)
-            calls = self._calls(self._with(wishes[number] for number in leaves))
-            if {asked.name for asked in reachable} <= calls.keys():
-                return leaves, least, calls
-            sets.exclude(leaves)
-        for asked in reachable:
-            if asked.name not in calls:
-                self.out_of_reach[asked.name] = "the ops that were found are not enough: plan it alone to see why"
-        return leaves, 0, calls
 
-    def _with(self, wishes: Iterable[Wish]) -> Target:
-        target = self.matching.target
-        for wish in wishes:
-            target = wish.added_to(target)
-        return target
+        def lowered(leaves: Iterable[int]) -> dict[str, Planned]:
+            return self._lowered(with_wishes(self.matching.target, (wishes[number] for number in leaves)))
 
-    def _planned(self, asked: _Asked, target: Target) -> Planned:
-        with self._alone(asked.program, False), without_guards(asked.program.mode):
-            return plan_program(asked.program, Matching(self.matching.rules, target), self.policy)
+        def enough(leaves: Iterable[int]) -> dict[str, Planned] | None:
+            found = lowered(leaves)
+            return found if names <= found.keys() else None
 
-    def _calls(self, target: Target) -> dict[str, int]:
-        """The calls of each program that a target lowers."""
-        found: dict[str, int] = {}
+        chosen, planned = sets.tried(goals, enough)
+        if planned is None:
+            planned = lowered(chosen.leaves)
+            for name in names - planned.keys():
+                self.out_of_reach[name] = "the ops that were found are not enough: plan it alone to see why"
+        return chosen, planned
+
+    def _lowered(self, target: Target) -> dict[str, Planned]:
+        """The programs that a target lowers."""
+        found: dict[str, Planned] = {}
         for asked in self.asked:
             self.say(f"planning {asked.name} for the target as it would be")
-            planned = self._planned(asked, target)
+            with undisturbed(asked.program, self.matching.rules):
+                planned = plan_program(asked.program, Matching(self.matching.rules, target), self.policy)
             if not planned.plan.blocked:
-                found[asked.name] = calls_of(planned)
+                found[asked.name] = planned
         return found
 
     def _milestones(
@@ -326,22 +306,20 @@ class _Search:
         derived = set(sets.derived(goals, taken))
         return [asked.name for asked in left if asked.goal in derived]
 
-    def _savings(self, target: Target, calls: Mapping[str, int], most: int) -> Iterator[Saving]:
+    def _savings(self, target: Target, planned: Mapping[str, Planned], most: int) -> Iterator[Saving]:
         """Ops that are derived now, tried in the target: those first from which most calls come."""
         emitted: Counter[Op] = Counter()
-        for asked in self.asked if most else ():
-            planned = self._planned(asked, target)
-            for graph in planned.graphs:
-                for decision in graph.decisions.values():
-                    emitted.update(_emitters(decision) if isinstance(decision, Derived) else ())
+        for graph in (graph for each in planned.values() for graph in each.graphs):
+            for decision in graph.decisions.values():
+                emitted.update(_emitters(decision) if isinstance(decision, Derived) else ())
         tried = [op for op, _ in emitted.most_common() if is_advisable(op, target) and not target.knows(op)][:most]
         found = []
         for op in tried:
             self.say(f"trying {op}")
-            now = self._calls(target | Target("", [op]))
-            saved = {name: calls[name] - n for name, n in now.items() if name in calls and n != calls[name]}
-            if sum(saved.values()) > 0:
-                found.append(Saving(str(Wish(op)), sum(saved.values()), len(saved)))
+            now = self._lowered(target | Target("", [op]))
+            saved = [calls_of(planned[name]) - calls_of(now[name]) for name in planned.keys() & now.keys()]
+            if sum(saved) > 0:
+                found.append(Saving(str(Wish(op)), sum(saved), len([each for each in saved if each])))
         yield from sorted(found, key=lambda saving: -saving.calls)
 
 

@@ -11,14 +11,12 @@ from typing import Any
 from torch import fx
 
 from decomp.costs.model import Cost
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import captured
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source, capture_program
+from decomp.derive.pipeline import Source
 from decomp.errors import boundary
-from decomp.graphs.tracing import without_guards
 from decomp.ir.ops import Op, op as op_of
 from decomp.lowering import rules_and_target
-from decomp.metadata.ambient_modes import neutral
 from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS, OF_CERTIFY
 from decomp.rules.rules import Rules
@@ -167,12 +165,10 @@ def budget(
     chosen, target = rules_and_target(to, rules, keep)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
     wanted = Accuracy.of(accuracy)
-    with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
-        program = capture_program(source, matching)
-        with without_guards(program.mode):
-            levels = levels_of(program, matching, source, Policy(wanted, cost), seed)
-            levels.require(wanted, target.name)
-            return _budget(levels, wanted, target.name)
+    with captured(source, matching) as program:
+        levels = levels_of(program, matching, source, Policy(wanted, cost), seed)
+        levels.require(wanted, target.name)
+        return _budget(levels, wanted, target.name)
 
 
 def _budget(levels: Levels, accuracy: Accuracy, target: str) -> Budget:

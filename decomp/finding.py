@@ -9,13 +9,11 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture.frontends import Program
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import captured
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source, capture_program
+from decomp.derive.pipeline import Source
 from decomp.errors import boundary
-from decomp.graphs.tracing import without_guards
 from decomp.ir.call import graphs_of
-from decomp.metadata.ambient_modes import neutral
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import matches
 from decomp.patterns.pattern import Pattern
@@ -67,26 +65,24 @@ def match(
     rules.pattern(wanted, name=wanted.name)(lambda *values: wanted(*values))
     matching = Matching(rules, Everything("wherever the pattern is"))
     source = Source(program, args, kwargs, tracer_class, dynamic_shapes)
-    with exclusively(rules, program, captures=args is not None), neutral(), collector_paused():
-        captured = capture_program(source, matching)
-        missed: list[NearMiss] = []
-        with without_guards(captured.mode):
-            graphs = list(_graphs(captured))
-            found = [each for graph in graphs for each in _in_graph(captured, *graph, wanted, missed)]
+    missed: list[NearMiss] = []
+    with captured(source, matching) as subject:
+        graphs = list(_graphs(subject))
+        found = [each for graph in graphs for each in _in_graph(subject, *graph, wanted, missed)]
     return Matches(found, missed)
 
 
-def _graphs(captured: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
+def _graphs(program: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
     """The graph of a program, and those of the bodies of its higher-order ops."""
-    yield captured.graph, captured.root
-    for owner, graph in graphs_of(captured.root):
-        if graph is not captured.graph and owner is not None and owner is not captured.root:
+    yield program.graph, program.root
+    for owner, graph in graphs_of(program.root):
+        if graph is not program.graph and owner is not None and owner is not program.root:
             yield graph, owner
 
 
 def _in_graph(
-    captured: Program, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
+    program: Program, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
 ) -> Iterator[Match]:
     for found in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
-        nodes = (captured.source_of(node) for node in found.nodes)
+        nodes = (program.source_of(node) for node in found.nodes)
         yield replace(found, sources=tuple(dict.fromkeys(nodes)))

@@ -18,7 +18,7 @@ from decomp.capture import frontends
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import captured, collector_paused, exclusively, undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import (
     Planned,
@@ -280,16 +280,14 @@ def plan(
     chosen, target = rules_and_target(to, rules, keep)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
-    with exclusively(chosen, model, captures=args is not None), neutral(), collector_paused():
-        program = capture_program(source, matching)
-        with without_guards(program.mode):
-            return _answering(plan_program(program, matching, policy), program, matching, policy)
+    with captured(source, matching) as program:
+        return _answering(plan_program(program, matching, policy), program, matching, policy)
 
 
 def _answering(planned: Planned, program: Program, matching: Matching, policy: Policy) -> Plan:
     """The plan, which finds out what it costs, and what the target lacks, when it is asked."""
-    asked = planned, program, matching, policy
-    return replace(planned.plan, pricing=Pricing(*asked), suggesting=Suggesting(*asked))
+    pricing, suggesting = Pricing(planned, program, matching, policy), Suggesting(program, matching, policy)
+    return replace(planned.plan, pricing=pricing, suggesting=suggesting)
 
 
 _EVERYTHING = Everything("wherever a rule matches")
@@ -348,9 +346,8 @@ def _lowered(
 def again(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering, simplified otherwise, or not; what was planned is remembered."""
     source, matching, program = lowering.source, lowering.matching, lowering.program
-    with exclusively(matching.rules, source.model, False) as sizes, neutral(), collector_paused():
-        with without_guards(program.mode):
-            new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
+    with undisturbed(program, matching.rules) as sizes:
+        new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
         sizes.keep(new.result)
     return replace(new, picked=lowering.picked)
 
@@ -384,7 +381,7 @@ def _through(
     if planned.plan.blocked and not partial:
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)
-        raise NotLowered(target.name, blockers, Suggesting(planned, program, matching, policy) if known else None)
+        raise NotLowered(target.name, blockers, Suggesting(program, matching, policy) if known else None)
     with clock.stage("retrace"):
         rewritten = rewrite_program(planned)
     if settings is not None:

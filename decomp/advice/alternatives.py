@@ -62,6 +62,11 @@ class Wish:
         return target | Target("", [self.op if self.overload is None else f"{self.op}.{self.overload}"])
 
 
+def with_wishes(target: Target, wishes: Iterable[Wish]) -> Target:
+    """A target, if it knew these too."""
+    return functools.reduce(lambda known, wish: wish.added_to(known), wishes, target)
+
+
 @dataclass
 class Alternatives:
     """Clauses over numbered calls and wishes, filled as calls are followed."""

@@ -6,15 +6,20 @@ principles", 1987; Moreno-Centeno and Karp, 2013)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 import math
+from typing import TypeVar
 
 from decomp.advice.derivability import Derivability
 
+_T = TypeVar("_T")
 Cut = frozenset[int]
 _MOST_STEPS = 20_000
 """So many branches are tried for one hitting set; beyond, the best that was found is taken, without a proof."""
+
+_MOST_TRIED = 6
+"""So many sets are tried that turn out not to do before the search is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,21 @@ class SmallestSets:
                 return Chosen(hitting, least)
             self.cuts.setdefault(missed, []).append(self._cut(missed, hitting))
 
-    def exclude(self, leaves: frozenset[int]) -> None:
-        """Learn that a set does not do after all: one that does has something that it lacks."""
-        self.failed.append(frozenset(self.prices) - leaves)
+    def tried(self, goals: Sequence[int], attempt: Callable[[Cut], _T | None]) -> tuple[Chosen, _T | None]:
+        """The cheapest set that derives all goals and with which an attempt succeeds, and what that came to. After
+        several that fail (a rule may ask for the absence of an op) the first of them, with None."""
+        first = self.search(goals) or Chosen(frozenset(), 0)
+        found: Chosen | None = first
+        for _ in range(_MOST_TRIED):
+            if found is None:
+                break
+            made = attempt(found.leaves)
+            if made is not None:
+                return found, made
+            # A set that does has something that this one lacks.
+            self.failed.append(frozenset(self.prices) - found.leaves)
+            found = self.search(goals)
+        return Chosen(first.leaves, 0), None
 
     def derived(self, goals: Sequence[int], leaves: Collection[int]) -> list[int]:
         """The goals that some leaves derive."""

@@ -9,22 +9,18 @@ from typing import Any
 
 from torch import fx
 
-from decomp.advice.alternatives import Alternatives, Exploration, Wish, known_to
+from decomp.advice.alternatives import Alternatives, Exploration, Wish, known_to, with_wishes
 from decomp.advice.smallest_sets import Chosen
 from decomp.capture.frontends import Program
 from decomp.costs.model import calls_in
 from decomp.derive.decisions import Blocked, Decision, Derived, Keep
-from decomp.derive.exclusive import exclusively
+from decomp.derive.exclusive import undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, plan_program
 from decomp.derive.planner import Planner
-from decomp.graphs.tracing import without_guards
 from decomp.ir.call import is_host, is_projection
-from decomp.metadata.ambient_modes import neutral
 from decomp.rules.accuracy import Policy
 
-_MOST_TRIED = 6
-"""So many sets are planned that turn out not to do (a rule may ask for the absence of an op) before one is given up."""
 _MOST_WAYS = 3
 """Of each blocked op, so many ways are told."""
 
@@ -158,24 +154,19 @@ class Suggestion:
 class Suggesting:
     """Finds a suggestion for the plan of one program, when somebody asks for it."""
 
-    planned: Planned
     program: Program
     matching: Matching
     policy: Policy
 
     def __call__(self) -> Suggestion:
         """The smallest additions to the target of the plan."""
-        alone = exclusively(self.matching.rules, self.program, captures=False)
-        with alone, neutral(), without_guards(self.program.mode):
-            # A lowering that failed has left nothing of what it found out.
-            plan_program(self.program, self.matching, self.policy)
-            return _Search(self).suggestion()
+        with undisturbed(self.program, self.matching.rules):
+            # Planned again, for a lowering that failed has left nothing of what it found out.
+            return _Search(self, plan_program(self.program, self.matching, self.policy)).suggestion()
 
     def calls_with(self, wishes: Iterable[Wish], goals: Iterable[str]) -> int | None:
         """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
-        target = self.matching.target
-        for wish in wishes:
-            target = wish.added_to(target)
+        target = with_wishes(self.matching.target, wishes)
         planned = plan_program(self.program, Matching(self.matching.rules, target), self.policy)
         blocked = {decision.op for decision in planned.plan.blocked.values()}
         return None if blocked & set(goals) else calls_of(planned)
@@ -184,7 +175,7 @@ class Suggesting:
 class _Search:
     """The search for one suggestion."""
 
-    def __init__(self, asked: Suggesting) -> None:
+    def __init__(self, asked: Suggesting, planned: Planned) -> None:
         self.asked = asked
         matching, program = asked.matching, asked.program
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
@@ -195,7 +186,7 @@ class _Search:
         self.goals: dict[str, int] = {}
         """By op, what holds if all its blocked calls are reached."""
         bodies: dict[str, set[int]] = {}
-        for node, decision in blocked_in(asked.planned):
+        for node, decision in blocked_in(planned):
             self.calls[decision.op] = self.calls.get(decision.op, 0) + 1
             self.reasons.setdefault(decision.op, decision.limitation or decision.why())
             if node.op in ("call_function", "call_method"):
@@ -209,27 +200,17 @@ class _Search:
         ways = sorted((self._way(op) for op in self.calls), key=lambda way: -way.count)
         reachable = [way.op for way in ways if way.needs]
         goals = [self.goals[op] for op in reachable]
-        chosen, calls = self._chosen(goals, reachable)
+        chosen, calls = self.sets.tried(goals, lambda leaves: self._calls_with(leaves, reachable))
         stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.wishes[n])), goals)
         additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
-        target = self.asked.matching.target
-        for number in numbers:
-            target = self.wishes[number].added_to(target)
+        target = with_wishes(self.asked.matching.target, (self.wishes[number] for number in numbers))
         return Suggestion(
             self.asked.matching.target.name, additions, stages, tuple(ways), chosen.smallest and self.found.complete,
             chosen.least, calls if len(reachable) == len(ways) else None, target,
         )  # fmt: skip
 
-    def _chosen(self, goals: Sequence[int], ops: Sequence[str]) -> tuple[Chosen, int | None]:
-        """The cheapest set of which planning says that it is enough, and how many calls the program has then."""
-        first = found = self.sets.search(goals) or Chosen(frozenset(), 0)
-        for _ in range(_MOST_TRIED):
-            calls = self.asked.calls_with((self.wishes[n] for n in found.leaves), ops)
-            if calls is not None:
-                return found, calls
-            self.sets.exclude(found.leaves)
-            found = self.sets.search(goals) or first
-        return Chosen(found.leaves, 0), None
+    def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
+        return self.asked.calls_with((self.wishes[number] for number in leaves), ops)
 
     def _way(self, op: str) -> Way:
         """The smallest sets for one op: each next one does without some op of those before."""

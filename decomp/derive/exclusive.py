@@ -11,6 +11,11 @@ import gc
 import threading
 from typing import Any
 
+from decomp.capture.frontends import Program
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Source, capture_program
+from decomp.graphs.tracing import without_guards
+from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
 from decomp.torch_internals.modes import ModeStacks, compile_lock
@@ -34,6 +39,25 @@ def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
             raise
         finally:
             sizes.restore()
+
+
+@contextlib.contextmanager
+def captured(source: Source, matching: Matching) -> Iterator[Program]:
+    """The graph of a model, with no other thread and none of the caller's modes in the way, to be planned within.
+    Raises `CaptureError`."""
+    captures = source.args is not None
+    with exclusively(matching.rules, source.model, captures), neutral(), collector_paused():
+        program = capture_program(source, matching)
+        with without_guards(program.mode):
+            yield program
+
+
+@contextlib.contextmanager
+def undisturbed(program: Program, rules: Rules) -> Iterator[Snapshot]:
+    """Within, a program that was captured before may be planned again, as within `captured`."""
+    with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused():
+        with without_guards(program.mode):
+            yield sizes
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ def _writes_first(function: Any) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
-    if overload._schema.name.partition("::")[2] in NOT_WRITES:
+    if short_name(overload) in NOT_WRITES:
         return ()
     arguments = enumerate(overload._schema.arguments)
     return tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
@@ -313,5 +313,5 @@ def attribute(root: nn.Module, path: str) -> Any:
 def method_name(node: fx.Node) -> str:
     """`add_` for every spelling of an in-place call."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target._schema.name.partition("::")[2])
+        return short_name(node.target)
     return str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))

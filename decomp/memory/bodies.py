@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.aliases import short_name
 from decomp.ir.call import metadata
 from decomp.memory.applying import Applied
 from decomp.memory.lifetimes import lifetimes_of
@@ -133,7 +134,7 @@ def _of_block(value: torch.Tensor, mask: tuple[bool, ...], block: tuple[int, ...
 
 def _resize(new: fx.Node, value: torch.Tensor, block: tuple[int, ...]) -> None:
     """Write the sizes of a block into a call that names sizes."""
-    name = new.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+    name = short_name(new.target)
     if name in RESHAPES and not isinstance(new.args[1], torch.dtype):
         new.args = (new.args[0], [*block, *value.shape[len(block) :]], *new.args[2:])
 

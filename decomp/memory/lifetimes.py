@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from decomp.costs.memory import homes_in, last_uses, peak, shared_with
 from decomp.costs.sizes import nbytes, tensors_of
-from decomp.ir.aliases import bodies, is_view, spelling_of, view_bases
+from decomp.ir.aliases import bodies, is_view, method_name, spelling_of, view_bases
 from decomp.ir.call import is_host, is_projection, kind_of, metadata
 from decomp.ir.op_facts import MAYBE_VIEW, METADATA_WRITES, READS_STRIDES, STORAGE_CHANGES
 from decomp.memory.forms import is_dense, is_static
@@ -131,7 +131,7 @@ def _is_plain(node: fx.Node) -> bool:
 def _note_uses(found: Lifetimes) -> None:
     """Mark what leaves the program, and what must lie where its call puts it."""
     for node in found.nodes:
-        stays = is_opaque(node) or _name(node) in _ELSEWHERE
+        stays = is_opaque(node) or method_name(node) in _ELSEWHERE
         if not stays and node.op != "output":
             continue
         for used in (node, *node.all_input_nodes):
@@ -139,12 +139,6 @@ def _note_uses(found: Lifetimes) -> None:
                 storage.movable = storage.movable and not stays
                 if node.op == "output" and storage.owned:
                     storage.kind = RESULT
-
-
-def _name(node: fx.Node) -> str:
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target._schema.name.partition("::")[2])
-    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
 
 
 def is_opaque(node: fx.Node) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.aliases import short_name
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS
 from decomp.memory.forms import form_of, is_static
@@ -26,7 +27,7 @@ def kept_rows(node: fx.Node) -> int:
         return 0
     if not all(_is_plain(metadata(used)) for used in node.all_input_nodes):
         return 0
-    name = overload._schema.name.partition("::")[2]
+    name = short_name(overload)
     if name in ROW_VIEWS:
         return _kept_by_view(node, name)
     if form_of(node).out is None or not value.is_contiguous():
@@ -43,7 +44,7 @@ def _is_plain(value: Any) -> bool:
 
 def is_view(node: fx.Node) -> bool:
     """Whether a call that works row by row computes nothing."""
-    return node.target._schema.name.partition("::")[2] in ROW_VIEWS  # type: ignore[union-attr]
+    return short_name(node.target) in ROW_VIEWS
 
 
 def _operand(node: fx.Node) -> torch.Tensor:
@@ -90,7 +91,7 @@ def _kept_by_reduction(node: fx.Node) -> int:
 
 def needs_whole_vectors(node: fx.Node) -> bool:
     """Whether blocks of a call must end where vectors do."""
-    name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+    name = short_name(node.target)
     scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in ("add", "sub", "rsub")
     return form_of(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 

@@ -15,13 +15,11 @@ from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
 from decomp.derive.decisions import Decision, Derived, Keep, op_of_node
-from decomp.derive.exclusive import exclusively
+from decomp.derive.exclusive import undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, plan_program
 from decomp.errors import spelled
-from decomp.graphs.tracing import without_guards
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
-from decomp.metadata.ambient_modes import neutral
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
 from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
@@ -41,8 +39,7 @@ class Pricing:
 
     def __call__(self) -> PlanCosts:
         """What the plan costs. Raises `CostError`."""
-        alone = exclusively(self.matching.rules, self.program, captures=False)
-        with alone, neutral(), without_guards(self.program.mode):
+        with undisturbed(self.program, self.matching.rules):
             others = {level: self._at(level) for level in LEVELS}
         cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
         groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}

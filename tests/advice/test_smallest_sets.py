@@ -68,12 +68,18 @@ def test_what_is_assumed_is_taken_back_as_if_it_had_never_been(seed):
         assert {each for each in range(size) if known.holds(each)} == closure(clauses, assumed)
 
 
-def test_a_set_that_was_excluded_is_not_found_again():
+def test_a_set_that_does_not_do_is_not_tried_again():
     # 3 follows from 0, or from 1 and 2.
     sets = SmallestSets(Derivability(4, [((0,), 3), ((1, 2), 3)]), {0: 1.0, 1: 1.0, 2: 1.0})
-    first = sets.search([3])
-    sets.exclude(first.leaves)
-    second = sets.search([3])
-    assert first.leaves == {0} and len(second.leaves) == 2 and 0 in second.leaves
+    tries = []
+    chosen, made = sets.tried([3], lambda leaves: tries.append(leaves) or len(leaves) > 1 or None)
+    first, second = tries
+    assert first == {0} and len(second) == 2 and 0 in second and chosen.leaves == second and made is True
     assert sets.search([3], without={0}).leaves == {1, 2}
     assert sets.search([3], without={0, 1}) is None
+
+
+def test_after_several_that_do_not_do_the_first_is_told_without_a_proof():
+    sets = SmallestSets(Derivability(3, [((0,), 2), ((1,), 2)]), {0: 1.0, 1: 1.5})
+    chosen, made = sets.tried([2], lambda leaves: None)
+    assert chosen.leaves == {0} and not chosen.smallest and made is None
