@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 TOOLS = {
     "Advice": "decomp.advising",
+    "Backend": "decomp.runtime.tables",
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
+    "LoadError": "decomp.runtime.failures",
+    "Loaded": "decomp.runtime.loaded",
     "MemoryPlan": "decomp.memory.planning",
+    "PrimitiveError": "decomp.runtime.failures",
     "RefoldReport": "decomp.refolding.outcome",
     "Refolding": "decomp.refolding.refolding",
     "Workload": "decomp.tools.benchmarking.workload",

@@ -11,11 +11,11 @@ from torch import fx
 
 from decomp.derive.exclusive import collector_paused
 from decomp.errors import ArgumentError, boundary
+from decomp.loading import Unlifted, computes, load, varies
 from decomp.memory.applying import planned_program
 from decomp.memory.blocks import Blocked, in_blocks_of_rows
 from decomp.memory.checking import check
 from decomp.memory.lifetimes import Lifetimes, lifetimes_of
-from decomp.memory.loading import Loaded, computes, load, varies
 from decomp.memory.placing import ARENA, Placement, place
 from decomp.memory.table import lines
 from decomp.metadata.ambient_modes import neutral
@@ -64,7 +64,7 @@ class MemoryPlan:
     """By op, the widest first."""
     dynamic: bool
     """Whether sizes vary; all figures are then those of the example inputs."""
-    program: Loaded = field(repr=False)
+    program: Unlifted = field(repr=False)
     """What was planned."""
     planned: Planned = field(repr=False)
     """The same with runs of calls in blocks, and where each result goes."""
@@ -246,7 +246,7 @@ def memory_plan(
     )  # fmt: skip
 
 
-def _by_op(loaded: Loaded, found: Lifetimes, planned: Planned, before: list[int]) -> list[OpMemory]:
+def _by_op(loaded: Unlifted, found: Lifetimes, planned: Planned, before: list[int]) -> list[OpMemory]:
     rows: dict[str, list[int]] = {}
     for step, node in enumerate(found.nodes):
         if not computes(node):

@@ -81,6 +81,10 @@ class Target:
             entries[key] = tuple((*conditions, condition) for conditions in now)
         return self._of(self.name, entries, self.description, self.costs)
 
+    def named(self, name: str) -> Target:
+        """A copy of this target under another name."""
+        return self._of(name, self._entries, self.description, self.costs)
+
     def with_costs(self, costs: CostModel | None) -> Target:
         """A copy of this target on which calls cost what `costs`, one of `decomp.costs`, says."""
         return self._of(self.name, self._entries, self.description, costs)

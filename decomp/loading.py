@@ -22,8 +22,8 @@ from decomp.lowering import Lowering
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A program to plan."""
+class Unlifted:
+    """A program to run or to plan."""
 
     root: fx.GraphModule
     source_op: Callable[[fx.Node], str]
@@ -31,17 +31,18 @@ class Loaded:
 
     @property
     def graph(self) -> fx.Graph:
-        """What is planned."""
+        """Its graph."""
         return self.root.graph
 
 
-def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Loaded:
+def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Unlifted:
     """The program behind `model`. Raises `CaptureError`."""
     if isinstance(model, Lowering):
-        return Loaded(load(model.result, args, kwargs, dynamic_shapes).root, _by_provenance(model))
+        return Unlifted(load(model.result, args, kwargs, dynamic_shapes).root, _by_provenance(model))
     if isinstance(model, ExportedProgram):
-        return Loaded(unlifted(model), own_op)
-    return Loaded(_module_of(model, capture(model, args, kwargs, dynamic_shapes=dynamic_shapes), args, kwargs), own_op)
+        return Unlifted(unlifted(model), own_op)
+    program = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    return Unlifted(_module_of(model, program, args, kwargs), own_op)
 
 
 def _module_of(model: nn.Module, program: Program, args: Any, kwargs: Any) -> fx.GraphModule:

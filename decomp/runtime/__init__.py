@@ -1,0 +1,1 @@
+"""Lowered programs on a backend: a table of functions, one a primitive, and the programs that run on it."""

@@ -1,0 +1,242 @@
+"""From a graph to the calls of a backend's functions. All that is in the way is collected, so that one error names
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import functools
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.errors import BindingError, spelled
+from decomp.ir.accounting import effects_in
+from decomp.ir.aliases import attribute
+from decomp.ir.call import Call, bound_call, is_host, is_projection, metadata, projected, substituted
+from decomp.ir.op_facts import RUN_ONCE
+from decomp.ir.ops import of_function
+from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
+from decomp.runtime.code import Body, Code, Step
+from decomp.runtime.failures import LoadError
+from decomp.runtime.tables import Backend
+from decomp.torch_internals.pytree import tensors_in
+
+aten = torch.ops.aten
+
+
+class Problems:
+    """What keeps a backend from running a program, each kind with its number of calls."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, list[fx.Node]] = {}
+        self.others: dict[str, list[fx.Node]] = {}
+
+    def raise_any(self, backend: Backend) -> None:
+        """Raises `LoadError` if there are any."""
+        lines = [f"{op}{_where(nodes)}: not implemented" for op, nodes in self.missing.items()]
+        lines += [f"{problem}{_where(nodes)}" for problem, nodes in self.others.items()]
+        if not lines:
+            return
+        remedies = []
+        if self.missing:
+            name = next(iter(self.missing)).removeprefix("aten.").removeprefix("higher_order.")
+            remedies.append(f'implement what is missing: @backend.implements("{name}"), for instance')
+            remedies.append("or lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
+        if self.others:
+            remedies.append("let the functions, or dtypes=, of the backend take these calls; or make them illegal in "
+                            "the target, by a condition, so that they are lowered further")  # fmt: skip
+        raise LoadError(backend.name, lines, remedies)
+
+
+def _where(nodes: list[fx.Node]) -> str:
+    return f" ({nodes[0].name})" if len(nodes) == 1 else f" ({len(nodes)} calls, the first is {nodes[0].name})"
+
+
+class Building:
+    """Builds the code of one graph."""
+
+    def __init__(self, backend: Backend, root: nn.Module, problems: Problems) -> None:
+        self.backend, self.root, self.problems = backend, root, problems
+        self.now: dict[fx.Node, Any] = {}
+        """What stands for a node from here on: a body, or what was written into an input."""
+        self.inputs: list[fx.Node] = []
+        self.state: dict[fx.Node, torch.Tensor] = {}
+        """The tensors that the graph names."""
+        self.written: dict[fx.Node, fx.Node] = {}
+        """By an input or a tensor of the module: the value that it has in the end."""
+        self.steps: list[Step] = []
+        self.results: Any = None
+
+    def build(self, graph: fx.Graph) -> Building:
+        """Go through a graph."""
+        effects = effects_in(graph)
+        for node in graph.nodes:
+            self._check_dtypes(node)
+            if node.op == "placeholder":
+                self.inputs.append(node)
+            elif node.op == "get_attr":
+                self._attribute(node)
+            elif node.op == "output":
+                self.results = self._current(node.args[0])
+            elif node.op == "call_module":
+                self._problem(f"the module {node.target}", node)
+            elif node in effects and effects[node] != "control flow" and not _is_region(node):
+                self._effect(node, effects[node])
+            else:
+                self._call(node)
+        return self
+
+    def _current(self, value: Any) -> Any:
+        return substituted(value, lambda node: self.now.get(node, node))
+
+    def _problem(self, problem: str, node: fx.Node) -> None:
+        self.problems.others.setdefault(problem, []).append(node)
+
+    def _check_dtypes(self, node: fx.Node) -> None:
+        known = self.backend.dtypes
+        if known is None or node.op == "output":
+            return
+        for dtype in dict.fromkeys(x.dtype for x in tensors_in(metadata(node)) if x.dtype not in known):
+            self._problem(f"{dtype}: {self.backend.name} has no such dtype".replace("torch.", "", 1), node)
+
+    def _attribute(self, node: fx.Node) -> None:
+        value = attribute(self.root, str(node.target))
+        if isinstance(value, torch.Tensor):
+            self.state[node] = value
+        elif isinstance(value, fx.GraphModule):
+            self.now[node] = Body(self._body(value), str(node.target))
+        else:
+            self.now[node] = value
+
+    def _body(self, module: fx.GraphModule) -> Code:
+        inner = Building(self.backend, module, self.problems).build(module.graph)
+        for node in inner.written:
+            self._problem("a body of a higher-order op that writes its inputs", node)
+        constants = {node: self.backend.from_torch(tensor.detach()) for node, tensor in inner.state.items()}
+        return Code(tuple(inner.inputs), tuple(inner.steps), inner.results, constants)
+
+    def _effect(self, node: fx.Node, kind: str) -> None:
+        """What no target is asked for: write-backs, and assertions and markers, which compute nothing."""
+        if kind != "write-back":
+            return
+        if "copy_" not in spelled(node.target):  # the detach before it
+            self.now[node] = self._current(node.args[0])
+            return
+        to, value = node.args[:2]
+        while isinstance(to, fx.Node) and to.op not in ("placeholder", "get_attr"):
+            to = to.args[0]
+        assert isinstance(to, fx.Node)
+        self.written[to] = self.now[node] = self.now[to] = self._current(value)
+
+    def _call(self, node: fx.Node) -> None:
+        if _is_region(node):
+            self._region(node)
+        elif is_projection(node):
+            self._host(node, _Projection(node), node.args[:1], {})
+        elif is_host(node):
+            self._size_or_number(node)
+        else:
+            self._primitive(node)
+
+    def _host(self, node: fx.Node, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
+        self.steps.append(Step(node, function, self._current(tuple(args)), self._current(dict(kwargs)), False))
+
+    def _region(self, node: fx.Node) -> None:
+        """Regions whose body runs once: it is called."""
+        args = self._current(node.args)
+        place = next(i for i, each in enumerate(args) if isinstance(each, Body))
+        self._host(node, args[place], args[place + 1 :], {})
+
+    def _size_or_number(self, node: fx.Node) -> None:
+        call = _call_of(node)
+        if call is not None and self.backend.implementation(call) is not None:
+            return self._primitive(node)
+        found = host_function(node, self.backend)
+        if found is None:
+            return self._problem(f"{spelled(node.target)}: reads what arrays of a backend do not have", node)
+        self._host(node, found, node.args, node.kwargs)
+
+    def _primitive(self, node: fx.Node) -> None:
+        call = _call_of(node)
+        if call is None:
+            return self._problem(f"{spelled(node.target)}: its arguments fit no overload", node)
+        found = self.backend.implementation(call)
+        if found is None or call.inplace:
+            name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
+            self.problems.missing.setdefault(name + ("_" if call.inplace else ""), []).append(node)
+            return
+        try:
+            args, kwargs = arguments_of(call, self.backend.dtypes)
+        except UnknownDtype as error:
+            dtype = str(error).removeprefix("torch.")
+            return self._problem(f"{dtype}: {self.backend.name} has no such dtype", node)
+        args, kwargs = self._current(args), self._current(kwargs)
+        problem = refused(found.function, (args, kwargs))
+        if problem is not None:
+            return self._problem(f"{call.op}: {getattr(found.function, '__name__', found.function)}: {problem}", node)
+        self.steps.append(Step(node, found.function, args, kwargs, True))
+
+
+def _call_of(node: fx.Node) -> Call | None:
+    try:
+        return bound_call(node)
+    except BindingError:
+        return None
+
+
+def _is_region(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
+
+
+class _Projection:
+    """Takes one of several results, or a few of them."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node, self.__name__ = node, "result"
+
+    def __call__(self, results: Any) -> Any:
+        return projected(self.node, tuple(results))
+
+
+def host_function(node: fx.Node, backend: Backend) -> Callable[..., Any] | None:
+    """The Python function behind host code: sizes come from `backend.shape`; None if there is none."""
+    target = node.target
+    if target is getattr:
+        return (lambda x, _: tuple(backend.shape(x))) if node.args[1] == "shape" else None
+    if node.op == "call_method" or isinstance(target, torch._ops.OpOverload):
+        return _SIZES[name](backend) if (name := of_function_or_method(node)) in _SIZES else None
+    return target if callable(target) else None
+
+
+def of_function_or_method(node: fx.Node) -> str:
+    """`sym_size` of `aten.sym_size.int`, `size` of `x.size(0)`."""
+    return node.target if isinstance(node.target, str) else of_function(node.target).op.short
+
+
+def _size(backend: Backend) -> Callable[..., Any]:
+    return lambda x, dim=None: tuple(backend.shape(x)) if dim is None else backend.shape(x)[dim]
+
+
+def _numel(backend: Backend) -> Callable[..., Any]:
+    return lambda x: functools.reduce(operator.mul, backend.shape(x), 1)
+
+
+def _dim(backend: Backend) -> Callable[..., Any]:
+    return lambda x: len(backend.shape(x))
+
+
+def _item(backend: Backend) -> Callable[..., Any]:
+    return lambda x: backend.to_torch(x).item()
+
+
+_SIZES: dict[str, Callable[[Backend], Callable[..., Any]]] = {
+    **dict.fromkeys(("sym_size", "size"), _size),
+    **dict.fromkeys(("sym_numel", "numel"), _numel),
+    **dict.fromkeys(("dim", "ndimension"), _dim),
+    **dict.fromkeys(("_local_scalar_dense", "item"), _item),
+    "sym_storage_offset": lambda _: lambda x: 0,
+}
+"""What is asked of a tensor and is no tensor."""

@@ -1,0 +1,34 @@
+"""The call that is being computed, for functions that want to know more of it than their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import contextvars
+
+from torch import fx
+
+_NODE: contextvars.ContextVar[fx.Node | None] = contextvars.ContextVar("decomp_node", default=None)
+
+
+@contextlib.contextmanager
+def computing(node: fx.Node) -> Iterator[None]:
+    """Within it, `node` is what is computed."""
+    token = _NODE.set(node)
+    try:
+        yield
+    finally:
+        _NODE.reset(token)
+
+
+def is_walking() -> bool:
+    """Whether a program is run node by node here."""
+    return _NODE.get() is not None
+
+
+def node_now() -> fx.Node:
+    """What is computed now. Raises `LookupError`."""
+    node = _NODE.get()
+    if node is None:
+        raise LookupError("no call is being computed: nodes are known while Loaded.walk runs a program")
+    return node

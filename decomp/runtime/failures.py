@@ -1,0 +1,32 @@
+"""What can go wrong between a program and a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+
+from decomp.errors import DecompError, describe, first_line, located, source_line
+
+
+class LoadError(DecompError):
+    """A backend cannot run a program. `problems` has a line for each thing that is in the way; nothing has run."""
+
+    def __init__(self, backend: str, problems: Sequence[str], remedies: Sequence[str]) -> None:
+        self.backend, self.problems = backend, tuple(problems)
+        lines = [f"{backend} cannot run this program; nothing has run", *(f"  {line}" for line in self.problems)]
+        lines += ["  to do, the easiest first:", *(f"    {i}. {line}" for i, line in enumerate(remedies, 1))]
+        super().__init__("\n".join(lines))
+
+
+class PrimitiveError(DecompError):
+    """A function of a backend failed while a program ran; `__cause__` is what it raised, `node` the call."""
+
+    def __init__(self, backend: str, function: Any, node: fx.Node, cause: BaseException) -> None:
+        self.backend, self.function, self.node = backend, function, node
+        name = getattr(function, "__name__", repr(function))
+        lines = [f"{backend}: {name} ({located(function)}) failed: {type(cause).__name__}: {first_line(cause)}"]
+        lines.append(f"  at {describe(node)}")
+        line = source_line(node)
+        super().__init__("\n".join([*lines, *([f"  {line}"] if line else [])]))

@@ -1,0 +1,196 @@
+"""`Loaded`: a lowered program that runs on a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+import functools
+import traceback
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.capture.input_checks import flat_inputs
+from decomp.errors import ArgumentError, CaptureError, boundary
+from decomp.ir.call import kind_of, metadata, nodes_in, substituted
+from decomp.loading import load as program_of
+from decomp.lowering import Lowering
+from decomp.runtime.building import Building, Problems
+from decomp.runtime.code import Code, Step, Visit
+from decomp.runtime.failures import PrimitiveError
+from decomp.runtime.tables import Backend
+from decomp.torch_internals.graphs import PyTreeCodeGen
+
+
+@dataclass
+class Leaf:
+    """Something that a program reads and does not compute."""
+
+    name: str
+    """As the program has it: `layers.0.weight`, or the name of an input."""
+    kind: str
+    """ "parameter", "buffer", "constant" or "input"."""
+    value: Any
+    """The array that it is now; None for inputs."""
+    meta: Any
+    """A tensor that tells shape and dtype, perhaps a fake one with symbolic sizes; or a number, or None if unknown."""
+    node: fx.Node = field(repr=False)
+
+
+class Loaded:
+    """A program on a backend. Called as the lowered program is, with torch tensors, it returns torch tensors; what it
+    writes is kept (buffers) or written back (inputs)."""
+
+    def __init__(self, backend: Backend, root: fx.GraphModule) -> None:
+        """Raises `LoadError`."""
+        problems = Problems()
+        built = Building(backend, root, problems).build(root.graph)
+        problems.raise_any(backend)
+        self.backend, self.source = backend, root.graph
+        self._root, self._results = root, built.results
+        self.leaves: tuple[Leaf, ...] = (*_state(backend, root, built.state), *map(_input, built.inputs))
+        """Parameters, buffers and constants, and then the inputs, in order."""
+        by_node = {leaf.node: leaf.name for leaf in self.leaves}
+        self.writes: tuple[str, ...] = tuple(by_node[node] for node in built.written)
+        """Names of the leaves that have another value after a run."""
+        self._returned = list(dict.fromkeys(nodes_in(built.results)))
+        flat = (*built.written.values(), *self._returned)
+        self._code = Code(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The calls, in order."""
+        return self._code.steps
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The program as a function of one array (or number) for each of `leaves`. It returns a flat tuple: the values
+        of `writes`, then the results. It changes nothing, and is compiled by the backend's `jit` if it has one."""
+        plain = self._code.function
+        return plain if self.backend.jit is None else self.backend.jit(plain)
+
+    @property
+    def text(self) -> str:
+        """The generated Python of `function`."""
+        return self._code.source[0]
+
+    def walk(self, *values: Any, visit: Visit | None = None) -> tuple[Any, ...]:
+        """As `function`, call by call, uncompiled. Meanwhile `backend.node` is the node that is computed;
+        `visit(node, args, kwargs, result)` is told of each call of a primitive."""
+        found: tuple[Any, ...] = self._code.walk(values, visit)
+        return found
+
+    @boundary("Loaded")
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on torch tensors. Raises `InputMismatch` for inputs that the program was not lowered for, and
+        `PrimitiveError` where a function of the backend fails."""
+        given = self._flat(args, kwargs)
+        state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
+        moved = [self._moved(value) for value in given]
+        found = self._run((*state, *moved))
+        self._write(dict(zip(self.writes, found)), given)
+        return self._returned_from(found[len(self.writes) :])
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers and constants as they are now, as tensors."""
+        kept = (leaf for leaf in self.leaves if leaf.kind != "input")
+        return {leaf.name: self.backend.to_torch(leaf.value) for leaf in kept}
+
+    def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
+        have."""
+        known = {leaf.name: leaf for leaf in self.leaves if leaf.kind != "input"}
+        for name, tensor in tensors.items():
+            if name not in known:
+                raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
+            known[name].value = self._moved(tensor)
+
+    def _moved(self, value: Any) -> Any:
+        return self.backend.from_torch(value.detach()) if isinstance(value, torch.Tensor) else value
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The values of the inputs, in order, checked as the lowered module checks them."""
+        for hook in self._root._forward_pre_hooks.values():
+            hook(self._root, args, kwargs) if _takes_kwargs(self._root, hook) else hook(self._root, args)
+        if isinstance(self.source._codegen, PyTreeCodeGen):
+            return flat_inputs(self.source._codegen, args, kwargs)
+        names = [leaf.name for leaf in self.leaves if leaf.kind == "input"]
+        defaults = {leaf.name: leaf.node.args[0] for leaf in self.leaves if leaf.kind == "input" and leaf.node.args}
+        named: Mapping[str, Any] = {**defaults, **dict(zip(names, args)), **kwargs}
+        missing = [name for name in names if name not in named]
+        if missing or len(args) > len(names) or named.keys() - set(names):
+            raise ArgumentError(f"the program takes {len(names)} inputs: {', '.join(names)}")
+        return [named[name] for name in names]
+
+    def _run(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            found: tuple[Any, ...] = self.function(*values)
+        except Exception as error:
+            step = self._failed(error)
+            if step is None:
+                raise
+            raise PrimitiveError(self.backend.name, step.function, step.node, error) from error
+        return found
+
+    def _failed(self, error: Exception) -> Step | None:
+        """The step in which an error was raised."""
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno for frame in frames if frame.filename == self._code.filename), None)
+        return None if line is None else self._code.step_at(line)
+
+    def _write(self, values: Mapping[str, Any], given: Sequence[Any]) -> None:
+        inputs = dict(zip((leaf.name for leaf in self.leaves[len(self.leaves) - len(given) :]), given))
+        for leaf in self.leaves:
+            if leaf.name not in values:
+                continue
+            if leaf.kind == "input":
+                with torch.no_grad():
+                    inputs[leaf.name].copy_(self.backend.to_torch(values[leaf.name]))
+            else:
+                leaf.value = values[leaf.name]
+
+    def _returned_from(self, found: Sequence[Any]) -> Any:
+        values = {
+            node: value if kind_of(node) == "host" else self.backend.to_torch(value)
+            for node, value in zip(self._returned, found)
+        }
+        results = substituted(self._results, values.__getitem__)
+        codegen = self.source._codegen
+        return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
+
+    def __repr__(self) -> str:
+        return f"Loaded({len(self.steps)} calls on {self.backend.name})"
+
+
+def _takes_kwargs(module: nn.Module, hook: Any) -> bool:
+    known = module._forward_pre_hooks_with_kwargs
+    return any(key in known for key, each in module._forward_pre_hooks.items() if each is hook)
+
+
+def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor]) -> list[Leaf]:
+    """The tensors that a program names, each moved once."""
+    parameters = {id(tensor) for tensor in root.parameters()}
+    buffers = {id(tensor) for tensor in root.buffers()}
+    moved: dict[int, Any] = {}
+    leaves = []
+    for node, tensor in state.items():
+        kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
+        if id(tensor) not in moved:
+            moved[id(tensor)] = backend.from_torch(tensor.detach().clone())
+        leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], tensor.detach(), node))
+    order = ("parameter", "buffer", "constant")
+    return sorted(leaves, key=lambda leaf: order.index(leaf.kind))
+
+
+def _input(node: fx.Node) -> Leaf:
+    return Leaf(str(node.target).lstrip("*"), "input", None, metadata(node), node)
+
+
+def load(backend: Backend, program: Any) -> Loaded:
+    """A lowered program on a backend. Raises `LoadError`, and `CaptureError` for what is no program."""
+    if not isinstance(program, (Lowering, fx.GraphModule, torch.export.ExportedProgram)):
+        raise CaptureError(
+            f"cannot load {type(program).__name__}; pass what decomp.lower returns, an ExportedProgram or a GraphModule"
+        )
+    return Loaded(backend, program_of(program, None, None, None).root)

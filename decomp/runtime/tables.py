@@ -1,0 +1,158 @@
+"""`Backend`: what a runtime implements, one function a primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import fx
+
+from decomp.errors import TargetError, UnknownOp, boundary
+from decomp.ir.call import Call, Predicate
+from decomp.ir.op_facts import CONTROL_FLOW
+from decomp.ir.ops import Op, meant_overload, resolve
+from decomp.ir.schema import overloads
+from decomp.rules.target import Target
+from decomp.runtime.current import node_now
+
+if TYPE_CHECKING:
+    from decomp.runtime.loaded import Loaded
+
+F = TypeVar("F", bound=Callable[..., Any])
+Key = tuple[Op, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """A function of a backend, and the calls that it serves."""
+
+    key: Key
+    function: Callable[..., Any]
+    when: Predicate | None = None
+    reason: str = ""
+
+
+class Backend:
+    """A runtime as a table: one function for each op that it has, on its own arrays. The functions may compute at once
+    (NumPy), record (a lazy runtime), or emit into another graph: nothing here presumes which.
+
+    ```python
+    chip = decomp.Backend("mychip", targets.tinygrad, from_torch=lambda x: x.numpy(), to_torch=torch.from_numpy)
+
+    @chip.implements("add")
+    def add(a, b):
+        return a + b
+
+    program = chip.load(decomp.lower(model, to=chip.target, args=(x,)))
+    program(x)                                    # torch tensors in, torch tensors out
+    ```
+
+    A function is called with the arguments of the op's schema. Those without a default come by position, in the order
+    of the schema: arrays, Python numbers, lists of either, None. Those with a default come by keyword, by the name in
+    the schema, and only where a call gives something else than the default: `aten.sum.dim_IntList(x, [0], True)` calls
+    `sum(x, [0], keepdim=True)`. Where and how memory lies (`device`, `layout`, `memory_format`, `pin_memory`,
+    `non_blocking`) is never passed. Of several results it returns a tuple. Bodies of `cond` and the like are functions
+    of arrays.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target | None = None,
+        *,
+        from_torch: Callable[[torch.Tensor], Any],
+        to_torch: Callable[[Any], torch.Tensor],
+        dtypes: Mapping[torch.dtype, Any] | None = None,
+        jit: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        shape: Callable[[Any], Sequence[Any]] | None = None,
+    ) -> None:
+        """- `target`: what programs are lowered to; by default the ops that are implemented.
+        - `from_torch`, `to_torch`: a tensor (detached) as an array, and back.
+        - `dtypes`: what the backend calls each dtype that it has. Arguments that are dtypes arrive so, and programs
+          with another dtype are refused when they are loaded. By default dtypes arrive as PyTorch's own.
+        - `jit(function)`: compiles a function of arrays that returns a tuple of arrays; applied to whole programs.
+        - `shape(array)`: the sizes of an array; by default `array.shape`."""
+        self.name, self.dtypes, self.jit = name, dict(dtypes) if dtypes is not None else None, jit
+        self.from_torch, self.to_torch = from_torch, to_torch
+        self.shape: Callable[[Any], Sequence[Any]] = shape or (lambda array: array.shape)
+        self._target = target
+        self._table: dict[Key, list[Implementation]] = {}
+
+    @boundary("Backend.implements")
+    def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
+        """Decorates the function of one op or several, written as in the list of a target: `"add"` means all overloads
+        that have no function of their own, `"sum.dim_IntList"` the one. With `when`, it serves the calls of which the
+        predicate is true, in words `reason` ("groups must be 1"); a later function is asked first. Raises
+        `UnknownOp`, and `TargetError` for a condition without words."""
+        if when is not None and not reason:
+            raise TargetError('when= needs reason=, its words for errors: reason="groups must be 1"')
+        keys = [_key(spelling) for spelling in ops]
+
+        def implementing(function: F) -> F:
+            for key in keys:
+                self._table.setdefault(key, []).insert(0, Implementation(key, function, when, reason))
+            return function
+
+        return implementing
+
+    def __iter__(self) -> Iterator[Implementation]:
+        """All functions, in the order of their ops' first mention."""
+        return (each for found in self._table.values() for each in found)
+
+    @property
+    def target(self) -> Target:
+        """What programs are to be lowered to."""
+        if self._target is not None:
+            return self._target
+        made = Target(self.name)
+        for each in self:
+            if each.key[0].name.startswith("higher_order."):
+                continue  # these are no ops that a target is asked for
+            one = Target(self.name, [each.key])
+            made |= one if each.when is None else one.legal_if(each.key, each.when, each.reason)
+        return made.named(self.name)
+
+    def missing(self) -> tuple[str, ...]:
+        """The ops of the target that no function serves."""
+        return tuple(name for name in self.target if not self._serves(*_key(name)))
+
+    def _serves(self, op: Op, overload: str | None) -> bool:
+        wanted = [overload] if overload is not None else [name for name, _ in overloads(op)]
+        return (op, None) in self._table or all((op, name) in self._table for name in wanted)
+
+    def implementation(self, call: Call) -> Implementation | None:
+        """The function for a call; None if there is none."""
+        for key in ((call.op, call.overload), (call.op, None)):
+            for each in self._table.get(key, ()):
+                if each.when is None or each.when(call):
+                    return each
+        return None
+
+    @property
+    def node(self) -> fx.Node:
+        """While a function runs under `Loaded.walk`: the call that it computes, with metadata in `node.meta["val"]`.
+        Raises `LookupError` at any other time."""
+        return node_now()
+
+    def load(self, program: Any) -> Loaded:
+        """A lowered program (a `Lowering`, an ExportedProgram or a GraphModule) on this backend. Its parameters are
+        moved now, once. Raises `LoadError`, which names everything that the backend has no function for."""
+        from decomp.runtime.loaded import load  # which knows backends
+
+        return load(self, program)
+
+    def __repr__(self) -> str:
+        return f"Backend({self.name!r}, {len(self._table)} ops implemented)"
+
+
+def _key(spelling: Any) -> Key:
+    if isinstance(spelling, str) and spelling.removeprefix("higher_order.") in CONTROL_FLOW:
+        return Op(f"higher_order.{spelling.removeprefix('higher_order.')}"), None
+    if isinstance(spelling, torch._ops.HigherOrderOperator):
+        return Op(f"higher_order.{spelling.__name__}"), None
+    found = resolve(spelling)
+    if found.op.packet is None:
+        raise UnknownOp(spelling)
+    return found.op, meant_overload(found)
