@@ -60,7 +60,7 @@ class Spelling:
 
 def op(spelling: Any) -> Op:
     """The op that `spelling` names: a function, method, operator, overload (packet), module class, or a string such as
-    "relu", "aten.sum.dim_IntList". Raises `UnknownOp`, naming the nearest known ops."""
+    "relu", "aten.sum.dim_IntList", "mylib::foo". Raises `UnknownOp`, naming the nearest known ops."""
     return resolve(spelling).op
 
 
@@ -190,7 +190,7 @@ def _is_torch_function(function: Any) -> bool:
 
 
 def _of_text(text: str) -> Spelling:
-    parts = text.split(".")
+    parts = text.replace("::", ".").split(".")
     if len(parts) == 1 and hasattr(operator, text) and not _has_packet("aten", text):
         return of_function(getattr(operator, text))
     if len(parts) == 1 and text in spellings.METHODS:

@@ -153,9 +153,6 @@ def where(condition: Array, a: Array, b: Array) -> Array:
 
 
 def reshape(x: Array, size: Sequence[int]) -> Array:
-    if -1 in size and x.size == 0:
-        rest = int(np.prod([n for n in size if n != -1]))
-        size = [x.size // rest if n == -1 else n for n in size]
     return np.reshape(x, size)
 
 
