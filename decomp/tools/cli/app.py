@@ -341,15 +341,15 @@ def targets(
 
 @app.command(epilog=EXIT_CODES)
 def demo(debug: Debug = False) -> None:
-    """Lower a small GPT to tinygrad's primitives, and compare it with the original."""
-    from decomp_rules import samples
+    """Lower a small GPT to tinygrad's primitives, compare it with the original, and run it on NumPy."""
+    from decomp_rules import backends, samples
 
     with failing(debug):
         model, args = samples.model("gpt")
         size = sum(p.numel() for p in model.parameters())
         show(Text(f"a GPT of {len(model.blocks)} layers, {size:,} parameters, random weights", style="bold"))
         with working("lowering it to tinygrad, and comparing"):
-            found = demonstrate(model, args, load_target("tinygrad"))
+            found = demonstrate(model, args, load_target("tinygrad"), backend=backends.get("numpy"))
         show("", tables.report_table(found.lowering.report()), "", tables.demo_table(found))
         show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
 

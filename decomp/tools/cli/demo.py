@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from decomp.lowering import Lowering, lower
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.runtime.tables import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,18 @@ class Demo:
     """Time of one forward pass of the original, the fastest of many: what else runs on the machine only adds to it."""
     primitive_seconds: float
     """The same of the lowered model."""
+    elsewhere: Comparison | None = None
+    """The outputs of the lowered model on a backend, if one was given."""
+    functions: int = 0
+    """How many functions that backend consists of."""
 
 
 def demonstrate(
-    model: nn.Module, args: Sequence[Tensor], target: Target, *, rules: Rules | None = None, repeats: int = 30
-) -> Demo:
+    model: nn.Module, args: Sequence[Tensor], target: Target, *, rules: Rules | None = None, repeats: int = 30,
+    backend: Backend | None = None,
+) -> Demo:  # fmt: skip
     """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square, by every
-    parameter. Raises what `lower` raises."""
+    parameter. Raises what `lower` and `Backend.load` raise."""
     lowering = lower(model, to=target, args=args, rules=rules, verify="values")
     precise = [arg.double() if arg.is_floating_point() else arg for arg in args]
     truth = _evaluated(copy.deepcopy(model).double(), precise)
@@ -60,7 +66,11 @@ def demonstrate(
     outputs = _compared("outputs", [original[0]], [lowered[0]], [truth[0]])
     gradients = _compared("gradients", *([found[1][name] for name in names] for found in (original, lowered, truth)))
     fused, primitive = _timed([lambda: model(*args), lambda: lowering.result(*args)], repeats)
-    return Demo(lowering, outputs, gradients, fused, primitive)
+    if backend is None:
+        return Demo(lowering, outputs, gradients, fused, primitive)
+    found = backend.load(lowering)(*args)
+    elsewhere = _compared(f"outputs on {backend.name}", [original[0]], [found], [truth[0]])
+    return Demo(lowering, outputs, gradients, fused, primitive, elsewhere, len({each.function for each in backend}))
 
 
 def _evaluated(model: nn.Module, args: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -194,7 +194,7 @@ def _grow(tree: Tree, step: Step) -> None:
 def demo_table(demo: Demo) -> RenderableType:
     """The comparison of a lowered model with its original, and what it means in words."""
     table = _table("", "largest difference", "in ULP", "error of the original", "error when lowered")
-    for row in (demo.outputs, demo.gradients):
+    for row in (demo.outputs, demo.gradients, *([demo.elsewhere] if demo.elsewhere is not None else [])):
         errors = (f"{x:.1f}" for x in (row.ulp, row.original_error, row.lowered_error))
         table.add_row(row.what, f"{row.difference:.1e}", *errors)
     words = [
@@ -205,6 +205,11 @@ def demo_table(demo: Demo) -> RenderableType:
         f"{1000 * demo.primitive_seconds:.2f} ms, {demo.primitive_seconds / demo.fused_seconds:.1f} times as long, "
         "with primitives run one by one: fusing them is the backend's part.",
     ]
+    if demo.elsewhere is not None:
+        words.append(
+            f"NumPy, a backend of {demo.functions} functions and nothing of PyTorch's, runs the same program: its outputs "
+            f"agree {_in_words(demo.elsewhere)}."
+        )
     return Group(table, "", *map(Text, words))
 
 
