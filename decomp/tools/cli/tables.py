@@ -207,8 +207,8 @@ def demo_table(demo: Demo) -> RenderableType:
     ]
     if demo.elsewhere is not None:
         words.append(
-            f"NumPy, a backend of {demo.functions} functions and nothing of PyTorch's, runs the same program: its outputs "
-            f"agree {_in_words(demo.elsewhere)}."
+            f"NumPy, a backend of {demo.functions} functions and nothing of PyTorch's, runs the same program: its "
+            f"outputs agree {_in_words(demo.elsewhere)}."
         )
     return Group(table, "", *map(Text, words))
 
