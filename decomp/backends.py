@@ -21,6 +21,7 @@ from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.runtime.tables import Backend
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -29,7 +30,7 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 @boundary("backend", CHECKS)
 def backend(
-    to: Target,
+    to: Target | None = None,
     *,
     rules: Rules | Mapping[Any, Any] | None = None,
     keep: Iterable[Any] = (),
@@ -37,20 +38,23 @@ def backend(
     cost: Cost | None = None,
     max_ulp: Limits | None = None,
     partial: bool = False,
-    compiler: str | Compiler = "eager",
+    compiler: str | Compiler | Backend = "eager",
     simplify: bool = True,
     verify: bool | str = True,
 ) -> Callable[..., Callable[..., Any]]:
     """A backend for `torch.compile`: lowers each graph to a target, and gives it to a compiler.
 
     `compiler`: "eager" runs the lowered graph as it is; "inductor" compiles it (with the `mode=` and `options=` of
-    `torch.compile`); or a function that takes a GraphModule of ATen overloads and its example inputs and returns a
-    callable. The other arguments are those of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model
+    `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a
+    GraphModule of ATen overloads and its example inputs and returns a callable. `to` is by default the target of the
+    `Backend`. The other arguments are those of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model
     raises what `lower` raises, when it is first called.
     """
+    known = compiler in _NAMED if isinstance(compiler, str) else isinstance(compiler, Backend) or callable(compiler)
+    if not known:
+        raise ArgumentError(f"compiler must be 'eager', 'inductor', a Backend or a function, not {compiler!r}")
+    to = compiler.target if to is None and isinstance(compiler, Backend) else to
     CHECKS["to"]("to", to)
-    if not isinstance(compiler, str) and not callable(compiler) or isinstance(compiler, str) and compiler not in _NAMED:
-        raise ArgumentError(f"compiler must be 'eager', 'inductor' or a function, not {compiler!r}")
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
     settings = {
         "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
@@ -149,7 +153,7 @@ _NAMED = ("eager", "inductor")
 
 
 def _inner_compiler(
-    compiler: str | Compiler, given: Mapping[str, Any]
+    compiler: str | Compiler | Backend, given: Mapping[str, Any]
 ) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
     if compiler == "inductor":
         return _inductor(_inductor_config(given))
@@ -159,6 +163,8 @@ def _inner_compiler(
             f"torch.compile was given {names}, which are for Inductor; this backend runs its graphs by {compiler!r}\n"
             "  to do: leave them out, or use decomp.backend(..., compiler='inductor')"
         )
+    if isinstance(compiler, Backend):
+        return lambda module, inputs, is_backward: _boxed(compiler.load(module))
     if callable(compiler):
         return lambda module, inputs, is_backward: _boxed(compiler(module, inputs))
     return lambda module, inputs, is_backward: _boxed(module.forward)
