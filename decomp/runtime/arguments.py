@@ -60,7 +60,7 @@ def _dtype(dtype: torch.dtype, dtypes: Mapping[torch.dtype, Any] | None) -> Any:
     if dtypes is None:
         return dtype
     if dtype not in dtypes:
-        raise UnknownDtype(str(dtype))
+        raise UnknownDtype(dtype)
     return dtypes[dtype]
 
 

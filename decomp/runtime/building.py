@@ -31,11 +31,13 @@ class Problems:
 
     def __init__(self) -> None:
         self.missing: dict[str, list[fx.Node]] = {}
+        self.dtypes: dict[str, list[fx.Node]] = {}
         self.others: dict[str, list[fx.Node]] = {}
 
     def raise_any(self, backend: Backend) -> None:
         """Raises `LoadError` if there are any."""
         lines = [f"{op}{_where(nodes)}: not implemented" for op, nodes in self.missing.items()]
+        lines += [f"{dtype}{_where(nodes)}: no dtype of this backend" for dtype, nodes in self.dtypes.items()]
         lines += [f"{problem}{_where(nodes)}" for problem, nodes in self.others.items()]
         if not lines:
             return
@@ -44,9 +46,11 @@ class Problems:
             name = next(iter(self.missing)).removeprefix("aten.").removeprefix("higher_order.")
             remedies.append(f'implement what is missing: @backend.implements("{name}"), for instance')
             remedies.append("or lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
+        if self.dtypes:
+            remedies.append("convert the model before it is lowered (model.float()), or add the dtype to dtypes=")
         if self.others:
-            remedies.append("let the functions, or dtypes=, of the backend take these calls; or make them illegal in "
-                            "the target, by a condition, so that they are lowered further")  # fmt: skip
+            remedies.append("let the functions of the backend take these calls, or make the calls illegal in the target, "
+                            "by a condition, so that they are lowered further")  # fmt: skip
         raise LoadError(backend.name, lines, remedies)
 
 
@@ -94,12 +98,17 @@ class Building:
     def _problem(self, problem: str, node: fx.Node) -> None:
         self.problems.others.setdefault(problem, []).append(node)
 
+    def _dtype(self, dtype: torch.dtype, node: fx.Node) -> None:
+        found = self.problems.dtypes.setdefault(str(dtype).removeprefix("torch."), [])
+        if node not in found[-1:]:
+            found.append(node)
+
     def _check_dtypes(self, node: fx.Node) -> None:
         known = self.backend.dtypes
         if known is None or node.op == "output":
             return
         for dtype in dict.fromkeys(x.dtype for x in tensors_in(metadata(node)) if x.dtype not in known):
-            self._problem(f"{dtype}: {self.backend.name} has no such dtype".replace("torch.", "", 1), node)
+            self._dtype(dtype, node)
 
     def _attribute(self, node: fx.Node) -> None:
         value = attribute(self.root, str(node.target))
@@ -170,8 +179,7 @@ class Building:
         try:
             args, kwargs = arguments_of(call, self.backend.dtypes)
         except UnknownDtype as error:
-            dtype = str(error).removeprefix("torch.")
-            return self._problem(f"{dtype}: {self.backend.name} has no such dtype", node)
+            return self._dtype(error.args[0], node)
         args, kwargs = self._current(args), self._current(kwargs)
         problem = refused(found.function, (args, kwargs))
         if problem is not None:

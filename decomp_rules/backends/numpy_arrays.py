@@ -230,6 +230,19 @@ def while_loop(goes_on: Callable[..., Array], body: Callable[..., Any], carried:
     return carried
 
 
+def scan(step: Callable[..., Any], carried: Any, rows: Sequence[Array], more: Any = ()) -> list[Array]:
+    carried, found = list(carried), []
+    for row in zip(*rows):
+        results = step(*carried, *row, *more)
+        carried = list(results[: len(carried)])
+        found.append(results[len(carried) :])
+    return carried + [np.stack(each) for each in zip(*found)]
+
+
+def map_rows(function: Callable[..., Any], rows: Sequence[Array], more: Any = ()) -> list[Array]:
+    return scan(function, (), rows, more)
+
+
 _OTHERS: tuple[tuple[Any, ...], ...] = (
     (div, "div.Tensor_mode", "div.Scalar_mode"),
     (where, "where.self"),
@@ -250,4 +263,6 @@ _OTHERS: tuple[tuple[Any, ...], ...] = (
     (same, "clone", "detach"),
     (cond, "cond"),
     (while_loop, "while_loop"),
+    (scan, "scan"),
+    (map_rows, "map_impl"),
 )

@@ -92,7 +92,7 @@ def test_backend_names_the_option_at_fault_at_once(wrong, text):
 
 
 def test_backend_refuses_another_compiler():
-    with pytest.raises(decomp.DecompError, match="compiler must be 'eager', 'inductor', a Backend or a function, not 'gcc'"):
+    with pytest.raises(decomp.DecompError, match="must be 'eager', 'inductor', a Backend or a function, not 'gcc'"):
         run = torch.compile(nn.ReLU(), backend=decomp.backend(to=CORE, compiler="gcc"))
         run(X)
 

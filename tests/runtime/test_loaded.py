@@ -7,6 +7,8 @@ import threading
 import pytest
 import torch
 from torch import fx, nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
 
 import decomp
 from decomp_rules import backends, targets
@@ -83,6 +85,16 @@ def test_bodies_of_higher_order_ops_are_functions_of_arrays():
     torch.testing.assert_close(loaded(-x, n)[0], x * -16)
     walked = loaded.walk(*(backends.numpy.from_torch(each) for each in (-x, n)))
     torch.testing.assert_close(backends.numpy.to_torch(walked[0]), x * -16)
+
+
+def test_loops_over_rows():
+
+    def function(x, scale):
+        sums = scan(lambda carry, row: (carry + row, carry * row), torch.zeros(4), x, dim=0)
+        return sums, map_rows(lambda row, scale: row.sin() * scale, x, scale)
+
+    args = torch.randn(3, 4), torch.ones(4)
+    torch.testing.assert_close(on_numpy(Holder(function), *args)(*args), function(*args))
 
 
 def test_a_region_without_gradients_runs_as_it_stands():
