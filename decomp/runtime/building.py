@@ -159,7 +159,7 @@ class Building:
         self._host(node, args[place], args[place + 1 :], {})
 
     def _size_or_number(self, node: fx.Node) -> None:
-        call = _call_of(node)
+        call = _call_of(node) if isinstance(node.target, torch._ops.OpOverload) else None  # not n * m of sizes
         if call is not None and self.backend.implementation(call) is not None:
             return self._primitive(node)
         found = host_function(node, self.backend)
