@@ -1,0 +1,213 @@
+"""The backend `stablehlo`: its ops are operations of StableHLO, compute what PyTorch computes, and whole models run."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+import decomp
+from decomp.samples import program_of
+from decomp_rules import samples, targets
+from tests.models import MODELS
+
+jax = pytest.importorskip("jax", reason="the backend needs jax: pip install decomp[stablehlo]")
+
+from jax.extend.mlir import ir  # noqa: E402
+from jax.interpreters import mlir  # noqa: E402
+
+from decomp_rules import backends  # noqa: E402
+from decomp_rules.backends.xla import module_of  # noqa: E402
+from decomp_rules.backends.xla_operands import SEVERAL  # noqa: E402
+
+XLA = backends.get("stablehlo")
+OPS = tuple(name.removeprefix("aten.") for name in targets.stablehlo)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
+          torch.int8, torch.bool, torch.complex64)  # fmt: skip
+SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, -0.5, 0.5, 1.5, 2.5, -1.0])
+FREE = {"broadcast_in_dim", "constant", "convert", "iota", "reshape"}
+"""Operations that do not count: promotion, broadcasting, constants."""
+NOTHING = {"expand", "unsqueeze", "view.default", "arange.default", "full", "clone", "detach", "_to_copy"}
+"""Ops that are such an operation, or none."""
+OF_FLOATS = {"ceil", "floor", "round.default", "abs"}
+"""Ops that leave integers, or unsigned ones, as they are."""
+RANDOM = {"rand.default", "randn.default"}
+TOLERANCE = {torch.float32: 4e-6, torch.float64: 2e-14, torch.bfloat16: 2e-2, torch.float16: 2e-3,
+             torch.complex64: 8e-6, torch.complex128: 4e-14}  # fmt: skip
+
+
+def changed(sample, variant):
+    """The sample with its floats in another dtype, or with special values."""
+    floats = [x.dtype for x in sample.tensors if x.is_floating_point()]
+    if not floats:
+        return sample.replaced(lambda leaf: leaf.to(variant) if is_of(leaf, torch.int64) else leaf) if (
+            isinstance(variant, torch.dtype) and not variant.is_floating_point and not variant.is_complex
+        ) else sample  # fmt: skip
+    if variant == "special":
+        drawn = [special(i, x) if x.dtype == floats[0] and i not in sample.parameters else x
+                 for i, x in enumerate(sample.tensors)]  # fmt: skip
+        return sample.with_tensors(drawn)
+    return sample.replaced(lambda leaf: converted(leaf, variant) if is_of(leaf, floats[0]) else leaf)
+
+
+def is_of(leaf, dtype):
+    return isinstance(leaf, torch.Tensor) and leaf.dtype == dtype
+
+
+def special(i, x):
+    generator = torch.Generator().manual_seed(i + x.numel())
+    return SPECIAL.to(x.dtype)[torch.randint(0, len(SPECIAL), x.shape, generator=generator)]
+
+
+def converted(x, dtype):
+    if dtype.is_complex:
+        return torch.complex(x, x.flip(0) if x.dim() else x).to(dtype)
+    return x > 0 if dtype == torch.bool else x.to(dtype) if dtype.is_floating_point else (x * 3).to(dtype)
+
+
+def legal_calls(op, variant):
+    """The samples of an op that the target has as they are, each with its program and what PyTorch gives."""
+    base, _, overload = op.partition(".")
+    for sample in samples.calls_of(getattr(torch.ops.aten, base)):
+        if overload not in ("", sample.overload._overloadname):
+            continue
+        sample = changed(sample, variant)
+        try:
+            expected = sample.run()
+        except (RuntimeError, NotImplementedError, IndexError, TypeError):
+            continue  # PyTorch has no kernel for it
+        program, tensors = program_of(sample)
+        plan = decomp.plan(program, to=XLA.target, args=tensors)
+        if not (plan.derived or plan.blocked or variant == "special" and op == "convolution"):
+            lowered = decomp.lower(program, to=XLA.target, args=tensors, simplify=False)
+            yield sample, XLA.load(lowered), tensors, expected
+
+
+def operations(loaded, tensors):
+    """The operations of StableHLO that a program is, in order, those inside of operations left out."""
+    values = [XLA.from_torch(x) for x in tensors]
+    with jax.enable_x64(True):
+        text = loaded.function.jitted(*values).lower(*values).as_text()
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        regions = [region for each in module.body.operations for region in each.regions]
+        found = [op.operation.name for region in regions for block in region for op in block.operations]
+    return [name.removeprefix("stablehlo.") for name in found if not name.startswith("func.")]
+
+
+def test_each_op_of_the_target_is_implemented():
+    assert XLA.missing() == ()
+
+
+@pytest.mark.parametrize("variant", [*DTYPES, "special"])
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.sampled(24)
+def test_each_legal_call_is_one_operation_and_computes_what_pytorch_computes(op, variant):
+    for sample, loaded, tensors, expected in legal_calls(op, variant):
+        counted = [name for name in operations(loaded, tensors) if name not in FREE]
+        assert "custom_call" not in counted
+        assert len(counted) <= 1 or op.partition(".")[0] in SEVERAL or op in SEVERAL, (sample, counted)
+        assert counted or op in NOTHING or op in OF_FLOATS, sample
+        check_results(op, sample, listed(loaded(*tensors)), listed(expected))
+
+
+def check_results(op, sample, found, expected):
+    for a, b in zip(expected, found, strict=True):
+        assert (b.dtype, b.shape) == (a.dtype, a.shape), sample
+        if op not in RANDOM and not is_open(op, a, sample.tensors):
+            tolerance = TOLERANCE.get(a.dtype, 0)
+            same = torch.isclose(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
+            assert same.all(), f"{sample}: {b[~same]} and not {a[~same]}"
+
+
+def listed(value):
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def is_open(op, result, tensors):
+    """What is left open: floats that no integer is, as integers."""
+    whole = not result.is_floating_point() and not result.is_complex() and result.dtype != torch.bool
+    return op == "_to_copy" and whole and any(x.is_floating_point() and not in_range(x, result) for x in tensors)
+
+
+def in_range(x, result):
+    limits = torch.iinfo(result.dtype)
+    return bool(((x >= limits.min) & (x <= limits.max)).all())
+
+
+def test_shifts_beyond_the_width_and_quotients_are_those_of_pytorch():
+    x, n = torch.tensor([-9, 9, 5, -1]), torch.tensor([64, 70, 2, 63])
+
+    class Shifts(nn.Module):
+        def forward(self, x, n):
+            return x << n, x >> n, torch.div(x, n, rounding_mode="trunc"), torch.div(x, n, rounding_mode="floor"), x % n
+
+    found = XLA.load(decomp.lower(Shifts(), to=XLA.target, args=(x, n)))(x, n)
+    assert [a.tolist() for a in found] == [a.tolist() for a in Shifts()(x, n)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet", "lstm"])
+def test_models_are_as_exact_as_their_own_float32(name):
+    torch.manual_seed(0)
+    model, args = MODELS[name]()
+    exact = reference(model.eval(), args)
+    loaded = XLA.load(decomp.lower(model, to=XLA.target, args=args))
+    own, found = ((model(*args) - exact).abs().max(), (loaded(*args) - exact).abs().max())
+    assert found <= 2 * own
+
+
+def reference(model, args):
+    wide = [x.double() if x.is_floating_point() else x for x in args]
+    return copy.deepcopy(model).double()(*wide)
+
+
+def test_a_module_has_text_and_bytecode_and_runs_at_any_size(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+    batch = torch.export.Dim("batch", max=64)
+    program = torch.export.export(model, (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
+    lowering = decomp.lower(program, to=XLA.target)
+    module, loaded = module_of(lowering), XLA.load(lowering)
+    assert "// %arg0: parameter 0.weight\n" in module.text and "tensor<?x4xf32>" in module.text
+    x = torch.randn(5, 4)
+    values = [leaf.value for leaf in loaded.leaves if leaf.kind != "input"] + [XLA.from_torch(x)]
+    (found,) = jax.export.deserialize(module.exported.serialize()).call(*values)
+    torch.testing.assert_close(XLA.to_torch(found), model(x))
+    torch.testing.assert_close(loaded(x), model(x))
+    for name in ("model.mlir", "model.mlirbc"):
+        module.save(tmp_path / name)
+    assert (tmp_path / "model.mlir").read_text() == module.text
+    assert (tmp_path / "model.mlirbc").read_bytes()[:4] == b"ML\xefR"
+    with pytest.raises(decomp.ArgumentError, match=r"must end in \.mlir \(text\) or \.mlirbc"):
+        module.save(tmp_path / "model.txt")
+
+
+def test_a_training_step_is_pytorchs_after_ten_steps():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    x, labels, weights = torch.randn(8, 6), torch.randint(0, 3, (8,)), [p.detach().clone() for p in model.parameters()]
+    names = [name for name, _ in model.named_parameters()]
+
+    def step(x, labels, *weights):
+        leaves = [w.detach().requires_grad_() for w in weights]
+        loss = F.cross_entropy(torch.func.functional_call(model, dict(zip(names, leaves)), (x,)), labels)
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, leaves)):
+            weight.sub_(gradient * 0.1)
+        return loss.detach()
+
+    with torch.enable_grad():
+        program = make_fx(step)(x, labels, *[w.clone() for w in weights])
+    loaded = XLA.load(decomp.lower(program, to=XLA.target, args=(x, labels, *weights)))
+    mine, own = [w.clone() for w in weights], [w.clone() for w in weights]
+    for _ in range(10):
+        found, expected = loaded(x, labels, *mine), step(x, labels, *own)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(mine, own, rtol=1e-6, atol=1e-6)
+    assert (mine[0] - weights[0]).abs().max() > 1e-3
+
+
+def test_64_bits_are_enabled_for_the_backend_alone():
+    doubled = XLA.load(decomp.lower(nn.Softplus(), to=XLA.target, args=(torch.ones(3, dtype=torch.float64),)))
+    assert doubled(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
+    assert jax.numpy.zeros(1, int).dtype == "int32" and jax.numpy.zeros(1, float).dtype == "float32"
