@@ -1,31 +1,28 @@
-"""`advise`: over several programs, which ops a backend should implement next, and what each is good for."""
+"""`advise`: over several programs, which ops a backend should implement next, and what each is good for. Each program
+is asked twice, by jobs that other processes may do: what it lacks, and what comes of it with the ops that were
+chosen."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+import uuid
 
-from torch import fx
-
-from decomp.advice.alternatives import Alternatives, Exploration, Wish, is_advisable, with_wishes
+from decomp.advice.alternatives import Alternatives, Wish, with_wishes
+from decomp.advice.doing import Progress, done
+from decomp.advice.jobs import Answer, Given, Job, Setting, forget, is_program
 from decomp.advice.smallest_sets import Chosen, SmallestSets
-from decomp.advice.suggestions import blocked_in, calls_of, counted, listed
-from decomp.capture.frontends import Program
+from decomp.advice.suggestions import counted, listed
 from decomp.costs.model import Cost
-from decomp.derive.decisions import Derived
-from decomp.derive.exclusive import captured, undisturbed
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, Source, plan_program
-from decomp.derive.planner import Planner
-from decomp.errors import ArgumentError, DecompError, boundary, first_line
-from decomp.ir.ops import Op
+from decomp.errors import ArgumentError, boundary
 from decomp.lowering import rules_and_target
 from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS
-from decomp.rules.rules import Rule, Rules
+from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 
 
@@ -133,17 +130,6 @@ class Advice:
             yield f"out of reach: {name}: {reason}"
 
 
-@dataclass
-class _Asked:
-    """A program that advice is asked about."""
-
-    name: str
-    program: Program
-    planned: Planned
-    goal: int | None = None
-    """What holds if all its blocked calls are reached; None if none is blocked."""
-
-
 def _require_programs(value: Any) -> None:
     if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
         raise ArgumentError(f"programs must be a dict from name to program, or to (program, args), not {value!r}")
@@ -154,7 +140,12 @@ def _count(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be a number, 0 or more, not {value!r}")
 
 
-@boundary("advise", {**CHECKS, "savings": _count})
+def _pool(name: str, value: Any) -> None:
+    if value is not None and not hasattr(value, "submit"):
+        raise ArgumentError(f"{name}= must be a concurrent.futures.Executor, not {type(value).__name__}")
+
+
+@boundary("advise", {**CHECKS, "savings": _count, "executor": _pool})
 def advise(
     programs: Mapping[str, Any],
     *,
@@ -164,14 +155,24 @@ def advise(
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     savings: int = 5,
-    progress: Callable[[str], None] | None = None,
+    executor: Executor | None = None,
+    results: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Advice:
     """Which ops a target should know next, so that programs are lowered to it: the smallest set that is enough for all
     of them, in the order in which it pays, and the ops that would then save most calls.
 
-    - `programs`: by name, each an `ExportedProgram` or `GraphModule`, or a tuple of an `nn.Module` and example inputs.
-    - `savings`: how many ops, of those that most calls are derived from, are tried in the target to see what they save.
-    - `progress(text)` is called before each step. The other arguments are those of `lower`.
+    - `programs`: by name, each an `ExportedProgram` or `GraphModule`, a tuple of an `nn.Module` and example inputs, or
+      a function without arguments that returns one of these.
+    - `savings`: in each program so many ops, those that most of its calls are derived from, are tried in the target to
+      see what they save; as many are told.
+    - `executor`: any `concurrent.futures.Executor` of processes; by default this process does it all. A job travels if
+      it can be pickled: the program is a function of a module, and so are the rules and the conditions of the target.
+      (PyTorch traces one program at a time in a process, so that threads are no faster.) The result does not depend on
+      where it was found.
+    - `results`: a directory where answers are kept by program, so that what was broken off, or is asked of more
+      programs, goes on from there. A program is known there by its name: it must not change behind it.
+    - `progress(done, total, name)` is called when a job is done. The other arguments are those of `lower`.
 
     The set is a minimum hitting set over all derivations that the rules allow (each rule is followed whatever it needs
     of the target; calls that differ in sizes alone count as one kind), and is planned before it is told. Raises
@@ -179,152 +180,131 @@ def advise(
     """
     _require_programs(programs)
     chosen, target = rules_and_target(to, rules, keep)
-    matching, policy = Matching(chosen, target), Policy(Accuracy.of(accuracy), cost)
-    search = _Search(matching, policy, progress or (lambda text: None))
-    for name, program in programs.items():
-        search.look_at(name, program)
+    setting = Setting(Matching(chosen, target), Policy(Accuracy.of(accuracy), cost))
+    makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
+    search = Search(setting, Given(setting), makers, executor, results, progress)
     return search.advice(savings)
 
 
-class _Search:
+class Search:
     """The search for advice over some programs."""
 
-    def __init__(self, matching: Matching, policy: Policy, say: Callable[[str], None]) -> None:
-        self.matching, self.policy, self.say = matching, policy, say
-        self.asked: list[_Asked] = []
+    def __init__(
+        self,
+        setting: Setting,
+        making: Callable[[], Setting],
+        programs: Mapping[str, Callable[[], Any]],
+        executor: Executor | None,
+        results: str | Path | None,
+        progress: Progress | None,
+        versions: Mapping[str, str] = {},
+    ) -> None:
+        """`making` makes the setting in another process; `versions` are those of programs that may change."""
+        self.target, self.programs = setting.matching.target, programs
+        self.executor, self.progress = executor, progress
+        self.digest = setting.digest if results is not None else None
+        if results is not None and self.digest is None:
+            raise ArgumentError("results= cannot be used: what a rule, a condition or a cost depends on cannot be told")
+        self.place = Path(results) if results is not None else None
+        self.making, self.run, self.versions = making, uuid.uuid4().hex, versions
         self.out_of_reach: dict[str, str] = {}
         self.found = Alternatives()
-
-    def look_at(self, name: str, given: Any) -> None:
-        """Plan a program, and follow what blocks it."""
-        self.say(f"planning {name}")
-        model, args = given if isinstance(given, tuple) else (given, None)
-        kwargs = args if isinstance(args, Mapping) else None
-        source = Source(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
-        try:
-            with captured(source, self.matching) as program:
-                asked = _Asked(name, program, plan_program(program, self.matching, self.policy))
-                asked.goal = self._goal(asked)
-        except DecompError as error:
-            self.out_of_reach[name] = first_line(error)
-            return
-        self.asked.append(asked)
-
-    def _goal(self, asked: _Asked) -> int | None:
-        blocked = list(blocked_in(asked.planned))
-        if not blocked:
-            return None
-        program = asked.program
-        planner = Planner(
-            self.matching.rules, self.matching.target, program.dialect, program.mode, self.policy
-        )
-        exploration = Exploration(planner, self.found)
-        calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
-        numbers = {exploration.goal(node) for node in calls}
-        if len(calls) < len(blocked):
-            numbers.add(self.found.number())  # a module or region that no op of a target stands for
-        exploration.follow()
-        return self.found.all_of(numbers)
+        self.goals: dict[str, int] = {}
+        """By program that lacks something, what holds if all its blocked calls are reached."""
 
     def advice(self, savings: int) -> Advice:
-        self.say("looking for the smallest set of ops")
+        """Ask all programs what they lack, choose, and ask what comes of it."""
+        try:
+            self._take_in(self._asked(self.programs, None, 0))
+            return self._answered(savings)
+        finally:
+            forget(self.run)
+
+    def _asked(self, names: Iterable[str], wishes: tuple[Wish, ...] | None, savings: int) -> dict[str, Answer]:
+        asked = self.making, wishes, savings, self.run
+        jobs = [Job(name, self.programs[name], *asked, self.versions.get(name, "")) for name in names]
+        return done(jobs, self.executor, self.place, self.digest or "", self.progress)
+
+    def _take_in(self, answers: Mapping[str, Answer]) -> None:
+        for name, answer in answers.items():
+            if answer.lacks is not None:
+                number = self.found.include(answer.lacks)
+                self.goals[name] = self.found.all_of(map(number, answer.goals))
+            if answer.calls is None:
+                self.out_of_reach[name] = answer.reason
+
+    def _answered(self, savings: int) -> Advice:
         sets = self.found.sets()
         wishes = {number: wish for wish, number in self.found.wishes.items()}
-        wanting = [asked for asked in self.asked if asked.goal is not None]
-        reachable = [asked for asked in wanting if sets.derived([asked.goal], sets.prices)]  # type: ignore[list-item]
-        for asked in wanting:
-            if asked not in reachable:
-                self.out_of_reach[asked.name] = next(d.limitation or d.why() for _, d in blocked_in(asked.planned))
-        chosen, planned = self._basis(sets, wishes, reachable)
-        target = with_wishes(self.matching.target, (wishes[number] for number in chosen.leaves))
-        calls = {name: calls_of(each) for name, each in planned.items()}
-        lowers = tuple(asked.name for asked in self.asked if asked.goal is None)
+        lowers = tuple(name for name in self.programs if name not in self.out_of_reach)
+        for name in [name for name, goal in self.goals.items() if not sets.derived([goal], sets.prices)]:
+            del self.goals[name]
+        reachable = {name: self.goals[name] for name in self.programs if name in self.goals}
+        for name in reachable:
+            del self.out_of_reach[name]
+        chosen, answers = self._basis(sets, wishes, (*lowers, *reachable), savings)
+        for name, answer in answers.items():
+            if answer.calls is None:
+                self.out_of_reach[name] = f"the ops that were found are not enough: {answer.reason}"
+        calls = {name: answer.calls for name, answer in answers.items() if answer.calls is not None}
         milestones = tuple(self._milestones(sets, wishes, chosen.leaves, reachable, len(lowers)))
         return Advice(
-            self.matching.target.name, lowers, milestones, chosen.smallest and self.found.complete, chosen.least,
-            tuple(self._savings(target, planned, savings)), calls, self.out_of_reach, target,
+            self.target.name, lowers, milestones, chosen.smallest and self.found.complete, chosen.least,
+            _savings(answers.values(), savings), {name: calls[name] for name in self.programs if name in calls},
+            self.out_of_reach, with_wishes(self.target, (wishes[number] for number in chosen.leaves)),
         )  # fmt: skip
 
     def _basis(
-        self, sets: SmallestSets, wishes: Mapping[int, Wish], reachable: Sequence[_Asked]
-    ) -> tuple[Chosen, dict[str, Planned]]:
-        """The cheapest set of which planning says that it is enough, and what it makes of each program."""
-        names = {asked.name for asked in reachable}
-        goals = [asked.goal for asked in reachable if asked.goal is not None]
+        self, sets: SmallestSets, wishes: Mapping[int, Wish], names: Sequence[str], savings: int
+    ) -> tuple[Chosen, dict[str, Answer]]:
+        """The cheapest set of which planning says that it is enough, and what each program comes to then."""
 
-        def lowered(leaves: Iterable[int]) -> dict[str, Planned]:
-            return self._lowered(with_wishes(self.matching.target, (wishes[number] for number in leaves)))
+        def answers(leaves: Iterable[int]) -> dict[str, Answer]:
+            return self._asked(names, tuple(sorted((wishes[number] for number in leaves), key=str)), savings)
 
-        def enough(leaves: Iterable[int]) -> dict[str, Planned] | None:
-            found = lowered(leaves)
-            return found if names <= found.keys() else None
+        def enough(leaves: Iterable[int]) -> dict[str, Answer] | None:
+            found = answers(leaves)
+            return found if all(answer.calls is not None for answer in found.values()) else None
 
-        chosen, planned = sets.tried(goals, enough)
-        if planned is None:
-            planned = lowered(chosen.leaves)
-            for name in names - planned.keys():
-                self.out_of_reach[name] = "the ops that were found are not enough: plan it alone to see why"
-        return chosen, planned
-
-    def _lowered(self, target: Target) -> dict[str, Planned]:
-        """The programs that a target lowers."""
-        found: dict[str, Planned] = {}
-        for asked in self.asked:
-            self.say(f"planning {asked.name} for the target as it would be")
-            with undisturbed(asked.program, self.matching.rules):
-                planned = plan_program(asked.program, Matching(self.matching.rules, target), self.policy)
-            if not planned.plan.blocked:
-                found[asked.name] = planned
-        return found
+        chosen, found = sets.tried(list(self.goals.values()), enough)
+        return chosen, answers(chosen.leaves) if found is None else found
 
     def _milestones(
-        self, sets: SmallestSets, wishes: Mapping[int, Wish], leaves: frozenset[int], reachable: Sequence[_Asked],
+        self, sets: SmallestSets, wishes: Mapping[int, Wish], leaves: frozenset[int], reachable: Mapping[str, int],
         reached: int,
     ) -> Iterator[Milestone]:
         """The set in the order in which it pays: next what is needed for the program that needs least; of those that
         need as little, what unlocks most."""
-        left, taken = list(reachable), set[int]()
+        left, taken = dict(reachable), set[int]()
         while left:
-            needs = {asked.name: self._needs(sets, asked, leaves - taken, taken) for asked in left}
-            unlocked = {name: self._unlocked(sets, left, taken | need) for name, need in needs.items()}
-            best = min(left, key=lambda asked: (len(needs[asked.name]), -len(unlocked[asked.name]), asked.name)).name
+            needs = {name: _needs(sets, goal, leaves - taken, taken) for name, goal in left.items()}
+            unlocked = {name: _unlocked(sets, left, taken | need) for name, need in needs.items()}
+            best = min(left, key=lambda name: (len(needs[name]), -len(unlocked[name]), name))
             taken |= needs[best]
             reached += len(unlocked[best])
-            left = [asked for asked in left if asked.name not in unlocked[best]]
+            left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
             yield Milestone(tuple(sorted(str(wishes[n]) for n in needs[best])), tuple(unlocked[best]), reached)
 
-    def _needs(self, sets: SmallestSets, asked: _Asked, among: frozenset[int], taken: set[int]) -> set[int]:
-        """What of a set a program cannot do without."""
-        need = set(among)
-        for number in sorted(among):
-            if sets.derived([asked.goal], taken | need - {number}):  # type: ignore[list-item]
-                need.discard(number)
-        return need
 
-    def _unlocked(self, sets: SmallestSets, left: Sequence[_Asked], taken: set[int]) -> list[str]:
-        goals = [asked.goal for asked in left if asked.goal is not None]
-        derived = set(sets.derived(goals, taken))
-        return [asked.name for asked in left if asked.goal in derived]
-
-    def _savings(self, target: Target, planned: Mapping[str, Planned], most: int) -> Iterator[Saving]:
-        """Ops that are derived now, tried in the target: those first from which most calls come."""
-        emitted: Counter[Op] = Counter()
-        for graph in (graph for each in planned.values() for graph in each.graphs):
-            for decision in graph.decisions.values():
-                emitted.update(_emitters(decision) if isinstance(decision, Derived) else ())
-        tried = [op for op, _ in emitted.most_common() if is_advisable(op, target) and not target.knows(op)][:most]
-        found = []
-        for op in tried:
-            self.say(f"trying {op}")
-            now = self._lowered(target | Target("", [op]))
-            saved = [calls_of(planned[name]) - calls_of(now[name]) for name in planned.keys() & now.keys()]
-            if sum(saved) > 0:
-                found.append(Saving(str(Wish(op)), sum(saved), len([each for each in saved if each])))
-        yield from sorted(found, key=lambda saving: -saving.calls)
+def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]) -> set[int]:
+    """What of a set a program cannot do without."""
+    need = set(among)
+    for number in sorted(among):
+        if sets.derived([goal], taken | need - {number}):
+            need.discard(number)
+    return need
 
 
-def _emitters(derived: Derived) -> Iterator[Op]:
-    """For each call of an expansion, the ops from which it comes."""
-    for entry in derived.stamp.entries:
-        if entry.op.startswith("call"):
-            yield from dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule))
+def _unlocked(sets: SmallestSets, left: Mapping[str, int], taken: set[int]) -> list[str]:
+    derived = set(sets.derived(list(left.values()), taken))
+    return [name for name, goal in left.items() if goal in derived]
+
+
+def _savings(answers: Iterable[Answer], most: int) -> tuple[Saving, ...]:
+    """The ops that save most, over all programs."""
+    each = [(op, calls) for answer in answers for op, calls in (answer.saved or {}).items()]
+    total: dict[str, list[int]] = {}
+    for op, calls in each:
+        total.setdefault(op, []).append(calls)
+    found = [Saving(op, sum(calls), len(calls)) for op, calls in total.items()]
+    return tuple(sorted(found, key=lambda saving: (-saving.calls, saving.op))[:most])

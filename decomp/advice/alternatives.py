@@ -5,7 +5,7 @@ have to be is a leaf: a wish."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 from typing import Any
@@ -18,9 +18,8 @@ from decomp._library import shipped_targets
 from decomp.advice.derivability import Derivability
 from decomp.advice.smallest_sets import SmallestSets
 from decomp.derive.candidates import Request
-from decomp.derive.decisions import Blocked
 from decomp.derive.planner import Planner
-from decomp.errors import BindingError, RuleError
+from decomp.errors import BindingError, RuleError, spelled
 from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Level, reaches
@@ -78,8 +77,42 @@ class Alternatives:
     """How many calls and wishes there are."""
     complete: bool = True
     """Whether every call was followed."""
-    kinds: dict[object, int] = field(default_factory=dict)
+    _distinct: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
+    kinds: dict[str, int] = field(default_factory=dict)
     """The number of each kind of call."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for `include`."""
+        wishes = [(number, str(wish.op), wish.overload, wish.condition) for wish, number in self.wishes.items()]
+        return {"clauses": self.clauses, "wishes": wishes, "kinds": self.kinds, "complete": self.complete}
+
+    def include(self, other: Mapping[str, Any]) -> Callable[[int], int]:
+        """Take on the alternatives of another program, and return what its numbers are here. What is said of a kind of
+        call in several programs holds for all of them."""
+        own: dict[int, int] = {number: self.kind(kind)[0] for kind, number in other["kinds"].items()}
+        for number, op, overload, condition in other["wishes"]:
+            own[number] = self.wish(Wish(Op(op), overload, condition))
+
+        def known(number: int) -> int:
+            if number not in own:
+                own[number] = self.number()
+            return own[number]
+
+        new = {(tuple(sorted(set(map(known, body)))), known(head)): None for body, head in other["clauses"]}
+        for clause in new:
+            if clause not in self._distinct:
+                self._distinct.add(clause)
+                self.clauses.append(clause)
+        self.complete &= other["complete"]
+        return known
+
+    def kind(self, kind: str) -> tuple[int, bool]:
+        """The number of a kind of call, and whether it is new."""
+        found = self.kinds.get(kind)
+        if found is not None:
+            return found, False
+        self.kinds[kind] = self.number()
+        return self.kinds[kind], True
 
     def all_of(self, numbers: Iterable[int]) -> int:
         """The number of what holds if all of these do."""
@@ -115,7 +148,7 @@ class Exploration:
 
     planner: Planner
     found: Alternatives = field(default_factory=Alternatives)
-    """Where alternatives are noted; those of other programs may be there already."""
+    """Where alternatives are noted."""
     _pending: deque[_Open] = field(default_factory=deque)
 
     def goal(self, node: fx.Node) -> int:
@@ -125,8 +158,7 @@ class Exploration:
 
     def follow(self) -> Alternatives:
         """All alternatives for the goals and for what they lead to."""
-        most = len(self.found.kinds) + MOST_KINDS
-        while self._pending and len(self.found.kinds) <= most:
+        while self._pending and len(self.found.kinds) <= MOST_KINDS:
             self._follow(self._pending.popleft())
         for each in self._pending:
             self._by_itself(each)
@@ -134,18 +166,17 @@ class Exploration:
         return self.found
 
     def _number(self, node: fx.Node, level: Level, within: tuple[Op, ...]) -> int | None:
-        """The number of a call that does not reach the target as it is, as far as is known; None for the others."""
-        memory, call = self.planner.memory, _bound(node)
-        if call is None or memory.sure.get(node.target):
+        """The number of a call that the target does not know; None for the others. (What planning remembers of it
+        is not asked: the answer would depend on what was planned before.)"""
+        call = _bound(node)
+        if call is None:
             return None
         condition = self.planner.target.why_illegal(call)
-        known = memory.decisions.get((memory.signatures.of(node).key, level))
-        if condition is None or known is not None and not isinstance(known, Blocked):
+        if condition is None:
             return None
-        kind = level, condition, node.op, node.target, _kind((node.args, node.kwargs))
-        number = self.found.kinds.get(kind)
-        if number is None:
-            number = self.found.kinds[kind] = self.found.number()
+        kind = level, condition, node.op, spelled(node.target), _kind((node.args, node.kwargs))
+        number, is_new = self.found.kind(repr(kind))
+        if is_new:
             self._pending.append(_Open(number, node, call, condition, level, within))
         return number
 

@@ -1,6 +1,8 @@
 """What several programs want of a target, and what it would be worth."""
 
+from concurrent.futures import Executor, Future
 import json
+import pickle
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ RULES = decomp.Rules({
     "exp": lambda x: torch.exp2(x * 1.5),
     "sinh": lambda x: torch.exp(x) - torch.exp(-x),
 })
+CHIP = decomp.Target("chip", ["add"])
 
 
 def programs(**functions):
@@ -96,9 +99,91 @@ def test_keyword_inputs_and_the_order_of_programs():
 
 def test_each_step_is_told():
     said = []
-    decomp.advise(THREE, to=decomp.Target("chip", ["add"]), rules=RULES, savings=0, progress=said.append)
-    assert said[:3] == ["planning done", "planning easy", "planning hard"]
-    assert "looking for the smallest set of ops" in said
+    decomp.advise(THREE, to=CHIP, rules=RULES, savings=0, progress=lambda *each: said.append(each))
+    assert said == 2 * [(1, 3, "done"), (2, 3, "easy"), (3, 3, "hard")]
+
+
+class Travelling(Executor):
+    """Does what it is given at once, as it would arrive in another process."""
+
+    def __init__(self):
+        self.names = []
+
+    def submit(self, function, job):
+        self.names.append(job.name)
+        future = Future()
+        future.set_result(pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(job))))))
+        return future
+
+
+def squared(x):
+    return x * x
+
+
+def easy():
+    return exported(lambda x: torch.square(x) + x, X)
+
+
+def hard():
+    return Holder(lambda x: torch.exp(torch.square(x)) + torch.sigmoid(x)), (X,)
+
+
+def test_the_result_does_not_depend_on_where_it_was_found():
+    rules = decomp.Rules({"square": squared})
+    made = {"easy": easy, "stays": THREE["done"], "hard": hard}
+    here = decomp.advise(made, to=CHIP, rules=rules)
+    away = Travelling()
+    assert decomp.advise(made, to=CHIP, rules=rules, executor=away) == here and here.ops
+    assert set(away.names) >= {"easy", "hard"}
+
+
+def test_what_an_executor_loses_costs_one_program():
+    class Losing(Travelling):
+        def submit(self, function, job):
+            future = super().submit(function, job)
+            if job.name == "hard":
+                future = Future()
+                future.set_exception(OSError("the process is gone"))
+            return future
+
+    rules = decomp.Rules({"square": squared})
+    advice = decomp.advise({"easy": easy, "hard": hard}, to=CHIP, rules=rules, executor=Losing())
+    assert advice.out_of_reach == {"hard": "the executor lost it: OSError: the process is gone"}
+    assert advice.calls.keys() == {"easy"}
+
+
+def test_what_was_found_is_not_asked_for_again(tmp_path):
+    asked = []
+
+    def one(name, program):
+        return lambda: asked.append(name) or program
+
+    def advice(*names):
+        made = {name: one(name, THREE[name]) for name in names}
+        return decomp.advise(made, to=CHIP, rules=RULES, results=tmp_path)
+
+    first = advice("easy", "hard")
+    assert set(asked) == {"easy", "hard"}
+    asked.clear()
+    assert advice("easy", "hard") == first and asked == []
+    next(tmp_path.iterdir()).write_text("{")  # broken off in the middle
+    assert advice("easy", "hard") == first and len(asked) == 1
+    asked.clear()
+    assert advice("done", "easy", "hard").lowers == ("done",)
+    assert set(asked) == {"done"}
+    decomp.advise({"done": one("done", THREE["done"])}, to=decomp.Target("chip", ["neg"]), results=tmp_path)
+    assert asked.count("done") == 2
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(decomp.ArgumentError, match="results= must be a directory"):
+        decomp.advise(THREE, to=CHIP, rules=RULES, results=tmp_path / "file")
+
+
+def test_what_is_no_executor_is_refused():
+    with pytest.raises(decomp.ArgumentError, match="executor= must be a concurrent.futures.Executor, not int"):
+        decomp.advise(THREE, to=CHIP, executor=4)
 
 
 @pytest.mark.parametrize("given", [{}, [1], {1: nn.ReLU()}, nn.ReLU()], ids=["empty", "list", "number", "module"])

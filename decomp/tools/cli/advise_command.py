@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+import contextlib
+from dataclasses import dataclass
+import functools
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
 from rich.text import Text
 import typer
 
-import decomp
+from decomp.advice.jobs import Setting
+from decomp.advising import Search
+from decomp.derive.matching import Matching
 from decomp.errors import first_line
+from decomp.lowering import rules_and_target
+from decomp.rules.accuracy import Policy
 from decomp.tools.cli.arguments import (
     MODEL,
+    CostBy,
     Debug,
     Json,
     Keep,
@@ -19,15 +29,24 @@ from decomp.tools.cli.arguments import (
     RulesOf,
     To,
     Trust,
+    file_of,
     load_accuracy,
+    load_cost,
     load_model,
     load_rules,
     load_target,
+    require_model,
 )
-from decomp.tools.cli.terminal import Unusable, failing, print_json, show, working
+from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
+from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, show
+
+FEW = 12
+"""Up to so many models are looked at in this process unless asked otherwise: starting another takes seconds."""
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=MODEL, show_default=False)]
-SAVINGS = "Try so many ops, of those that most calls come from, to see what they would save."
+SAVINGS = "In each model try so many ops, of those that most calls come from, to see what they would save."
+RESULTS = "Keep what is found by model in this directory, and go on from what is there."
+WORKERS = f"Processes that look at models; by default one a core, and none for up to {FEW} models."
 
 
 def advise(
@@ -36,8 +55,12 @@ def advise(
     keep: Keep = [],
     rules: RulesOf = [],
     accuracy: Levels = [],
+    cost: CostBy = None,
     savings: Annotated[int, typer.Option("--savings", min=0, metavar="N", help=SAVINGS)] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw models against ops (.svg, .png).")] = None,
+    results: Annotated[Path | None, typer.Option("--results", metavar="DIR", help=RESULTS)] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help=WORKERS)] = None,
+    executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -45,15 +68,15 @@ def advise(
     """Say which ops a target should know next, so that models lower to it: the fewest that are enough, in the order in
     which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
-        target, own, levels = load_target(to), load_rules(rules), load_accuracy(accuracy)
-        programs = {}
-        for name in dict.fromkeys(models):
-            with working(f"loading {name}"):
-                programs[name] = load_model(name, trust)
-        with working("planning") as status:
-            found = decomp.advise(
-                programs, to=target, rules=own, keep=keep, accuracy=levels, savings=savings, progress=status
-            )
+        words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost)
+        names = tuple(dict.fromkeys(models))
+        for name in names:
+            require_model(name)
+        programs = {name: functools.partial(load_model, name, trust) for name in names}
+        versions = {name: _version(name) for name in names} if results is not None else {}
+        with _pool(executor, workers, len(names)) as pool, progressing() as report:
+            search = Search(words(), words, programs, pool, results, report, versions)
+            found = search.advice(savings)
         if plot is not None:
             try:
                 found.plot(plot)
@@ -68,3 +91,32 @@ def advise(
             show(Text(f"saved {plot}") if plot is not None else None)
         if found.out_of_reach:
             raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What models are asked with, as it was written: every process can make it."""
+
+    to: str
+    rules: tuple[str, ...]
+    keep: tuple[str, ...]
+    accuracy: tuple[str, ...]
+    cost: str | None
+
+    def __call__(self) -> Setting:
+        """Load what the words mean. Raises `Unusable`, `TargetError`, `UnknownOp`."""
+        rules, target = rules_and_target(load_target(self.to), load_rules(self.rules), self.keep)
+        return Setting(Matching(rules, target), Policy(load_accuracy(self.accuracy), load_cost(self.cost)))
+
+
+def _version(name: str) -> str:
+    """What is in the file that a model comes from."""
+    file = file_of(name)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file is not None else ""
+
+
+def _pool(name: str | None, workers: int | None, models: int) -> contextlib.AbstractContextManager[Executor | None]:
+    if name is not None:
+        return made_executor(name)
+    count = workers or (min(cores(), models) if models > FEW else 1)
+    return processes(count) if count > 1 else contextlib.nullcontext()

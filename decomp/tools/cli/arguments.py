@@ -111,16 +111,32 @@ def load_model(name: str, trust: bool = False) -> ExportedProgram:
     `Unreadable`."""
     from decomp_rules import samples
 
-    if name in samples.MODELS:
-        return _exported(*samples.model(name))
-    if ":" in name and not name.endswith(".pt2"):
-        return _called(name)
+    require_model(name)
     if name.endswith(".pt2"):
         return _read(Path(name), trust)
-    raise Unusable(
-        f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
-        ".pt2 files, package.module:callable, and file.py:callable"
-    )
+    return _called(name) if ":" in name else _exported(*samples.model(name))
+
+
+def require_model(name: str) -> None:
+    """Refuse what is no model for sure, before anything is loaded. Raises `Unusable`."""
+    from decomp_rules import samples
+
+    file = file_of(name)
+    if file is not None and not file.is_file():
+        raise Unusable(f"no file {file}" if not file.exists() else f"{file} is no file, but a directory")
+    if file is None and ":" not in name and name not in samples.MODELS:
+        raise Unusable(
+            f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
+            ".pt2 files, package.module:callable, and file.py:callable"
+        )
+
+
+def file_of(name: str) -> Path | None:
+    """The file that MODEL names, if it names one."""
+    if name.endswith(".pt2"):
+        return Path(name)
+    module, _, path = name.rpartition(":")
+    return Path(module) if path and module.endswith(".py") else None
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -140,8 +156,6 @@ def _exported(module: nn.Module, args: Any) -> ExportedProgram:
 
 
 def _read(path: Path, trust: bool) -> ExportedProgram:
-    if not path.is_file():
-        raise Unusable(f"no file {path}" if not path.exists() else f"{path} is no file, but a directory")
     from decomp.tools.cli.archives import read_program  # with all of torch.export, which takes seconds to import
 
     return read_program(path, trust)

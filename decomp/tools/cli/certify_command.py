@@ -16,7 +16,8 @@ from decomp._library import library
 from decomp.tools.certification import certificates, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
-from decomp.tools.cli.arguments import TARGET, Debug, Json, attribute_called, load_target, near
+from decomp.tools.cli.arguments import TARGET, Debug, Json, load_target, near
+from decomp.tools.cli.executors import EXECUTOR, made_executor
 from decomp.tools.cli.terminal import Unusable, failing, print_json, show
 
 
@@ -35,7 +36,7 @@ def certify(
     update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
-    executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help="Makes a futures executor.")] = None,
+    executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one rule may take.")] = None,
     seed: int = 0,
     as_json: Json = False,
@@ -112,10 +113,7 @@ def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None
         with ThreadPoolExecutor(workers) as threads:
             yield threads
     else:
-        made = attribute_called(name)()
-        if not isinstance(made, Executor) and not hasattr(made, "submit"):
-            raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
-        with made:
+        with made_executor(name) as made:
             yield made
 
 

@@ -16,6 +16,7 @@ import traceback
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 import typer
@@ -177,6 +178,20 @@ def show(*parts: RenderableType | None) -> None:
 def print_json(data: Any) -> None:
     """Print data for machines."""
     print(json.dumps(data, indent=2))
+
+
+@contextlib.contextmanager
+def progressing() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar while several things are done, on a terminal; what is yielded is told how many are, of how many, and the
+    last one."""
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total, name: None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
 
 
 @contextlib.contextmanager

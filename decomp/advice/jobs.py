@@ -1,0 +1,233 @@
+"""What advice asks of each program: what it lacks on a target, and what comes of it on a target that knows more. Each
+is a job, whose answer is plain data, so that it can be done in another process and be kept in a file."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+import hashlib
+import json
+import pickle
+import threading
+from typing import Any, NamedTuple
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from decomp.advice.alternatives import Alternatives, Exploration, Wish, is_advisable, with_wishes
+from decomp.advice.suggestions import blocked_in, calls_of
+from decomp.cache.fingerprints import fingerprint
+from decomp.capture.frontends import Program
+from decomp.derive.decisions import Derived
+from decomp.derive.exclusive import captured, undisturbed
+from decomp.derive.matching import Matching
+from decomp.derive.pipeline import Planned, Source, plan_program
+from decomp.derive.planner import Planner
+from decomp.errors import DecompError, first_line
+from decomp.ir.ops import Op
+from decomp.rules.accuracy import Policy
+from decomp.rules.rules import Rule
+from decomp.rules.target import Target
+
+_HELD = 8
+"""So many programs stay captured in each process, for their second job."""
+
+
+class Setting(NamedTuple):
+    """What all programs are asked with."""
+
+    matching: Matching
+    policy: Policy
+
+    @property
+    def digest(self) -> str | None:
+        """Differs where an answer may; None if that cannot be told."""
+        rules, target = self.matching.rules, self.matching.target
+        known = fingerprint(rules, target, str(self.policy.accuracy), self.policy.cost or target.costs)
+        return None if known is None else known[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found out about one program."""
+
+    calls: int | None = None
+    """When it is lowered; None if something is blocked."""
+    reason: str = ""
+    """What stops it first, where something does."""
+    lacks: Mapping[str, Any] | None = None
+    """The alternatives for what is blocked, as `Alternatives.as_dict` has them; None if nothing is."""
+    goals: tuple[int, ...] = ()
+    """What of them must be reached."""
+    saved: Mapping[str, int] | None = None
+    """By op, how many calls fewer there would be if the target knew it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A question about one program."""
+
+    name: str
+    make: Callable[[], Any]
+    """Makes the program: an `ExportedProgram` or `GraphModule`, or a module and its example inputs."""
+    setting: Callable[[], Setting]
+    wishes: tuple[Wish, ...] | None = None
+    """What the target knows in addition. None: what does the program lack?"""
+    savings: int = 0
+    """Of so many ops, those that most of its calls are derived from, it is asked what they would save."""
+    run: str = ""
+    """Those of one search have one name."""
+    version: str = ""
+    """Of the program, where its name alone does not tell which it is."""
+
+    def __call__(self) -> Answer:
+        """The answer. What cannot be captured or planned has the reason."""
+        try:
+            program, setting = _held.program(self)
+            return _lacking(program, setting) if self.wishes is None else self._outcome(program, setting)
+        except DecompError as error:
+            return Answer(reason=first_line(error))
+
+    def _outcome(self, program: Program, setting: Setting) -> Answer:
+        target = with_wishes(setting.matching.target, self.wishes or ())
+        with undisturbed(program, setting.matching.rules):
+            planned = _planned(program, setting, target)
+            if planned.plan.blocked:
+                return Answer(reason=_reason(planned))
+            calls, emitted = calls_of(planned), Counter(_emitters(planned))
+            tried = [op for op, _ in emitted.most_common() if is_advisable(op, target) and not target.knows(op)]
+            others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
+        saved = {str(Wish(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
+        return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
+
+    @property
+    def can_travel(self) -> bool:
+        """Whether another process could do it."""
+        try:
+            return bool(pickle.dumps(self))
+        except Exception:  # which one depends on what the program is made of
+            return False
+
+    def key(self, setting: str) -> str:
+        """The name of a file for the answer, given the digest of the setting."""
+        words = [str(wish) for wish in self.wishes] if self.wishes is not None else None
+        found = hashlib.sha256(json.dumps([self.name, self.version, setting, words, self.savings]).encode()).hexdigest()
+        return f"{found[:24]}.json"
+
+
+def to_json(answer: Answer) -> str:
+    """An answer as text."""
+    return json.dumps(asdict(answer))
+
+
+def from_json(text: str) -> Answer:
+    """The answer of a text. Raises `ValueError`, `TypeError` for others."""
+    found = json.loads(text)
+    return Answer(**{**found, "goals": tuple(found["goals"])})
+
+
+def answered(job: Job) -> Answer:
+    """Do a job; as a function, so that an executor can be given it."""
+    return job()
+
+
+def _lacking(program: Program, setting: Setting) -> Answer:
+    with undisturbed(program, setting.matching.rules):
+        planned = _planned(program, setting, setting.matching.target)
+        blocked = list(blocked_in(planned))
+        if not blocked:
+            return Answer(calls_of(planned))
+        matching, found = setting.matching, Alternatives()
+        planner = Planner(matching.rules, matching.target, program.dialect, program.mode, setting.policy)
+        exploration = Exploration(planner, found)
+        calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
+        goals = {exploration.goal(node): None for node in calls}
+        if len(calls) < len(blocked):
+            goals[found.number()] = None  # a module or region that no op of a target stands for
+        exploration.follow()
+    return Answer(None, _reason(planned), found.as_dict(), tuple(goals))
+
+
+def _planned(program: Program, setting: Setting, target: Target) -> Planned:
+    return plan_program(program, Matching(setting.matching.rules, target), setting.policy)
+
+
+def _reason(planned: Planned) -> str:
+    return next(decision.limitation or decision.why() for _, decision in blocked_in(planned))
+
+
+def _emitters(planned: Planned) -> Iterator[Op]:
+    """For each call that was derived, the ops from which it comes."""
+    for graph in planned.graphs:
+        for decision in graph.decisions.values():
+            for entry in decision.stamp.entries if isinstance(decision, Derived) else ():
+                if entry.op.startswith("call"):
+                    yield from dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule))
+
+
+class _Held:
+    """The programs that were captured last in this process, and the settings."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.found: OrderedDict[tuple[str, str], Program] = OrderedDict()
+        self.settings: OrderedDict[str, Setting] = OrderedDict()
+
+    def program(self, job: Job) -> tuple[Program, Setting]:
+        """The program of a job, captured now or before."""
+        with self.lock:
+            setting = self.settings.get(job.run) or job.setting()
+            self._keep(self.settings, job.run, setting)
+            program = self.found.get((job.run, job.name))
+        if program is None:
+            with captured(_source(job.make()), setting.matching) as program:
+                pass
+        with self.lock:
+            self._keep(self.found, (job.run, job.name), program)
+        return program, setting
+
+    def _keep(self, among: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+        among[key] = value
+        among.move_to_end(key)
+        while len(among) > _HELD:
+            among.popitem(last=False)
+
+    def forget(self, run: str) -> None:
+        """Let what belongs to a search go."""
+        with self.lock:
+            self.settings.pop(run, None)
+            for key in [key for key in self.found if key[0] == run]:
+                del self.found[key]
+
+
+_held = _Held()
+forget = _held.forget
+
+
+def _source(given: Any) -> Source:
+    model, args = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    kwargs = args if isinstance(args, Mapping) else None
+    return Source(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Makes what is there already."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        """It."""
+        return self.value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # torch 2.13 pickles these, and what it reads again is another program, or none.
+        if isinstance(self.value, (ExportedProgram, fx.GraphModule)):
+            raise pickle.PicklingError("give a function that makes the program")
+        return Given, (self.value,)
+
+
+def is_program(value: Any) -> bool:
+    """Whether it is a program, and not a callable that makes one."""
+    return isinstance(value, (ExportedProgram, nn.Module, tuple)) or not callable(value)

@@ -1,0 +1,44 @@
+"""Where the work of a command is done: over an executor that the user names, or in processes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+import contextlib
+import multiprocessing
+import os
+
+import torch
+
+from decomp.tools.cli.arguments import attribute_called
+from decomp.tools.cli.terminal import Unusable
+
+EXECUTOR = "module:callable or file.py:callable that makes a concurrent.futures.Executor."
+
+
+def made_executor(name: str) -> Executor:
+    """The executor that `module:callable` makes. Raises `Unusable`."""
+    made: Executor = attribute_called(name)()
+    if not isinstance(made, Executor) and not hasattr(made, "submit"):
+        raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
+    return made
+
+
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """Processes of one thread each. They are started afresh, for PyTorch's threads do not survive a fork."""
+    fresh = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, fresh, _single_threaded)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _single_threaded() -> None:
+    torch.set_num_threads(1)
