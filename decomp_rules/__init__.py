@@ -32,6 +32,7 @@ FAMILIES = (
     " nn.ctc nn.linear_cross_entropy nn.embedding spatial.convolution spatial.convolution_kernels spatial.pooling"
     " spatial.fractional_pooling spatial.adaptive_pooling spatial.padding spatial.resampling spatial.grid"
     " nn.recurrent creation.random complex.spectral complex.short_time creation.window_functions"
+    " quantized.values quantized.parameters"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
 

@@ -22,6 +22,7 @@ from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module
 from decomp.capture.propagation import NeedsData, propagated
 from decomp.capture.rebuild_exported import rebuild_exported
 from decomp.capture.source_state import source_unchanged
+from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrapped
 from decomp.capture.symbolic_capture import traced
 from decomp.errors import CaptureError, first_line
 from decomp.graphs.graph_builder import is_aten
@@ -83,6 +84,7 @@ def capture(
     """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs, and
     `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
+        refuse_wrapped_state(model)
         return _exported(model, "exported")
     if isinstance(model, nn.Module):
         with source_unchanged(model):
@@ -108,7 +110,9 @@ def _of_module(
         return _graph(model, args, kwargs, leaves, infer)
     refuse_lazy(model)
     if args is not None or kwargs:
+        model = unwrapped(model)
         return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer)
+    refuse_wrapped(model, type(model).__name__)
     return _traced(model, tracer_class, leaves)
 
 
@@ -161,6 +165,10 @@ def _graph(
     given = args is not None or bool(kwargs)
     refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)
+    if not given:
+        refuse_wrapped(model, "the GraphModule")
+    elif (plain := unwrapped(model)) is not model:
+        return _exported(export(plain, args or (), kwargs or {}), "captured")
     program = _prepared(model.graph, model, "graph", leaves)
     known = _completed(program, leaves, infer)
     if known is not None and not (given and _contradicts(program.graph, args or (), kwargs or {})):

@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from decomp.capture.subclasses import unwrapped
 from decomp.ir.aliases import attribute
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -38,11 +39,11 @@ def forked_random_state(seed: int = 0) -> Iterator[None]:
 
 
 def callable_of(program: Any) -> nn.Module:
-    """A program as a module to be called. Raises `TypeError` for what cannot be run."""
+    """A program as a module to be called, with plain tensors. Raises `TypeError` for what cannot be run."""
     if isinstance(program, ExportedProgram):
         return program.module(check_guards=False)
     if isinstance(program, nn.Module):
-        return program
+        return unwrapped(program)
     raise TypeError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
 
 

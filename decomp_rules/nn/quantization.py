@@ -1,5 +1,5 @@
-"""Quantisation as arithmetic on floats: what quantisation-aware training emits (`fake_quantize_*`), products with 8-bit
-weights, and the ops of `quantized_decomposed` where they have been imported.
+"""Quantisation as arithmetic on floats: what quantisation-aware training emits (`fake_quantize_*`), and products with
+8-bit weights.
 
 A value becomes clamp(round(x / s) + z, lowest, highest), rounded to even, NaN the lowest; it stands for (q − z) s. (The
 kernels for channels overflow beyond 2⁶³ s, where here the end of the range is taken.) The gradient goes through where
@@ -241,54 +241,3 @@ def slopes(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> tuple[
 def across(parameter: Tensor, x: Tensor, axis: int) -> Tensor:
     """A vector laid along `axis` of x."""
     return parameter.view([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
-
-
-def quantize_per_tensor(
-    x: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype
-) -> Tensor:
-    """clamp(round(x / s) + z) in an integer dtype."""
-    inverse = 1 / scale if is_scalar(scale) else torch.reciprocal(cast(scale, torch.float32))
-    return cast(quantised(cast(x, torch.float32), inverse, zero_point, quant_min, quant_max)[0], dtype)
-
-
-def dequantize_per_tensor(
-    x: Tensor,
-    scale: Any,
-    zero_point: Any,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """(q − z) s."""
-    result = out_dtype or torch.float32
-    return (cast(x, result) - zero_point) * scale
-
-
-def quantize_per_channel(
-    x: Tensor, scales: Tensor, zero_points: Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
-) -> Tensor:
-    """clamp(round(x / s) + z) in an integer dtype, with an s and a z for each index of `axis`."""
-    inverse, zero = torch.reciprocal(across(scales, x, axis)), across(zero_points, x, axis)
-    return cast(quantised(cast(x, torch.float32), inverse, zero, quant_min, quant_max)[0], dtype)
-
-
-def dequantize_per_channel(
-    x: Tensor,
-    scales: Tensor,
-    zero_points: Tensor | None,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """(q − z) s, with an s and a z for each index of `axis`."""
-    result = out_dtype or torch.float32
-    places = cast(x, result) if zero_points is None else cast(x, result) - across(zero_points, x, axis)
-    return cast(places * across(scales, x, axis), result)
-
-
-for _rule in (quantize_per_tensor, dequantize_per_tensor, quantize_per_channel, dequantize_per_channel):
-    if hasattr(torch.ops.quantized_decomposed, _rule.__name__):  # torch.ao defines them when it is imported
-        register(getattr(torch.ops.quantized_decomposed, _rule.__name__))(_rule)

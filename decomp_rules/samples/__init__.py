@@ -44,6 +44,7 @@ FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
     "torch.nn.functional.interpolate": lambda: (Sample(F.interpolate, (f(2, 3, 5, 4), [7, 9])),),
     "torch.nn.functional.grid_sample": lambda: (Sample(F.grid_sample, (f(2, 3, 5, 6), f(2, 3, 4, 2).tanh())),),
     "torch.nn.functional.gaussian_nll_loss": lambda: (Sample(F.gaussian_nll_loss, (f(5, 4), f(5, 4), p(5, 4))),),
+    **kernels.QUANTISED,
     "transformers.grouped_mm_fallback": lambda: _of_transformers("grouped_mm_fallback"),
     "transformers.grouped_mm_fallback_backward": lambda: _of_transformers("grouped_mm_fallback_backward", f(8, 5)),
 }

@@ -160,6 +160,70 @@ def items() -> tuple[Sample, ...]:
     return tuple(Sample(operator.getitem, (x, index)) for index in indices)
 
 
+# Quantised programs
+
+_RANGES = ((-128, 127, torch.int8), (0, 255, torch.uint8), (-8, 7, torch.int8), (-32768, 32767, torch.int16))
+
+
+def _quantised_op(name: str, *calls: tuple[Any, ...]) -> tuple[Sample, ...]:
+    """Calls of an op of `quantized_decomposed`, whose dtypes are a part of what it computes. NaN cast to an integer is
+    whatever C++ likes, so that only ops without such a cast are tried with it."""
+    packet = getattr(torch.ops.quantized_decomposed, name)
+    first = int("dequantize" in name or "fake" in name or "convert" in name)
+    places = tuple(range(9))
+    return tuple(Sample.of(packet, args, exact="own", parameters=places[first:], fixed=places[1:]) for args in calls)
+
+
+def _whole(*shape: int) -> Tensor:
+    return torch.randint(-5, 6, shape)
+
+
+def _stepped(*shape: int) -> Tensor:
+    """Values of which some lie halfway between two quantised ones, for steps of a quarter."""
+    return i(80, *shape) / 8 - 5
+
+
+QUANTISED: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
+    f"quantized_decomposed.{name}": functools.partial(lambda name, make: _quantised_op(name, *make()), name, make)
+    for name, make in {
+        "quantize_per_tensor": lambda: (
+            *((x, 0.25, 3, *ends) for x in (f(4, 5) * 3, _stepped(4, 5)) for ends in _RANGES),
+            (f(4, 5) * 3, t(0.1), t(3), *_RANGES[0]),
+            (f(4, 5) * 3, t(0.1).double(), t(3), *_RANGES[1]),
+            (f(4, 5) * 3, t(0.1), t(3), t(-128), t(127), torch.int8),
+        ),
+        "dequantize_per_tensor": lambda: (
+            *((_lost(8, 4, 5).to(ends[2]), 0.1, 3, *ends) for ends in _RANGES),
+            (_lost(128, 4, 5), t(0.1), t(3), *_RANGES[0]),
+            (_lost(128, 4, 5), t(0.1), t(3), t(-128), t(127), torch.int8),
+        ),
+        "quantize_per_channel": lambda: tuple(
+            (f(4, 5, 3) * 3, p(5) / 10, _whole(5), 1, *ends) for ends in _RANGES
+        ),
+        "dequantize_per_channel": lambda: (
+            (_lost(128, 4, 5), p(5) / 10, _whole(5), 1, *_RANGES[0]),
+            (_lost(128, 4, 5), p(4) / 10, None, 0, *_RANGES[0]),
+        ),
+        "quantize_per_token": lambda: ((f(4, 5) * 3, p(4, 1).double() / 10, _whole(4, 1), *_RANGES[0]),),
+        "dequantize_per_token": lambda: (
+            (_lost(128, 4, 5), p(4, 1).double() / 10, _whole(4, 1), *_RANGES[0], torch.float32),
+        ),
+        "quantize_per_channel_group": lambda: ((f(4, 6), p(4, 2) / 4, _whole(4, 2).int(), *_RANGES[2], 3),),
+        "dequantize_per_channel_group": lambda: (
+            (_lost(8, 4, 6), p(4, 2) / 4, _whole(4, 2).int(), *_RANGES[2], 3, torch.float32),
+            (_lost(8, 4, 6), p(4, 2) / 4, None, *_RANGES[2], 3, torch.float32),
+        ),
+        "fake_quant_per_channel": lambda: ((f(4, 5, 3) * 3, p(5) / 10, _whole(5).int(), 1, -10, 20),),
+        "choose_qparams": lambda: tuple((f(4, 5) * 3, *ends[:2], 1e-5, ends[2]) for ends in _RANGES),
+        "choose_qparams_symmetric": lambda: tuple((f(4, 5) * 3, *ends[:2], 1e-5, ends[2]) for ends in _RANGES),
+        "choose_qparams_per_token_asymmetric": lambda: ((f(4, 5) * 3, torch.int8),),
+        "_choose_qparams_per_token_asymmetric_impl": lambda: ((f(4, 5) * 3, torch.int8),),
+        "convert_element_type": lambda: ((f(4, 5) * 3, torch.float64), (f(4, 5) * 3, torch.bfloat16)),
+    }.items()
+}
+"""Sample calls of the ops of quantised programs, by name."""
+
+
 # Where ops can be asked
 
 LARGEST_DEGREE = 200.0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decomp_rules.nn.quantization import RULES, dequantize_per_channel, quantize_per_channel, quantize_per_tensor
+from decomp_rules.nn.quantization import RULES
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
@@ -67,21 +67,6 @@ def test_products_of_bytes() -> None:
     agrees(RULES, aten._int_mm.default, bytes_of(32, 16), bytes_of(16, 8), gradient=False)
     agrees(RULES, aten._weight_int8pack_mm.default, sample(4, 32).bfloat16(), bytes_of(8, 32), torch.rand(8).bfloat16(),
            gradient=False)
-
-
-def test_ops_of_quantized_decomposed() -> None:
-    import torch.ao.quantization.fx._decomposed  # noqa: F401  which defines them
-
-    ops, x = torch.ops.quantized_decomposed, sample(4, 5)
-    args = 0.1, 3, -128, 127, torch.int8
-    torch.testing.assert_close(quantize_per_tensor(x, *args), ops.quantize_per_tensor(x, *args), rtol=0, atol=0)
-    scales, zeros = torch.linspace(0.05, 0.3, 5), torch.tensor([1, -2, 0, 3, 5])
-    wanted = torch.stack([ops.quantize_per_tensor(x[:, i], scales[i].item(), zeros[i].item(), *args[2:])
-                          for i in range(5)], 1)
-    found = quantize_per_channel(x, scales, zeros, 1, *args[2:])
-    assert torch.equal(found, wanted)
-    back = dequantize_per_channel(found, scales, zeros, 1, *args[2:])
-    torch.testing.assert_close(back, (found.float() - zeros) * scales)
 
 
 def test_fake_quantisation_lowered() -> None:

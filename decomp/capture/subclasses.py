@@ -1,0 +1,149 @@
+"""Tensor subclasses that wrap plain tensors, as quantised weights are: int8 values and their scales as one parameter.
+Before a module is captured, a copy of it is made that holds the plain tensors as buffers, and builds the
+subclass from them wherever the parameter is read; what the subclass does is then recorded as calls on plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from decomp.errors import CaptureError
+from decomp.torch_internals.modes import is_traceable_wrapper_subclass
+
+
+def wrapped_weights(model: nn.Module) -> list[str]:
+    """The parameters and buffers of a module that are subclasses around plain tensors, by path."""
+    return [path for module, path in _modules(model) for path in _wrapped(module, path)]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself if it has plain tensors alone. Else a copy of its modules that shares all plain tensors with it:
+    the parts of a parameter `weight` are its buffers `weight_qdata`, `weight_scale`, as the subclass names them. They
+    require no gradient: quantised weights do not train in a captured program. Raises `CaptureError`."""
+    if not wrapped_weights(model):
+        return model
+    copies: dict[int, nn.Module] = {}
+    whole = _copied(model, copies)
+    for module in copies.values():
+        _rebind(module, copies)
+        _unwrap(module)
+    return whole
+
+
+def refuse_wrapped(model: nn.Module, what: str) -> None:
+    """Raise `CaptureError` if a program that is no module to be exported has weights of such subclasses."""
+    found = wrapped_weights(model)
+    if found:
+        raise _refused(what, found, "pass example inputs (args=), so that torch.export captures what they compute")
+
+
+def refuse_wrapped_state(program: ExportedProgram) -> None:
+    """Raise `CaptureError` if an exported program has weights of such subclasses."""
+    state = {**program.state_dict, **program.constants}
+    found = [name for name, value in state.items() if _is_wrapped(value)]
+    if found:
+        remedy = "pass the module that was exported, with args=, or program.run_decompositions({}), which unwraps them"
+        raise _refused("the exported program", found, remedy)
+
+
+def _refused(what: str, found: list[str], remedy: str) -> CaptureError:
+    names = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return CaptureError(f"{what} has weights that are tensor subclasses: {names}\n  to do: {remedy}")
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    return ((module, f"{path}." if path else "") for path, module in model.named_modules())
+
+
+def _wrapped(module: nn.Module, prefix: str = "") -> list[str]:
+    tensors = {**module._parameters, **module._buffers}
+    return [prefix + name for name, value in tensors.items() if _is_wrapped(value)]
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)
+
+
+def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
+    """A copy of a module and of those below it, each once. Only their tables are copied, no tensor."""
+    if id(module) in copies:
+        return copies[id(module)]
+    copy: nn.Module = object.__new__(type(module))
+    copies[id(module)] = copy
+    attributes = vars(module)
+    vars(copy).update(attributes)
+    for table in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
+        vars(copy)[table] = attributes[table].copy()
+    below = {name: child and _copied(child, copies) for name, child in module._modules.items()}
+    vars(copy)["_modules"] = below
+    return copy
+
+
+def _rebind(module: nn.Module, copies: dict[int, nn.Module]) -> None:
+    """Methods that were put on a module, and modules that it holds beside its children, are those of the copies."""
+    for name, value in vars(module).items():
+        if isinstance(value, MethodType) and id(value.__self__) in copies:
+            vars(module)[name] = MethodType(value.__func__, copies[id(value.__self__)])
+        elif isinstance(value, nn.Module):
+            vars(module)[name] = copies.get(id(value), value)
+
+
+def _unwrap(module: nn.Module) -> None:
+    """Put plain tensors in the place of the subclasses that a module holds, and properties that build them anew."""
+    names = _wrapped(module)
+    if not names:
+        return
+    cls = type(module)
+    properties: dict[str, Any] = {}
+    for name in names:
+        tensor = module._parameters.pop(name, None)
+        tensor = module._buffers.pop(name) if tensor is None else tensor
+        properties[name] = property(_taken_apart(module, name, tensor).built)
+    kept = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    module.__class__ = type(cls.__name__, (cls,), {**properties, **kept})
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """How a subclass is put together from buffers of the module that holds it."""
+
+    kind: Any
+    parts: dict[str, str | _Parts]
+    """By the name that the subclass has for it, the name of the buffer, or the parts of another subclass."""
+    context: Any
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    def built(self, module: nn.Module) -> torch.Tensor:
+        """The subclass, of the buffers as they are now."""
+        inner = {
+            name: part.built(module) if isinstance(part, _Parts) else getattr(module, part)
+            for name, part in self.parts.items()
+        }
+        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, self.shape, self.stride)
+        return made
+
+
+def _taken_apart(module: nn.Module, name: str, tensor: Any) -> _Parts:
+    """Register the plain tensors in a subclass as buffers."""
+    names, context = tensor.__tensor_flatten__()
+    parts: dict[str, str | _Parts] = {}
+    for each in names:
+        inner, own = getattr(tensor, each), f"{name}_{each}"
+        if hasattr(module, own):
+            raise CaptureError(
+                f"{type(module).__name__} has an attribute {own} already, which is what a part of its {name} is to be "
+                f"called\n  to do: rename the attribute"
+            )
+        if _is_wrapped(inner):
+            parts[each] = _taken_apart(module, own, inner)
+        else:
+            module.register_buffer(own, inner)
+            parts[each] = own
+    return _Parts(type(tensor), parts, context, tensor.size(), tensor.stride())

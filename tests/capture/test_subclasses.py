@@ -1,0 +1,132 @@
+"""Weights that are tensor subclasses around plain tensors are taken apart when a module is captured, on a copy."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp.capture.subclasses import unwrapped
+from decomp_rules import targets
+
+
+class Scaled(torch.Tensor):
+    """A matrix of int8 with a scale for each row."""
+
+    places: torch.Tensor
+    scale: Any
+
+    @staticmethod
+    def __new__(cls, places: torch.Tensor, scale: Any) -> "Scaled":
+        return torch.Tensor._make_wrapper_subclass(cls, places.shape, dtype=torch.float32)
+
+    def __init__(self, places: torch.Tensor, scale: Any) -> None:
+        self.places, self.scale = places, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["places", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Scaled":
+        return Scaled(inner["places"], inner["scale"])
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.linear:
+            return super().__torch_function__(func, types, args, kwargs)
+        x, weight, *bias = args
+        return func(x, weight.plain(), *bias, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is torch.ops.aten.detach.default
+        return Scaled(args[0].places, args[0].scale)
+
+    def plain(self) -> torch.Tensor:
+        scale = self.scale.plain() if isinstance(self.scale, Scaled) else self.scale
+        return self.places.to(torch.float32) * scale
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a method that was put on the module."""
+
+    def __init__(self, scale: Any) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        places = torch.arange(16, dtype=torch.int8).reshape(4, 4)
+        weight = nn.Parameter(Scaled(places, scale), requires_grad=False)
+        self.first.weight = self.second.weight = weight
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.second(torch.relu(self.first(x)))
+
+
+def model() -> Tied:
+    torch.manual_seed(0)
+    return Tied(torch.rand(4, 1))
+
+
+def test_a_module_is_lowered_and_stays_as_it_was() -> None:
+    source, x = model(), torch.randn(3, 4)
+    weight, wanted = source.first.weight, source(x)
+    lowered = decomp.lower(source, to=targets.tinygrad, args=(x,)).result
+    torch.testing.assert_close(lowered(x), wanted)
+    assert source.first.weight is weight is source.second.weight and type(source.first) is nn.Linear
+    assert source.calls == 1 and sorted(dict(source.named_parameters())) == ["first.bias", "first.weight"]
+    assert {"first.weight_places", "first.weight_scale"} <= set(lowered.state_dict())
+
+
+def test_a_copy_shares_every_tensor() -> None:
+    source = model()
+    copy = unwrapped(source)
+    assert copy is not source and type(copy.first).__name__ == "Linear"
+    assert copy.first.bias is source.first.bias and copy.first.weight_places is source.first.weight.places
+    assert isinstance(copy.first.weight, Scaled)
+
+
+def test_a_module_of_plain_tensors_is_not_copied() -> None:
+    plain = nn.Linear(2, 2)
+    assert unwrapped(plain) is plain
+
+
+def test_subclasses_inside_subclasses() -> None:
+    source, x = Tied(Scaled(torch.ones(4, 1, dtype=torch.int8), torch.full((4, 1), 0.5))), torch.randn(3, 4)
+    lowered = decomp.lower(source, to=targets.core_aten, args=(x,)).result
+    torch.testing.assert_close(lowered(x), source(x))
+    assert "first.weight_scale_places" in lowered.state_dict()
+
+
+def test_a_graph_module_is_lowered_with_example_inputs() -> None:
+    source, x = model(), torch.randn(3, 4)
+    traced = torch.fx.symbolic_trace(source)
+    torch.testing.assert_close(decomp.lower(traced, to=targets.core_aten, args=(x,)).result(x), source(x))
+
+
+def test_without_example_inputs_they_are_refused() -> None:
+    source = model()
+    for program, what in ((source, "Tied"), (torch.fx.symbolic_trace(source), "the GraphModule")):
+        with pytest.raises(decomp.CaptureError) as error:
+            decomp.lower(program, to=targets.core_aten)
+        assert str(error.value) == (
+            f"{what} has weights that are tensor subclasses: first.weight, second.weight\n"
+            "  to do: pass example inputs (args=), so that torch.export captures what they compute"
+        )
+
+
+def test_an_exported_program_is_refused_with_what_to_do() -> None:
+    exported = torch.export.export(model(), (torch.randn(3, 4),))
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(exported, to=targets.core_aten)
+    assert str(error.value).endswith(
+        "to do: pass the module that was exported, with args=, or program.run_decompositions({}), which unwraps them"
+    )
+
+
+def test_a_name_that_is_taken() -> None:
+    source = model()
+    source.first.weight_scale = 2
+    with pytest.raises(decomp.CaptureError, match="Linear has an attribute weight_scale already"):
+        decomp.lower(source, to=targets.core_aten, args=(torch.randn(3, 4),))
