@@ -95,7 +95,7 @@ class Rules:
             for spelling, op in found:
                 own = python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
-                title = name or getattr(function, "__name__", None) or spelled(function)
+                title = name or _title(function, op)
                 texts = order is not None
                 rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached)
                 check_arity(rule)
@@ -246,6 +246,13 @@ class Rules:
             return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
+
+
+def _title(function: Any, op: Op) -> str:
+    """What a rule is called that was given no name: as its function is; one that a function makes for several ops, and
+    that is called no more than `rule`, as its op."""
+    title = getattr(function, "__name__", None) or spelled(function)
+    return op.short if title == "rule" else title
 
 
 def _rules_from(entries: Iterable[Entry], composites: bool, level: str | None) -> Rules:

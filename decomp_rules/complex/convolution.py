@@ -68,11 +68,11 @@ def _by_parts(convolve: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: T
 
 
 for _op, _real in ((aten.conv1d, F.conv1d), (aten.conv2d, F.conv2d), (aten.conv3d, F.conv3d)):
-    register(_op, needs=(aten.convolution,))(_convolution(_real))
+    register(_op, name=f"{_op.__name__}_of_complex", needs=(aten.convolution,))(_convolution(_real))
 
 for _op, _real in (
     (aten.conv_transpose1d, F.conv_transpose1d),
     (aten.conv_transpose2d, F.conv_transpose2d),
     (aten.conv_transpose3d, F.conv_transpose3d),
 ):
-    register(_op, needs=(aten.convolution,))(_transposed(_real))
+    register(_op, name=f"{_op.__name__}_of_complex", needs=(aten.convolution,))(_transposed(_real))

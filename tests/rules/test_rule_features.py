@@ -374,3 +374,13 @@ def test_a_rule_may_take_one_of_several_results_of_a_call(form):
         return values[(x.numel() - 1) // 2]
 
     check(lambda x: torch.median(x), {torch.median: median}, form)
+
+
+def test_every_rule_of_the_library_has_a_telling_name():
+    from decomp_rules import RULES
+
+    assert [str(rule) for rule in RULES if rule.name in ("rule", "<lambda>")] == []
+    (made,) = [rule for rule in RULES.of(decomp.op("acos")) if rule.location.startswith("primitives")]
+    assert made.function.__name__ == "rule" and made.name == "acos"
+    named = [rule.name for rule in RULES.of(decomp.op("conv1d"))]
+    assert "conv1d_of_complex" in named and len(set(named)) == len(named)

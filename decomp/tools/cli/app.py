@@ -77,7 +77,7 @@ def _decomp(
     """Lower any PyTorch model to the ops that your backend knows, and prove it."""
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def lower(
     model: Model,
     to: To,
@@ -121,7 +121,7 @@ def lower(
             show(Text(f"saved {path}") if path is not None else None)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def refold(
     model: Model,
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
@@ -150,7 +150,7 @@ def refold(
             show(Text(f"saved {path}") if path is not None else None)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def plan(
     model: Model,
     to: To,
@@ -180,7 +180,7 @@ def plan(
             raise typer.Exit(1)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
@@ -202,7 +202,7 @@ def explain(
         show(tables.explanation(found, library().of(found), taken, target))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def rules(
     text: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file has this.")] = "",
     limitations: Annotated[bool, typer.Option("--limitations", help="List what no rule can reach, and why.")] = False,
@@ -242,7 +242,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
         show(Text(f"saved {fronts.plot_fronts([ways], plot)}"))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def lint(
     name: Annotated[str | None, typer.Argument(metavar="[RULES]", help=RULES, show_default=False)] = None,
     as_json: Json = False,
@@ -264,13 +264,13 @@ def lint(
             raise typer.Exit(1)
 
 
-app.command(epilog=EXIT_CODES)(advise)
-app.command(epilog=EXIT_CODES)(certify)
-app.command(epilog=EXIT_CODES)(bench)
-app.command(epilog=EXIT_CODES)(cache)
+app.command()(advise)
+app.command()(certify)
+app.command()(bench)
+app.command()(cache)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def budget(
     model: Model,
     to: To,
@@ -296,7 +296,7 @@ def budget(
             show(tables.budget_table(found))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def memory(
     model: Model,
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
@@ -324,7 +324,7 @@ def memory(
             show(Text(str(found)))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
     debug: Debug = False,
@@ -339,7 +339,7 @@ def targets(
         show(tables.targets_table(known.get(each) for each in known.names()))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command()
 def demo(debug: Debug = False) -> None:
     """Lower a small GPT to tinygrad's primitives, compare it with the original, and run it on NumPy."""
     from decomp_rules import backends, samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 import inspect
 
-from rich import box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -29,6 +28,7 @@ from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
 from decomp.tools.cli.demo import Comparison, Demo
 from decomp.tools.cli.explanation import Route, Step
+from decomp.tools.cli.open_table import OpenTable
 
 
 def report_table(report: Report) -> RenderableType:
@@ -228,9 +228,5 @@ _NUMERIC = {"calls", "used", "before", "after", "ops", "in ULP"}
 
 
 def _table(*columns: str) -> Table:
-    """An open table. Columns of numbers are aligned to the right; the last column takes what room is left."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(columns):
-        right = i > 0 and (name in _NUMERIC or name.startswith(("error", "largest")))
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=i < len(columns) - 1)
-    return table
+    right = [i > 0 and (name in _NUMERIC or name.startswith(("error", "largest"))) for i, name in enumerate(columns)]
+    return OpenTable(*columns, right=right)

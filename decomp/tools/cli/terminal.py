@@ -159,10 +159,12 @@ class _Console(Console):
 
 
 def _console(stderr: bool = False) -> Console:
-    """As wide as the terminal; into a file or a pipe, lines are not folded at 80."""
+    """As wide as the terminal; into a file or a pipe as wide as COLUMNS says, and else not folded at 80."""
     console = _Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
-        console = _Console(stderr=stderr, highlight=False, emoji=False, width=160)
+        said = os.environ.get("COLUMNS", "")
+        width = int(said) if said.isdecimal() and int(said) else 160
+        console = _Console(stderr=stderr, highlight=False, emoji=False, width=width)
     console.push_render_hook(_MakingPrintable())
     return console
 

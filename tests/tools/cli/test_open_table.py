@@ -1,0 +1,48 @@
+"""Tables are read at any width: nothing is lost, and what is cut ends in an ellipsis."""
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from decomp.tools.cli.open_table import OpenTable
+from decomp.tools.cli.terminal import show
+
+WORDS = "each of which is to be read, at whatever width a terminal has"
+
+
+def shown(width, *rows, columns=("op", "calls", "why"), right=(False, True, False)):
+    table = OpenTable(*columns, right=right)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(table)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_where_there_is_room_a_row_is_a_line():
+    head, _, row = shown(90, ("aten.gelu", "12", WORDS))
+    assert head.split() == ["op", "calls", "why"] and row.endswith(WORDS)
+
+
+def test_where_there_is_none_the_last_column_stands_below():
+    head, why, line, row, *below = shown(40, ("aten.gelu", "12", WORDS), ("aten.erf", "3", ""))
+    assert (head, why) == ("op          calls", "    why") and set(line) == {"─"}
+    assert row == "aten.gelu      12" and below[-1] == "aten.erf        3"
+    assert " ".join(part.strip() for part in below[:-1]) == WORDS
+    assert all(each.startswith("    ") for each in below[:-1])
+
+
+def test_what_is_cut_ends_in_an_ellipsis():
+    lines = shown(30, ("aten._a_name_that_is_longer_than_that", "7", WORDS))
+    assert "aten._a_name_that_is_…" in lines[3] and lines[3].endswith("7") and max(map(len, lines)) <= 30
+    numbers = shown(20, ("aten._a_name_that_is_longer", "7"), columns=("op", "calls"), right=(False, True))
+    assert "…" in numbers[-1] and numbers[-1].endswith("7")
+
+
+def test_a_pipe_is_as_wide_as_it_is_said_to_be(monkeypatch, capsys):
+    for columns, width in (("50", 50), ("", 160), ("wide", 160)):
+        monkeypatch.setenv("COLUMNS", columns)
+        show(Text("word " * 60))
+        longest = max(map(len, capsys.readouterr().out.splitlines()))
+        assert width - 6 < longest <= width
