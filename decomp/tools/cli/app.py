@@ -3,7 +3,7 @@ target, calls the function of the same name, and shows what it returns; a failur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -81,7 +81,9 @@ def _decomp(
 def lower(
     model: Model,
     to: To,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2; of onnx also .onnx).")
+    ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
     rules: RulesOf = [],
@@ -100,7 +102,8 @@ def lower(
 ) -> None:
     """Lower a model to a target, show the report, and save the result."""
     with failing(debug, as_json):
-        target, path, chosen = load_target(to), _writable(output), load_rules(rules)
+        target, path, chosen = load_target(to), _writable(output, ".pt2", ".onnx"), load_rules(rules)
+        save = _save if path is None or path.suffix == ".pt2" else _onnx(target, path)
         levels, price = load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust)
@@ -113,7 +116,7 @@ def lower(
         report = lowering.report()
         if path is not None:
             with working(f"saving {path}"):
-                _save(lowering.result, path)
+                save(lowering.result if save is _save else lowering, path)
         if as_json:
             print_json(report.as_dict())
         else:
@@ -134,7 +137,7 @@ def refold(
     """Find the ops that a program spells out, fold each into a call, and save the result. Without a target, all ops
     that are known by what they compute are looked for."""
     with failing(debug, as_json):
-        target, path = load_target(to) if to is not None else None, _writable(output)
+        target, path = load_target(to) if to is not None else None, _writable(output, ".pt2")
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"folding {model}"):
@@ -354,11 +357,11 @@ def demo(debug: Debug = False) -> None:
         show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
 
 
-def _writable(path: Path | None) -> Path | None:
+def _writable(path: Path | None, *suffixes: str) -> Path | None:
     if path is None:
         return None
-    if path.suffix != ".pt2":
-        raise Unusable(f"-o {path}: the name must end in .pt2")
+    if path.suffix not in suffixes:
+        raise Unusable(f"-o {path}: the name must end in {' or '.join(suffixes)}")
     if not path.absolute().parent.is_dir():
         raise Unusable(f"-o {path}: there is no directory {path.parent}")
     if path.is_dir():
@@ -373,6 +376,24 @@ def _save(program: ExportedProgram, path: Path) -> None:
             file.tell_failure()
     except OSError as error:
         raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
+
+
+def _onnx(target: decomp.Target, path: Path) -> Callable[[decomp.Lowering, Path], object]:
+    """What writes ONNX models. Raises `Unusable` for another target, or if its packages are missing."""
+    if target.name != "onnx":
+        raise Unusable(f"-o {path}: an ONNX model is made of what is lowered to onnx, not to {target.name}")
+    try:
+        from decomp_rules.backends import onnx_models
+    except ModuleNotFoundError as error:
+        raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[onnx]") from error
+
+    def save(lowering: decomp.Lowering, path: Path) -> None:
+        try:
+            onnx_models.save(lowering, path)
+        except OSError as error:
+            raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
+
+    return save
 
 
 def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:

@@ -47,6 +47,14 @@ def test_lower_saves_a_program_that_runs_and_can_be_lowered_again(tmp_path):
     assert json.loads(again.stdout)["before"]["aten.addmm.default"] == 2
 
 
+def test_lower_saves_an_onnx_model(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="pip install decomp[onnx]")
+    path = tmp_path / "mlp.onnx"
+    result = run("lower", "mlp", "--to", "onnx", "-o", path)
+    assert result.exit_code == 0 and f"saved {path}" in squeezed(result.output)
+    assert [each.op_type for each in onnx.load(path).graph.node].count("Gemm") == 2
+
+
 def test_a_recurrent_model_is_lowered_without_a_word_on_stderr():
     result = CliRunner().invoke(app, ["plan", "lstm", "--to", "core_aten"])
     assert result.exit_code == 0
@@ -316,7 +324,10 @@ def test_a_model_file_that_is_not_there_is_named():
 def test_an_output_must_be_a_pt2_file_in_a_directory_that_exists(tmp_path):
     wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
-        2, f"error: -o {wrong}: the name must end in .pt2")
+        2, f"error: -o {wrong}: the name must end in .pt2 or .onnx")
+    other = wrong.with_suffix(".onnx")
+    assert said(run("lower", "mlp", "--to", "core_aten", "-o", other)) == (
+        2, f"error: -o {other}: an ONNX model is made of what is lowered to onnx, not to core_aten")
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
         2, f"error: -o {lost}: there is no directory {lost.parent}")
 

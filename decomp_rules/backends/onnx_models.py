@@ -1,0 +1,315 @@
+"""ONNX as a backend: lowered programs become ONNX models, which ONNX Runtime runs and `save` writes.
+
+A model has the names of the program: its inputs, its parameters (initializers) and its results. What the program
+writes, as the running statistics of a batch norm in training, is an input with a default, and an output of the name
+and `/updated`. Sizes that are known when the program runs stay open. Each node says in its metadata which op of the
+source program it computes, in which module, and by which rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import ctypes
+from dataclasses import dataclass, replace
+import functools
+from pathlib import Path
+import tempfile
+from typing import Any
+
+import onnxruntime
+import torch
+from torch import fx
+
+import decomp
+from decomp_rules import targets
+from decomp_rules.backends import onnx_ops, onnx_shapes
+from decomp_rules.backends.onnx_graph import (
+    DTYPES,
+    OPSET,
+    Graph,
+    Size,
+    Value,
+    cast,
+    graph,
+    metadata,
+    node,
+    tensor_proto,
+    value_info,
+)
+import onnx
+from onnx import helper
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+EXTERNAL = 1 << 31
+"""Bytes of parameters from which on a model keeps them in a file of their own: protobuf has no larger messages."""
+
+
+class OnnxBackend(decomp.Backend):
+    """The table of `onnx_ops`, whose functions append to a graph; loaded programs run in ONNX Runtime."""
+
+    def load(self, program: Any) -> decomp.Loaded:
+        loaded = super().load(program)
+        loaded.function = Session(loaded, program)
+        return loaded
+
+
+def make() -> OnnxBackend:
+    """The backend, with all of its functions."""
+    backend = OnnxBackend(
+        "onnx", targets.onnx, from_torch=lambda x: x, to_torch=lambda x: x, dtypes={dtype: dtype for dtype in DTYPES}
+    )
+    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS}.items():
+        backend.implements(op)(_emitting(backend, function))
+    return backend
+
+
+def model_of(program: Any) -> onnx.ModelProto:
+    """The ONNX model of a program that is lowered to the target: a `Lowering`, an ExportedProgram or a GraphModule, or
+    what `load` gives. Raises `LoadError`, which names everything that is in the way, and `CaptureError` for a program
+    without metadata."""
+    loaded = program if isinstance(program, decomp.Loaded) else make().load(program)
+    model: onnx.ModelProto = loaded.function.emitted.model
+    return model
+
+
+def save(program: Any, path: str | Path, external: int = EXTERNAL) -> onnx.ModelProto:
+    """Write the model of a lowered program, checked by ONNX, and return it. Parameters of so many bytes and more
+    together (`external`) are written into a file beside it, `model.onnx.data`. Raises as `model_of` does."""
+    path, model = Path(path), model_of(program)
+    _write(model, path, external)
+    onnx.checker.check_model(str(path), full_check=True)
+    return model
+
+
+def _bytes(model: onnx.ModelProto) -> int:
+    return sum(len(each.raw_data) for each in model.graph.initializer)
+
+
+def _write(model: onnx.ModelProto, path: Path, external: int) -> None:
+    if _bytes(model) < external:
+        onnx.save_model(model, path)
+        return
+    beside = path.with_name(f"{path.name}.data")
+    beside.unlink(missing_ok=True)  # onnx appends to it
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)  # whose tensors onnx takes out
+    onnx.save_model(copied, path, save_as_external_data=True, location=beside.name, size_threshold=1024)
+
+
+def _emitting(backend: decomp.Backend, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the table as the backend calls it: its results have the dtypes, the shapes and the name of the call
+    that it emits."""
+
+    @functools.wraps(function)
+    def emitted(*args: Any, **kwargs: Any) -> Any:
+        call = backend.node
+        meta = metadata(call)
+        if isinstance(meta, (*_NUMBERS, bool, int, float)):  # an operator of Python, on sizes
+            return call.target(*args, **kwargs)
+        found = function(*args, **kwargs)
+        if isinstance(meta, torch.Tensor):
+            return _finished(found, meta, call.name)
+        return [_finished(each, of, f"{call.name}/{i}") for i, (each, of) in enumerate(zip(found, meta))]
+
+    return emitted
+
+
+def _finished(value: Value, meta: torch.Tensor, name: str) -> Value:
+    value = cast(value, meta.dtype)
+    if value.meta is not None or value.made_by is None:  # of somebody else: an operand, a constant
+        value = node("Identity", value, dtype=value.dtype)
+    place = graph()
+    if name not in place.names and place.nodes and place.nodes[-1] is value.made_by:
+        outputs = value.made_by.output
+        outputs[list(outputs).index(value.name)] = value.name = place.unique(name)
+    value.meta = meta
+    return value
+
+
+# Models.
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The model of a loaded program, and how it is run."""
+
+    model: onnx.ModelProto
+    inputs: tuple[tuple[int, str], ...]
+    """Of what is fed: the place among the leaves of the program, and the name in the model."""
+    results: list[Any]
+    """What the function of the program returns, with the `_Output`s of the model in it."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    name: str
+    number: bool
+    """Whether it is a size or another number, and no tensor."""
+
+
+def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
+    place = Graph(functools.partial(_node_now, loaded.backend), _annotating(program))
+    with place.building():
+        state: dict[int, Value] = {}
+        leaves = [_leaf(leaf, place, state) for leaf in loaded.leaves]
+        outputs: list[Value] = []
+        found = list(loaded.walk(*(_number(leaf, value) for leaf, value in zip(loaded.leaves, leaves))))
+        names = [*(f"{name}/updated" for name in loaded.writes), *_result_names(loaded.source)]
+        names += [f"result/{i}" for i in range(len(found) - len(names))]
+        results = [_placed(each, name, place, outputs) for each, name in zip(found, names)]
+    fed = [
+        (i, value.name)
+        for i, (leaf, value) in enumerate(zip(loaded.leaves, leaves))
+        if isinstance(value, Value) and (leaf.kind == "input" or leaf.name in loaded.writes)
+    ]
+    infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in {n for _, n in fed}]
+    stored = {value.name: tensor_proto(leaf.value, value.name)
+              for leaf, value in zip(loaded.leaves, leaves) if leaf.kind != "input"}  # fmt: skip
+    carried = [*stored.values(), *(data for _, data in place.constants.values())]
+    body = helper.make_graph(place.nodes, "program", infos, [value_info(each) for each in outputs], carried)
+    model = helper.make_model(
+        body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="decomp", ir_version=10
+    )
+    helper.set_model_props(model, {"decomp.target": targets.onnx.name})
+    return Emitted(model, tuple(fed), results)
+
+
+def _node_now(backend: decomp.Backend) -> fx.Node | None:
+    try:
+        return backend.node
+    except LookupError:
+        return None
+
+
+def _leaf(leaf: Any, place: Graph, state: dict[int, Value]) -> Any:
+    """What stands for something that the program reads: a value, or a number that is known. A tensor that has several
+    names is carried under the first."""
+    if leaf.kind != "input":
+        if id(leaf.value) not in state:
+            state[id(leaf.value)] = Value(place.unique(leaf.name), leaf.value.dtype, leaf.value)
+        return state[id(leaf.value)]
+    if isinstance(leaf.meta, torch.SymInt):
+        return Value(place.unique(leaf.name), torch.int64, torch.empty((), dtype=torch.int64, device="meta"))
+    if isinstance(leaf.meta, torch.Tensor):
+        return Value(place.unique(leaf.name), leaf.meta.dtype, leaf.meta)
+    return leaf.meta
+
+
+def _number(leaf: Any, value: Any) -> Any:
+    """A leaf as functions take it: a number that is an input does arithmetic."""
+    if not isinstance(leaf.meta, torch.SymInt):
+        return value
+    return Size(node("Unsqueeze", value, [0], dtype=torch.int64))
+
+
+def _result_names(source: fx.Graph) -> list[str]:
+    """The names of the nodes that a program returns."""
+    found: dict[str, None] = {}
+    fx.node.map_arg(source.output_node().args, lambda node: found.setdefault(node.name))
+    return list(found)
+
+
+def _placed(value: Any, name: str, place: Graph, outputs: list[Value]) -> Any:
+    """A result of the program as an output of the model, which has a name of its own; numbers that are known when the
+    program is lowered are none."""
+    if isinstance(value, (list, tuple)):
+        return [_placed(each, f"{name}/{i}", place, outputs) for i, each in enumerate(value)]
+    if not isinstance(value, (Value, Size)):
+        return value
+    number = isinstance(value, Size)
+    if isinstance(value, Size):
+        value = replace(value.value, meta=torch.empty((1,), dtype=value.value.dtype, device="meta"), made_by=None)
+    if value.made_by is None or value in outputs or value.name != name:
+        value = place.named(value, name)
+    outputs.append(value)
+    return _Output(value.name, number)
+
+
+def _annotating(program: Any) -> Callable[[fx.Node], Mapping[str, str]]:
+    """What nodes say of where they come from; nothing, if the program is not known to be lowered from another."""
+    if not isinstance(program, decomp.Lowering):
+        return lambda node: {}
+
+    @functools.cache
+    def annotated(node: fx.Node) -> Mapping[str, str]:
+        try:
+            found = program.provenance(node)
+        except KeyError:
+            return {}
+        rules = " > ".join(name for name, _ in found.chain)
+        said = {"decomp.source": f"{found.source} = {found.op}", "decomp.module": found.module, "decomp.rules": rules}
+        return {key: text for key, text in said.items() if text}
+
+    return annotated
+
+
+# Running.
+
+
+class Session:
+    """The function of a loaded program, run by ONNX Runtime on the CPU."""
+
+    def __init__(self, loaded: decomp.Loaded, program: Any) -> None:
+        self._loaded, self._program = loaded, program
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.emitted = _emitted(self._loaded, self._program)
+        self._fed = {place for place, _ in self.emitted.inputs}
+        self._state = [leaf.value for leaf in self._loaded.leaves]
+        self._session: Any = None
+
+    @property
+    def session(self) -> Any:
+        """The session of ONNX Runtime, made when it is first asked for."""
+        if self._session is None:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+            with tempfile.TemporaryDirectory() as folder:
+                model = _for_runtime(self.emitted.model, Path(folder))
+                self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return self._session
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        state = [(given, known) for i, (given, known) in enumerate(zip(values, self._state)) if i not in self._fed]
+        if any(known is not None and given is not known for given, known in state):
+            self._prepare()  # parameters were given other values
+        session = self.session
+        fed = {name: _to_runtime(values[place]) for place, name in self.emitted.inputs}
+        known = {each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())}
+        names = [each.name for each in session.get_outputs()]
+        found = session.run_with_ort_values(names, {name: fed[name] for name in fed if name in known})
+        tensors = dict(zip(names, map(_from_runtime, found)))
+        return tuple(_filled(each, tensors) for each in self.emitted.results)
+
+
+def _filled(result: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(result, list):
+        return [_filled(each, tensors) for each in result]
+    if not isinstance(result, _Output):
+        return result
+    return tensors[result.name].item() if result.number else tensors[result.name]
+
+
+def _for_runtime(model: onnx.ModelProto, folder: Path) -> Any:
+    """A model as ONNX Runtime takes it: in memory, or a file where it is too large for that."""
+    if _bytes(model) < EXTERNAL:
+        return model.SerializeToString()
+    path = folder / "model.onnx"
+    _write(model, path, EXTERNAL)
+    return str(path)
+
+
+def _to_runtime(value: Any) -> Any:
+    tensor = value.contiguous() if isinstance(value, torch.Tensor) else torch.tensor(value)
+    make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+    if tensor.dtype == torch.bfloat16:
+        return make(tensor.view(torch.int16).numpy(), DTYPES[torch.bfloat16])
+    return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def _from_runtime(value: Any) -> torch.Tensor:
+    if value.element_type() != DTYPES[torch.bfloat16]:
+        return torch.from_numpy(value.numpy())
+    data = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))  # NumPy has no bfloat16
+    found = torch.frombuffer(data, dtype=torch.bfloat16) if data else torch.empty(0, dtype=torch.bfloat16)
+    return found.reshape(value.shape())

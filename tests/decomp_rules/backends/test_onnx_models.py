@@ -1,0 +1,157 @@
+"""Programs as ONNX models: whole models, open sizes, names, state, control flow, files."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import decomp
+from decomp_rules import samples, targets
+
+onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
+
+from decomp_rules import backends  # noqa: E402
+from decomp_rules.backends import onnx_models  # noqa: E402
+
+chip = backends.onnx
+
+
+def lowered(model: nn.Module, args: tuple[Any, ...], **how: Any) -> decomp.Lowering:
+    return decomp.lower(export(model, args, strict=False, **how), to=chip.target)
+
+
+def loaded(model: nn.Module, args: tuple[Any, ...], **how: Any) -> Any:
+    """The program, whose model passes the checker and strict inference of shapes."""
+    found = chip.load(lowered(model, args, **how))
+    model_proto = found.function.emitted.model
+    onnx.checker.check_model(model_proto, full_check=True)
+    onnx.shape_inference.infer_shapes(model_proto, check_type=True, strict_mode=True, data_prop=True)
+    return found
+
+
+def error(found: torch.Tensor, model: nn.Module, args: tuple[Any, ...]) -> float:
+    exact = copy.deepcopy(model).double()(*(x.double() if x.is_floating_point() else x for x in args))
+    return float((found.double() - exact).detach().abs().max())
+
+
+def named(values: Any) -> dict[str, list[Any]]:
+    """Inputs or outputs by name, with their sizes."""
+    return {each.name: [d.dim_param or d.dim_value for d in each.type.tensor_type.shape.dim] for each in values}
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet", "lstm"])
+def test_a_model_is_as_right_as_in_pytorch(name: str) -> None:
+    model, args = samples.model(name)
+    model.eval()
+    assert error(loaded(model, args)(*args), model, args) <= 2 * error(model(*args), model, args)
+
+
+def test_batch_and_length_may_be_open() -> None:
+    model, tokens = samples.GPT(layers=1).eval(), torch.randint(96, (2, 16))
+    sizes = ({0: Dim("batch", min=2, max=64), 1: Dim("length", min=2, max=32)},)
+    program = loaded(model, (tokens,), dynamic_shapes=sizes)
+    graph = program.function.emitted.model.graph
+    (batch, length) = named(graph.input)["tokens"]
+    assert isinstance(batch, str) and isinstance(length, str)
+    assert list(named(graph.output).values()) == [[batch, length, 96]]
+    for shape in ((2, 16), (5, 16), (3, 7)):
+        other = torch.randint(96, shape)
+        torch.testing.assert_close(program(other), model(other), rtol=1e-5, atol=2e-6)
+
+
+class Sizes(nn.Module):
+    """Arithmetic on sizes, as numbers, in shapes and in results."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        n, m = x.shape
+        filled = x.new_full((m // 2, n + 1), n / m)
+        return x.sum() * n / m, torch.arange(n * 2) + (n + 1) // 2, filled, n * m, x.view(-1, m), x[1:]
+
+
+def test_sizes_are_computed_when_the_model_runs() -> None:
+    sizes = ({0: Dim("n", min=3, max=20), 1: Dim("m", min=4, max=20)},)
+    program = loaded(Sizes(), (torch.randn(4, 6),), dynamic_shapes=sizes)
+    for shape in ((4, 6), (5, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), Sizes()(x))
+
+
+class Controlled(nn.Module):
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
+        from torch._higher_order_ops.while_loop import while_loop
+
+        chosen = torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,))
+        return chosen, *while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 2 + i), (i, x))
+
+
+def test_control_flow_becomes_if_and_loop() -> None:
+    program = loaded(Controlled(), (torch.randn(3), torch.tensor(0)))
+    kinds = {node.op_type for node in program.function.emitted.model.graph.node}
+    assert {"If", "Loop"} <= kinds
+    for x, i in ((torch.ones(3), 0), (-torch.ones(3), 7), (torch.zeros(3), 3)):
+        torch.testing.assert_close(program(x, torch.tensor(i)), Controlled()(x, torch.tensor(i)))
+
+
+def test_names_provenance_and_shared_weights() -> None:
+    model, args = samples.model("gpt")
+    low = lowered(model.eval(), args)
+    graph = onnx_models.model_of(low).graph
+    assert list(named(graph.input)) == ["tokens"]
+    output = low.result.graph.output_node().args[0][0]
+    assert list(named(graph.output)) == [output.name]
+    weights = {each.name for each in graph.initializer}
+    assert "blocks.0.attention.project.weight" in weights and len(weights & {"tokens.weight", "head.weight"}) == 1
+    said = [{each.key: each.value for each in node.metadata_props} for node in graph.node]
+    linear = next(each for each in said if each.get("decomp.module") == "blocks.0.attention.project")
+    assert linear["decomp.source"] == "linear = aten.linear.default" and linear["decomp.rules"]
+
+
+def test_what_a_program_writes_is_kept() -> None:
+    model = nn.BatchNorm1d(3)
+    reference, x = copy.deepcopy(model), torch.randn(5, 3)
+    program = loaded(model, (x,))
+    graph = program.function.emitted.model.graph
+    assert {"running_mean", "running_var", "num_batches_tracked"} < set(named(graph.input))
+    assert {"running_mean/updated", "running_var/updated"} < set(named(graph.output))
+    for _ in range(2):
+        torch.testing.assert_close(program(x), reference(x))
+    state = program.state_dict()
+    torch.testing.assert_close({key: state[key] for key in reference.state_dict()}, dict(reference.state_dict()))
+
+
+def test_parameters_may_be_given_other_values() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    program = loaded(model, (x,))
+    program(x)
+    other = nn.Linear(3, 2)
+    program.load_state_dict(other.state_dict())
+    torch.testing.assert_close(program(x), other(x))
+
+
+@pytest.mark.parametrize("external, files", [(1 << 31, ["m.onnx"]), (0, ["m.onnx", "m.onnx.data"])])
+def test_a_model_is_saved_and_runs_without_this_package(tmp_path: Path, external: int, files: list[str]) -> None:
+    model, args = nn.Sequential(nn.Linear(64, 64), nn.GELU()), (torch.randn(2, 64),)
+    for _ in range(2):  # the second takes the place of the first
+        onnx_models.save(lowered(model, args), tmp_path / "m.onnx", external)
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    (found,) = session.run(None, {given.name: args[0].numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), model(*args))
+
+
+def test_what_cannot_be_a_model_is_refused() -> None:
+    module = torch.fx.symbolic_trace(lambda x: x + 1)
+    with pytest.raises(decomp.CaptureError, match="ONNX needs the shapes and dtypes of all values"):
+        onnx_models.model_of(decomp.lower(module, to=decomp.Target("any", ["add"])))
+    program = export(nn.GELU(), (torch.randn(3),))
+    with pytest.raises(decomp.LoadError, match="aten.gelu.* not implemented"):
+        onnx_models.model_of(program)
+    assert targets.onnx is chip.target

@@ -1,0 +1,169 @@
+"""Each legal call of the samples on ONNX: one operator, which the checker takes and ONNX Runtime computes as PyTorch
+does, in every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+import decomp
+from decomp import Sample
+from decomp_rules import samples, targets
+
+onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
+pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
+
+from decomp_rules import backends  # noqa: E402
+
+aten = torch.ops.aten
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 100.0, 1.5, -0.5])
+NO_NAN = {"amax", "amin", "argmax", "argmin", "topk", "max_pool1d", "max_pool2d", "max_pool3d", "grid_sampler_2d",
+          "grid_sampler_3d"}  # fmt: skip
+"""What ONNX says nothing of for NaN, which ONNX Runtime passes over now and then."""
+BESIDE = {
+    "eye": {"ConstantOfShape"}, "index_put": {"Unsqueeze"}, "nonzero": {"Transpose"}, "repeat": {"Unsqueeze"},
+    "index": {"Reshape"}, "pow": {"Reciprocal"},
+}  # fmt: skip
+"""What stands beside the operator of an op, other than casts."""
+NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
+OWN = {
+    "adaptive_avg_pool1d": [Sample(aten.adaptive_avg_pool1d.default, (torch.randn(2, 3, 8), [1]))],
+    "index": [
+        Sample(aten.index.Tensor, (torch.randn(3, 4, 5), indices))
+        for indices in ([torch.tensor([2, -1])], [None, torch.tensor([[0, 3]])], [torch.tensor([True, False, True])],
+                        [None, torch.rand(4, 5) > 0.5], [torch.rand(3, 4, 5) > 0.5])
+    ],
+}  # fmt: skip
+
+
+def variants(sample: Sample) -> Iterator[Sample]:
+    """A call in other dtypes, on special values, without elements, without dimensions, and with other strides."""
+    if not sample.tensors:
+        yield sample
+        return
+    main = sample.tensors[0].dtype
+    for dtype in DTYPES:
+        if main.is_floating_point or not dtype.is_floating_point:
+            yield sample.replaced(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == main else x)
+    if main.is_floating_point:
+        floats = lambda f: sample.replaced(  # noqa: E731
+            lambda x: f(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        )
+        if sample.overload._schema.name.removeprefix("aten::") not in NO_NAN:
+            yield floats(lambda x: SPECIAL.repeat(x.numel() // 12 + 1)[: x.numel()].reshape(x.shape))
+        yield floats(lambda x: x.mT.contiguous().mT if x.dim() > 1 else x)
+        yield floats(lambda x: x.flatten()[0].clone())
+
+
+def program(sample: Sample) -> tuple[fx.GraphModule, list[torch.Tensor], fx.Node] | None:
+    """The call as a program with metadata; None where PyTorch does not take it."""
+    graph, mode = fx.Graph(), FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    tensors: list[torch.Tensor] = []
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value)
+        return graph.placeholder(f"x{len(tensors)}")
+
+    try:
+        call = graph.call_function(sample.overload, *fx_arguments(sample, placed))
+        graph.output(call)
+        with mode:
+            rest = iter(tensors)
+            for node in graph.find_nodes(op="placeholder"):
+                node.meta["val"] = mode.from_tensor(next(rest), static_shapes=True)
+            fakes = [fx.node.map_arg(given, lambda node: node.meta["val"]) for given in (call.args, call.kwargs)]
+            call.meta["val"] = sample.overload(*fakes[0], **fakes[1])
+    except (RuntimeError, ValueError, NotImplementedError, IndexError):
+        return None
+    return fx.GraphModule(torch.nn.Module(), graph), tensors, call
+
+
+def fx_arguments(sample: Sample, placed: Any) -> tuple[Any, Any]:
+    found = sample.replaced(placed)
+    return found.args, dict(found.kwargs)
+
+
+def assert_as_pytorch(sample: Sample, got: Any, wanted: Any) -> None:
+    """Equal, or floats within 8 ULP: of each value if the op is pointwise, else of the largest."""
+    ours, theirs = ([found] if isinstance(found, torch.Tensor) else list(found) for found in (got, wanted))
+    assert [(x.dtype, x.shape) for x in ours] == [(x.dtype, x.shape) for x in theirs]
+    if torch.Tag.nondeterministic_seeded in sample.tags:
+        return
+    if sample.leeway is not None:
+        ours, theirs = (list(sample.leeway.results(sample, each)) for each in (ours, theirs))
+    for one, other in zip(ours, theirs):
+        if not other.is_floating_point():
+            assert torch.equal(one, other)
+            continue
+        eps, finite = torch.finfo(other.dtype).eps, other[other.isfinite()].double().abs()
+        largest = float(finite.max()) if len(finite) else 0.0
+        how = dict(rtol=8 * eps, atol=0.0 if sample.pointwise else 8 * eps * largest)
+        torch.testing.assert_close(one.double(), other.double(), equal_nan=True, **how)
+
+
+@pytest.mark.sampled(18)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
+    tried = 0
+    for sample in (*samples.calls_of(getattr(aten, name)), *OWN.get(name, ())):
+        for each in variants(sample):
+            made = program(each)
+            if made is None or not legal(made[2]):
+                continue
+            module, tensors, _ = made
+            try:
+                wanted = each.run()
+            except (RuntimeError, IndexError):  # where only fake tensors are taken
+                continue
+            loaded = backends.onnx.load(module)
+            model = loaded.function.emitted.model
+            onnx.checker.check_model(model, full_check=True)
+            onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+            kinds = [made.op_type for made in model.graph.node if made.op_type not in ("Cast", "Identity")]
+            assert sum(kind not in BESIDE.get(name, ()) for kind in kinds) <= 1, kinds
+            assert_as_pytorch(each, loaded(*tensors), wanted)
+            tried += 1
+    assert tried, f"no sample of {name} is legal"
+
+
+def legal(call: fx.Node) -> bool:
+    (found,) = decomp.calls(call.graph)
+    return targets.onnx.why_illegal(found) is None
+
+
+def test_every_op_of_the_target_is_implemented() -> None:
+    assert backends.onnx.missing() == ()
+
+
+@pytest.mark.parametrize(
+    "function, args",
+    [
+        (lambda x: x % 3.0, (torch.randn(4),)), (lambda i: i << 1, (torch.arange(4),)),
+        (lambda x: x + x, (torch.randn(4, dtype=torch.complex64),)), (lambda x: x.argmax(), (torch.randn(3, 4),)),
+        (lambda x: torch.nn.functional.avg_pool2d(x, 2, divisor_override=3), (torch.randn(1, 2, 4, 4),)),
+        (lambda x, i: x[i, i], (torch.randn(3, 4), torch.tensor([0, 2]))), (lambda i: i / i, (torch.arange(1, 5),)),
+        (lambda x: torch.multinomial(x, 2), (torch.rand(4),)), (lambda x: x.sign(), (torch.randn(4),)),
+        (lambda x: x.erf(), (torch.randn(4).double(),)),
+        (lambda x: aten.instance_norm(x, None, None, torch.zeros(2), torch.ones(2), False, 0.1, 1e-5, False),
+         (torch.randn(1, 2, 5),)),
+    ],
+)  # fmt: skip
+def test_what_is_no_operator_of_onnx_is_illegal(function: Any, args: tuple[torch.Tensor, ...]) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, *args: torch.Tensor) -> Any:
+            return function(*args)
+
+    calls = decomp.calls(torch.export.export(Model(), args))
+    assert any(targets.onnx.why_illegal(call) is not None for call in calls)
