@@ -49,7 +49,7 @@ class Problems:
         if self.dtypes:
             remedies.append("convert the model before it is lowered (model.float()), or add the dtype to dtypes=")
         if self.others:
-            remedies.append("let the functions of the backend take these calls, or make the calls illegal in the target, "
+            remedies.append("let the functions of the backend take these calls, or make them illegal in the target, "
                             "by a condition, so that they are lowered further")  # fmt: skip
         raise LoadError(backend.name, lines, remedies)
 
