@@ -25,19 +25,22 @@ def pytest_addoption(parser):
 def pytest_report_header(config):
     if config.getoption("--whole"):
         return "sweeps: every case"
-    return f"sweeps: each value of each parameter once, seed {config.getoption('--sample-seed')}; every case: --whole"
+    return f"sweeps: each value of each parameter once, of ops that models hardly call a third, seed {config.getoption('--sample-seed')}; every case: --whole"
 
 
 def pytest_generate_tests(metafunc):
     if "opinfo_job" not in metafunc.fixturenames:
         return
     from tests.opinfo.sweep import TARGETS, cases
+    from tests.opinfo.table import MOST_USED
 
     whole = metafunc.config.getoption("--whole")
     seed = None if whole else metafunc.config.getoption("--sample-seed")
     jobs = [(str(case), target, 3, seed) for case in cases() for target in TARGETS]
     if not whole:
         jobs = sampling.one_of_each(jobs, lambda job: job[0].rsplit("-", 2)[0], seed)
+        often = (*(f"{entry}-" for entry in MOST_USED), "nn.")
+        jobs = sampling.thinned(jobs, lambda job: not job[0].startswith(often), seed)
     metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, *_ in jobs])
 
 

@@ -1,5 +1,6 @@
 """Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
-each value is drawn at least once, by one seed: five models on three targets are five cases. `pytest --whole` runs all.
+each value is drawn at least once, by one seed: five models on three targets are five cases. Of ops that models hardly
+call, as Bessel functions, a third of the tests is drawn. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ T = TypeVar("T")
 SWEEPS = Path(__file__).parent / "decomp_rules"
 """Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
+RARE = SWEEPS / "special"
+"""Tests of ops that models hardly call."""
+
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
     """One case of each kind, drawn from the seed."""
@@ -23,6 +27,13 @@ def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) ->
     for case in cases:
         groups.setdefault(kind(case), []).append(case)
     return [chance.choice(group) for group in groups.values()]
+
+
+def thinned(cases: list[T], rare: Callable[[T], bool], seed: int) -> list[T]:
+    """All cases, but of those that are rare a third, drawn from the seed."""
+    places = [place for place, case in enumerate(cases) if rare(case)]
+    gone = set(random.Random(seed).sample(places, len(places) - len(places) // 3))
+    return [case for place, case in enumerate(cases) if place not in gone]
 
 
 def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
@@ -52,7 +63,7 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
         if at_most < len(places):
             places = random.Random(seed).sample(places, at_most)
         left -= {item for place, item in enumerate(own) if place not in places}
-    return [item for item in items if item in left]
+    return thinned([item for item in items if item in left], lambda item: item.path.is_relative_to(RARE), seed)
 
 
 def _parameters(item: Any) -> dict[str, Hashable]:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import sampling
-from tests.sampling import covering, one_of_each
+from tests.sampling import covering, one_of_each, thinned
 
 pytest_plugins = ["pytester"]
 CASES = [{"model": model, "target": target} for model in range(5) for target in range(3)]
@@ -30,6 +30,12 @@ def test_one_case_of_each_kind_is_drawn():
     names = ["add-int", "add-float", "mul-int", "mul-float"]
     add, mul = one_of_each(names, lambda name: name[:3], 0)
     assert add.startswith("add-") and mul.startswith("mul-")
+
+
+def test_of_what_is_rare_a_third_is_drawn_and_all_of_the_rest():
+    kept = [thinned(list(range(90)), lambda case: case >= 30, seed) for seed in range(5)]
+    assert all(len(cases) == 30 + 20 and cases == sorted(cases) and cases[:30] == list(range(30)) for cases in kept)
+    assert len(set(map(tuple, kept))) == 5
 
 
 SWEEP = """
