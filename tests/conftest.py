@@ -25,7 +25,8 @@ def pytest_addoption(parser):
 def pytest_report_header(config):
     if config.getoption("--whole"):
         return "sweeps: every case"
-    return f"sweeps: each value of each parameter once, of ops that models hardly call a third, seed {config.getoption('--sample-seed')}; every case: --whole"
+    seed = config.getoption("--sample-seed")
+    return f"sweeps: each value of each parameter once, of rare ops a third, seed {seed}; every case: --whole"
 
 
 def pytest_generate_tests(metafunc):
