@@ -113,8 +113,8 @@ class Advice:
     def _order(self) -> Iterator[str]:
         for milestone in self.milestones:
             total = len(self.calls) + len(self.out_of_reach)
-            unlocks = ", ".join(milestone.unlocks)
-            yield f"  add {listed(milestone.add, 'and')}: {milestone.reached} of {total}, with {unlocks}"
+            lower = f"then {listed(milestone.unlocks, 'and')} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
+            yield f"  add {listed(milestone.add, 'and')}: {lower}, {milestone.reached} of {total}"
 
     def _savings(self) -> Iterator[str]:
         if self.savings:

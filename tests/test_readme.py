@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -33,6 +34,25 @@ def test_the_commands_run_in_order(tmp_path, monkeypatch):
     for program, *words in commands:
         result = CliRunner().invoke(app, words)
         assert program == "decomp" and result.exit_code == 0, (words, result.output)
+
+
+def test_the_transcript_of_the_first_hour(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    title, commands = "From nothing to a chip of 25 ops", 0
+    for block in README.blocks(title):
+        if block.language == "python":
+            with open(re.match(r"# (\w+\.py)\n", block.text)[1], "a", encoding="utf-8") as file:
+                file.write(block.text)
+        for command in block.text.split("$ ")[1:] if block.language == "console" else ():
+            for module in ("chip", "mine"):  # each command is a process of its own
+                monkeypatch.delitem(sys.modules, module, raising=False)
+            words, *expected = command.splitlines()
+            result = CliRunner().invoke(app, words.split()[1:])
+            said = [line.rstrip() for line in result.output.splitlines()]
+            assert result.exit_code == 0, (words, result.output)
+            assert [line for line in expected if line != "..." and line not in said] == [], result.output
+            commands += 1
+    assert commands == 5
 
 
 def test_the_two_commands_are_there_word_for_word():

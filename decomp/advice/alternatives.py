@@ -58,7 +58,7 @@ class Wish:
 
     def added_to(self, target: Target) -> Target:
         """The target, if it knew this too."""
-        return target | Target("", [self.op if self.overload is None else f"{self.op}.{self.overload}"])
+        return target | [self.op if self.overload is None else f"{self.op}.{self.overload}"]
 
 
 def with_wishes(target: Target, wishes: Iterable[Wish]) -> Target:

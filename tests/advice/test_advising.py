@@ -67,7 +67,7 @@ def test_the_text():
     assert str(decomp.advise(THREE, to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
         "1 of 3 programs lower to chip as it is",
         "1 more op is enough for all; no smaller set is",
-        "  add mul: 3 of 3, with easy, hard",
+        "  add mul: then easy and hard lower too, 3 of 3",
         "ops that would save calls, once these are there:",
         "  exp: 1 call in 1 program",
         "the programs then have: done 1 call, easy 2 calls, hard 5 calls",
