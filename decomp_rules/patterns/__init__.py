@@ -1,5 +1,6 @@
-"""Named patterns that backends ask for, to be bound to their own ops, and `FOLDING`, rules that fold batch norm into
-weights. None of it is part of `RULES`: which fused ops there are is the target's to say.
+"""Named patterns that backends ask for, to be bound to their own ops; `FOLDING`, rules that fold batch norm into
+weights; and `INTEGER_PRODUCTS`, rules for linear layers on quantised values. None of it is part of `RULES`: which fused
+ops there are is the target's to say.
 
 ```python
 rules.pattern(decomp_rules.patterns.linear_relu)(torch.ops.npu.linear_relu)
@@ -30,3 +31,4 @@ from decomp_rules.patterns.layers import (
     linear_relu as linear_relu,
     linear_silu as linear_silu,
 )
+from decomp_rules.patterns.quantised import INTEGER_PRODUCTS as INTEGER_PRODUCTS

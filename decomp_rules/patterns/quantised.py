@@ -1,0 +1,52 @@
+"""Linear layers on quantised values as products of integers, for targets that have them (Jacob et al., Quantization and
+Training of Neural Networks, 2018, section 2.2): Σ s (q − z) s′ p = s s′ (Σ q p − z Σ p), where the sums are exact.
+
+That is more accurate than what it replaces, and not the same bits: in float32 each dequantised value is rounded, and so
+is each partial sum, in an order that is the kernel's own. So these rules are of the level "standard", and what is
+quantised from their results may be a neighbour, where the two lie on different sides of a tie.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+import torch.ao.quantization.fx._decomposed  # which registers the ops
+from torch.nn import functional as F
+
+import decomp
+from decomp import Declined
+
+ops = torch.ops.quantized_decomposed
+
+INTEGER_PRODUCTS = decomp.Rules(level="standard")
+"""Rules that make linear layers on quantised values products of int8. They are for `decomp.decompose`, or for a cost
+that knows what products cost, as `decomp.costs.flops` does: counted in calls, they are more than the float product."""
+
+
+@INTEGER_PRODUCTS.pattern(
+    lambda q, s, z, low, high, kind, p, scales, least, most, weight_kind, zeros=None, bias=None: F.linear(
+        ops.dequantize_per_tensor.default(q, s, z, low, high, kind),
+        ops.dequantize_per_channel.default(p, scales, zeros, 0, least, most, weight_kind),
+        bias,
+    )
+)
+def integer_linear(
+    q: Tensor, s: Any, z: Any, low: int, high: int, kind: Any, p: Tensor, scales: Tensor, least: int, most: int,
+    weight_kind: Any, zeros: Any = None, bias: Any = None,
+) -> Tensor | Declined:  # fmt: skip
+    """s s′ (q pᵀ − z Σ p − z′ Σ (q − z)) + b; q: int8 or uint8, (*, K); p: int8, (N, K); s′, z′: (N,). The integers are
+    exact; they are rounded to float32, the scales are multiplied, the two are, and b is added."""
+    if q.dtype not in (torch.int8, torch.uint8) or p.dtype != torch.int8:
+        return decomp.decline("the values are not of 8 bits, those of the weight signed")
+    if p.shape[1] > 2**14 or not -128 <= z <= 255:
+        return decomp.decline("sums of more than 16,384 products, or of a zero point beyond 8 bits, may leave int32")
+    if q.dtype == torch.uint8:
+        q, z = (q.to(torch.int16) - 128).to(torch.int8), z - 128
+    rows = q.reshape(-1, q.shape[-1])
+    total = torch._int_mm(rows, p.t()) - z * p.sum(1, dtype=torch.int32)
+    if zeros is not None:
+        steps = rows.sum(1, keepdim=True, dtype=torch.int32) - z * q.shape[-1]
+        total = total - steps * zeros.to(torch.int32)
+    out = total.to(torch.float32) * (scales * s)
+    out = out if bias is None else out + bias
+    return out.reshape([*q.shape[:-1], p.shape[0]])
