@@ -108,6 +108,7 @@ def _open_device() -> None:
         raise RuntimeError(NO_COMPILER)
     if "CC" not in os.environ and shutil.which("clang") is None:
         _provide_clang()
+    Device["CPU"].synchronize()  # copies of CPU:1 use it, and tinygrad fails at exit if they are the first to
     Device[DEVICE].renderers = [KeepsNan]
 
 
@@ -126,6 +127,11 @@ def _provide_clang() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
+def _settings() -> Context:
+    """No worker processes, which would run the user's script again, and no search for other devices."""
+    return Context(PARALLEL=0, DEV="CPU")
+
+
 def from_torch(tensor: torch.Tensor) -> Tensor:
     """A copy of `tensor` in a buffer of tinygrad's."""
     tensor = tensor.detach().cpu().contiguous()
@@ -140,7 +146,7 @@ def to_torch(array: Tensor) -> torch.Tensor:
     tensor = torch.empty(array.shape, dtype=_TORCH_DTYPES[array.dtype])
     if tensor.numel():
         stored = array.contiguous() if array.device is not None else array.clone(device=DEVICE)
-        with Context(PARALLEL=0):
+        with _settings():
             _view_of(tensor).copy_from(stored.realize().uop.buffer.ensure_allocated())
     return tensor
 
@@ -166,7 +172,7 @@ class Captured:
         form = tuple((places[v.uop.base], v.shape, v.dtype) if isinstance(v, Tensor) else v for v in stored)
         if form not in self.captured:
             self.captured[form] = self._captured(form)
-        with Context(PARALLEL=0):  # its workers would run the user's script again
+        with _settings():
             found: tuple[Any, ...] = self.captured[form](*arrays.values())
         return found
 
@@ -231,7 +237,7 @@ def _operand(value: Any, dtype: DType) -> Tensor:
         return value.cast(dtype)
     if dtypes.is_int(dtype):
         value = (int(value) - dtype.min) % 2**dtype.bitsize + dtype.min
-    return Tensor(UOp.const(value, dtype))
+    return Tensor(UOp.const(value, dtype), device=DEVICE)
 
 
 def _binary(op: Ops) -> Callable[[Any, Any], Tensor]:
@@ -380,8 +386,13 @@ def maximum_of(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType | None = None) -> Tensor:
-    """CAST."""
-    return x if dtype is None else x.cast(dtype)
+    """CAST. A float that becomes an integer is stored before, as tinygrad (0.14) fails to fold the cast of an infinite
+    or NaN constant, which sizes and ranges may turn out to be."""
+    if dtype is None:
+        return x
+    if dtypes.is_float(x.dtype) and dtypes.is_int(dtype):
+        x = x.contiguous() if x.device is not None else x.clone(device=DEVICE)
+    return x.cast(dtype)
 
 
 def full(size: Sequence[int], fill_value: Any, dtype: DType | None = None) -> Tensor:
