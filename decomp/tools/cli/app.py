@@ -25,6 +25,7 @@ from decomp.tools.cli.arguments import (
     TARGET,
     CostBy,
     Debug,
+    Dynamic,
     Json,
     Keep,
     Levels,
@@ -90,6 +91,7 @@ def lower(
     accuracy: Levels = [],
     cost: CostBy = None,
     max_error: MaxError = None,
+    dynamic: Dynamic = [],
     no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")] = False,
     training: Annotated[
@@ -106,7 +108,7 @@ def lower(
         save = _save if path is None or path.suffix == ".pt2" else _onnx(target, path)
         levels, price = load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
-            program = load_model(model, trust)
+            program = load_model(model, trust, dynamic)
         how = False if no_verify else "values"
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(
@@ -161,6 +163,7 @@ def plan(
     rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
+    dynamic: Dynamic = [],
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -170,7 +173,7 @@ def plan(
     with failing(debug, as_json):
         target, levels, price, chosen = load_target(to), load_accuracy(accuracy), load_cost(cost), load_rules(rules)
         with working(f"loading {model}"):
-            program = load_model(model, trust)
+            program = load_model(model, trust, dynamic)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price)
         with working(f"looking for what {target.name} lacks"):
@@ -187,12 +190,14 @@ def plan(
 def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
     debug: Debug = False,
 ) -> None:
     """Show the rules of an op, and how sample calls of it reach a target."""
     with failing(debug):
+        chosen = load_rules(rules) or library()
         found, levels, price = decomp.op(op), load_accuracy(accuracy), load_cost(cost)
         target = load_target(to) if to is not None else None
         packet = found.packet
@@ -201,8 +206,8 @@ def explain(
             from decomp_rules import samples
 
             with working(f"lowering sample calls of {found}"):
-                taken = routes(samples.calls_of(packet), target, library(), levels, price)
-        show(tables.explanation(found, library().of(found), taken, target))
+                taken = routes(samples.calls_of(packet), target, chosen, levels, price)
+        show(tables.explanation(found, chosen.of(found), taken, target))
 
 
 @app.command()
@@ -278,6 +283,7 @@ def budget(
     model: Model,
     to: To,
     keep: Keep = [],
+    rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
     seed: Annotated[int, typer.Option(help="Of ops that draw random numbers.")] = 0,
@@ -289,10 +295,13 @@ def budget(
     levels of accuracy would serve it better."""
     with failing(debug, as_json):
         target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
+        chosen = load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"running {model}, op by op"):
-            found = decomp.budget(program, to=target, keep=keep, accuracy=levels, cost=price, seed=seed)
+            found = decomp.budget(
+                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, seed=seed
+            )
         if as_json:
             print_json(found.as_dict())
         else:
@@ -303,6 +312,7 @@ def budget(
 def memory(
     model: Model,
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    rules: RulesOf = [],
     accuracy: Levels = [],
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw lifetimes and offsets (.svg, .png).")] = None,
     trust: Trust = False,
@@ -312,12 +322,12 @@ def memory(
     """Show what memory a model takes when it is interpreted, as it is or lowered to a target, and what it takes in
     place, in an arena and in blocks of rows."""
     with failing(debug, as_json):
-        target = load_target(to) if to is not None else None
+        target, chosen = load_target(to) if to is not None else None, load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"planning the memory of {model}"):
             if target is not None:
-                program = decomp.lower(program, to=target, accuracy=load_accuracy(accuracy))
+                program = decomp.lower(program, to=target, rules=chosen, accuracy=load_accuracy(accuracy))
             found = decomp.memory_plan(program)
         if plot is not None:
             found.plot(plot)

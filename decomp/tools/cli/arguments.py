@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
 import importlib
+import inspect
 import os
 from pathlib import Path
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import warnings
 
 from torch import fx, nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 import typer
 
 import decomp
@@ -43,6 +44,8 @@ Levels = Annotated[list[str], typer.Option("--accuracy", metavar="LEVEL", help=L
 COST = f"What calls cost by: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
 CostBy = Annotated[str | None, typer.Option("--cost", metavar="COST", help=COST, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
+DYNAMIC = "A dimension of an input that may have any size, as x:0 (may be repeated; not for .pt2 files)."
+Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", help=DYNAMIC)]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -106,15 +109,17 @@ def load_accuracy(words: Sequence[str]) -> Accuracy:
     return Accuracy.of(levels)
 
 
-def load_model(name: str, trust: bool = False) -> ExportedProgram:
-    """The program that MODEL means on the command line. Raises `Unusable`, `CaptureError`, `Untrusted`,
-    `Unreadable`."""
+def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> ExportedProgram:
+    """The program that MODEL means on the command line, with dynamic dimensions of inputs, as `x:0`. Raises `Unusable`,
+    `CaptureError`, `Untrusted`, `Unreadable`."""
     from decomp_rules import samples
 
     require_model(name)
     if name.endswith(".pt2"):
+        if dynamic:
+            raise Unusable(f"--dynamic {dynamic[0]}: the sizes of {name} were settled when it was exported")
         return _read(Path(name), trust)
-    return _called(name) if ":" in name else _exported(*samples.model(name))
+    return _called(name, dynamic) if ":" in name else _exported(*samples.model(name), dynamic)
 
 
 def require_model(name: str) -> None:
@@ -145,14 +150,32 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-def _exported(module: nn.Module, args: Any) -> ExportedProgram:
+def _sizes(inputs: Sequence[str], words: Sequence[str]) -> dict[str, Any] | None:
+    """The dynamic dimensions of each input, as `torch.export` takes them. Raises `Unusable`."""
+    found: dict[str, dict[int, Any]] = {}
+    for word in words:
+        name, _, dim = word.rpartition(":")
+        if not name or not dim.isdecimal():
+            raise Unusable(f"--dynamic {word}: must be the name of an input and a dimension, as x:0")
+        if name not in inputs:
+            raise Unusable(f"--dynamic {word}: no input {name!r}.{near(name, inputs)} There are {', '.join(inputs)}")
+        found.setdefault(name, {})[int(dim)] = Dim.AUTO
+    return {name: found.get(name) for name in inputs} if words else None
+
+
+def _exported(module: nn.Module, args: Any, dynamic: Sequence[str] = ()) -> ExportedProgram:
     kwargs = args if isinstance(args, dict) else None
     positional = () if kwargs is not None else tuple(args) if isinstance(args, (tuple, list)) else (args,)
     with warnings.catch_warnings():
         # torch 2.13 warns of the bookkeeping of its own recurrent modules whenever it exports one.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
-        program = None if isinstance(module, fx.GraphModule) else frontends.capture(module, positional, kwargs).exported
-        return program if program is not None else export(module, positional, kwargs)
+        inputs = list(inspect.signature(module.forward).parameters)[: len(positional)] + list(kwargs or ())
+        sizes = _sizes(inputs, dynamic)
+        if not isinstance(module, fx.GraphModule):
+            program = frontends.capture(module, positional, kwargs, dynamic_shapes=sizes).exported
+            if program is not None:
+                return program
+        return export(module, positional, kwargs, sizes)
 
 
 def _read(path: Path, trust: bool) -> ExportedProgram:
@@ -161,16 +184,18 @@ def _read(path: Path, trust: bool) -> ExportedProgram:
     return read_program(path, trust)
 
 
-def _called(name: str) -> ExportedProgram:
+def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
     """The program that `package.module:callable` or `file.py:callable` makes; its directory is on the path."""
     make = attribute_called(name)
     directory = os.path.dirname(os.path.abspath(name.rpartition(":")[0])) if ".py:" in name else os.getcwd()
     with _importing_from(directory), _users_own(name):
         made = make()
     if isinstance(made, ExportedProgram):
+        if dynamic:
+            raise Unusable(f"--dynamic {dynamic[0]}: {name} returns a program, whose sizes are settled")
         return made
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return _exported(*made)
+        return _exported(*made, dynamic)
     raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
 
 
