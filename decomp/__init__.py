@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from decomp.runtime.loaded import Loaded as Loaded
     from decomp.runtime.tables import Backend as Backend
     from decomp.tools.benchmarking.workload import Workload as Workload
+    from decomp.tools.bringup.bringing_up import bring_up as bring_up
+    from decomp.tools.bringup.report import BringUp as BringUp
     from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
     from decomp.tools.certification.certifying import certify as certify
 

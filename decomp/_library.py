@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TOOLS = {
     "Advice": "decomp.advising",
     "Backend": "decomp.runtime.tables",
+    "BringUp": "decomp.tools.bringup.report",
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
@@ -27,6 +28,7 @@ TOOLS = {
     "Refolding": "decomp.refolding.refolding",
     "Workload": "decomp.tools.benchmarking.workload",
     "advise": "decomp.advising",
+    "bring_up": "decomp.tools.bringup.bringing_up",
     "budget": "decomp.budgets",
     "certify": "decomp.tools.certification.certifying",
     "memory_plan": "decomp.memory.planning",

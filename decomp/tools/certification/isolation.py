@@ -29,14 +29,21 @@ TIMEOUT = 180.0
 
 def measured_apart(job: Job, timeout: float | None = None) -> Certificate:
     """The certificate of a job, measured in another process; one with an `error` if the rule hangs or crashes."""
+    answer = answered_apart(job, timeout)
+    return Certificate.from_json(answer) if isinstance(answer, dict) else unmeasured(job, answer)
+
+
+def answered_apart(job: Any, timeout: float | None = None) -> dict[str, Any] | str:
+    """What `job.run().to_json()` gives in another process; or, as text, what was raised there, or that it hangs or
+    crashes."""
     process = getattr(_OWN, "process", None)
     if process is None or not process.alive:
         process = _OWN.process = _Process()
     try:
-        answer = process.ask(pickle.dumps(job), timeout or TIMEOUT)
+        answer: dict[str, Any] | str = process.ask(pickle.dumps(job), timeout or TIMEOUT)
     except _Lost as lost:
-        answer = str(lost)
-    return Certificate.from_json(answer) if isinstance(answer, dict) else unmeasured(job, answer)
+        return str(lost)
+    return answer
 
 
 def unmeasured(job: Job, error: str) -> Certificate:

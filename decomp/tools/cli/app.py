@@ -41,6 +41,7 @@ from decomp.tools.cli.arguments import (
     load_target,
 )
 from decomp.tools.cli.bench import bench
+from decomp.tools.cli.bringup_command import bringup
 from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
@@ -275,6 +276,7 @@ def lint(
 app.command()(advise)
 app.command()(certify)
 app.command()(bench)
+app.command()(bringup)
 app.command()(cache)
 
 

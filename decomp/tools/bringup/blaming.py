@@ -1,0 +1,213 @@
+"""Finding the primitive that is to blame for a wrong program: its calls are run in turn beside PyTorch, each on the
+very operands that it has there, and the first that differs is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import first_line, source_line, spelled
+from decomp.ir.call import Call, call_if_bound, metadata, substituted
+from decomp.loading import load as program_of_lowering
+from decomp.lowering import Lowering
+from decomp.metadata.fakes import new_mode
+from decomp.runtime.loaded import Loaded
+from decomp.runtime.tables import Backend
+from decomp.samples import Sample, program_of
+from decomp.tools.bringup.judging import call_of, judged
+from decomp.tools.bringup.rows import Problem, problem_of
+from decomp.tools.measurement.trials import FAILURES
+from decomp.torch_internals import pytree
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first call of a program that is wrong."""
+
+    primitive: str
+    problem: Problem
+
+
+class _Found(Exception):
+    def __init__(self, difference: Difference) -> None:
+        self.difference = difference
+
+
+def primitive_of(backend: Backend, call: Call) -> str:
+    """The primitive of a call, as the target lists it: with the overload where only that one is meant."""
+    exact = f"{call.op}.{call.overload}"
+    return (exact if exact in set(backend.target) else str(call.op)).removeprefix("aten.")
+
+
+def _name_of(backend: Backend, node: fx.Node) -> str:
+    call = call_if_bound(node)
+    return primitive_of(backend, call) if call is not None else spelled(node.target)
+
+
+def difference_in(
+    backend: Backend, lowering: Lowering, loaded: Any, inputs: Sequence[Any], where: str
+) -> Difference | None:
+    """The first call that is wrong on its own operands; None if each is right."""
+    if isinstance(loaded, Loaded):
+        try:
+            return _walked(backend, loaded, inputs, where)
+        except _Unreadable:
+            pass  # its functions emit: values are nothing that can be read on the way
+    return _one_by_one(backend, lowering, inputs, where)
+
+
+class _Unreadable(Exception):
+    """Values of a backend that cannot be read while a program runs."""
+
+
+def _walked(backend: Backend, loaded: Loaded, inputs: Sequence[Any], where: str) -> Difference | None:
+    moved = [backend.from_torch(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    state = [leaf.value for leaf in loaded.leaves if leaf.kind != "input"]
+    steps = {step.node: step for step in loaded.steps}
+    order = [step.node for step in loaded.steps if step.primitive]
+    done = 0
+
+    def visit(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        nonlocal done
+        done += 1
+        step = steps.get(node)
+        if step is None:
+            return
+        values: dict[fx.Node, Any] = {}
+        _pair((step.args, dict(step.kwargs)), (args, dict(kwargs)), values)
+        sample = _call(backend, node, values)
+        if sample is not None:
+            _hold(backend, sample, _read(backend, result), node, where)
+
+    try:
+        loaded.walk(*state, *moved, visit=visit)
+    except _Found as found:
+        return found.difference
+    except _Unreadable:
+        raise
+    except Exception as error:  # whatever a function of the backend raises is a finding
+        node = order[done] if done < len(order) else order[-1]
+        said = f"{type(error).__name__}: {first_line(error)}"
+        return Difference(_name_of(backend, node), Problem(where, said, spelled(node.target), node=node.name))
+    return None
+
+
+def _call(backend: Backend, node: fx.Node, values: Mapping[fx.Node, Any]) -> Sample | None:
+    """The call of a node on the operands that it had, as tensors; None where PyTorch has no such call."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+
+    def value_of(operand: fx.Node) -> Any:
+        found = values[operand]
+        return _read(backend, found) if isinstance(metadata(operand), (torch.Tensor, list, tuple)) else found
+
+    try:
+        return call_of(node.target, substituted(node.args, value_of), substituted(node.kwargs, value_of))
+    except KeyError:
+        return None  # an operand that never reaches the function
+
+
+def _read(backend: Backend, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_read(backend, each) for each in value]
+    try:
+        found = backend.to_torch(value)
+    except Exception as error:
+        raise _Unreadable from error
+    if not isinstance(found, torch.Tensor):
+        raise _Unreadable
+    return found.clone()
+
+
+def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str) -> None:
+    """Raises `_Found` where a result of a call is wrong."""
+    try:
+        verdict = judged(sample, found)
+    except FAILURES:
+        return  # PyTorch has no result for these operands
+    if verdict.problem:
+        problem = problem_of(verdict, where, str(sample), node.name, source_line(node) or "")
+        raise _Found(Difference(_name_of(backend, node), problem))
+
+
+def _pair(pattern: Any, value: Any, found: dict[fx.Node, Any]) -> None:
+    """Collects what stands for each node."""
+    if isinstance(pattern, fx.Node):
+        found[pattern] = value
+    elif isinstance(pattern, (list, tuple)):
+        for each, item in zip(pattern, value):
+            _pair(each, item, found)
+    elif isinstance(pattern, dict):
+        for key, each in pattern.items():
+            _pair(each, value[key], found)
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a program in PyTorch, and tells each call with its operands."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.calls: list[tuple[fx.Node, Sample]] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            args, kwargs = pytree.tree_map(_copied, (args, kwargs))
+            if call_if_bound(n) is not None and isinstance(metadata(n), (torch.Tensor, list, tuple)):
+                self.calls.append((n, call_of(n.target, args, kwargs)))
+        return super().run_node(n)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _one_by_one(backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str) -> Difference | None:
+    """Each call loaded as a program of its own, on the operands that it has in PyTorch."""
+    recorder = _Recorder(program_of_lowering(lowering, None, None, None).root)
+    with torch.no_grad():
+        recorder.run(*inputs)
+    for node, sample in recorder.calls:
+        for problem in _alone(backend, node, sample, where):
+            return Difference(_name_of(backend, node), problem)
+    return None
+
+
+def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str) -> Iterator[Problem]:
+    try:
+        found = loaded_call(backend, sample)
+        result = found(*sample.tensors) if found is not None else None
+    except Exception as error:
+        said = f"{type(error).__name__}: {first_line(error)}"
+        yield Problem(where, said, str(sample), node=node.name, source=source_line(node) or "")
+        return
+    if result is None:
+        return
+    try:
+        _hold(backend, sample, result, node, where)
+    except _Found as difference:
+        yield difference.difference.problem
+
+
+def loaded_call(backend: Backend, sample: Sample) -> Any:
+    """A program that makes this one call, loaded; None where the target does not take the call as it is. Raises
+    `LoadError`."""
+    module, tensors = program_of(sample)
+    mode, rest = new_mode(), iter(tensors)
+    nodes = list(module.graph.nodes)
+    for node in nodes:
+        if node.op == "placeholder":
+            node.meta["val"] = mode.from_tensor(next(rest).detach())
+    call_node = nodes[-2]
+    try:
+        with mode, torch.no_grad():
+            call_node.meta["val"] = sample.with_tensors(n.meta["val"] for n in nodes if n.op == "placeholder").run()
+    except FAILURES:
+        call_node.meta["val"] = sample.run()
+    call = call_if_bound(call_node)
+    legal = call is not None and backend.target.why_illegal(call) is None
+    return backend.load(module) if legal else None

@@ -1,0 +1,188 @@
+"""The verb `bring_up`: a backend in, a report out. Rows are made in processes of their own, so that a primitive that
+hangs or crashes is a row and not the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+import contextlib
+import json
+import os
+from pathlib import Path
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from decomp._library import library, samples as library_samples
+from decomp.errors import ArgumentError, boundary
+from decomp.ir.ops import op as op_of
+from decomp.runtime.tables import Backend
+from decomp.tools.bringup.jobs import Job, Made, can_travel, failed, fingerprint, place_of
+from decomp.tools.bringup.report import KINDS, BringUp
+from decomp.tools.bringup.rows import Row
+from decomp.tools.certification.isolation import answered_apart, stop
+
+TIMEOUT = 120.0
+"""Seconds that a row may take by default."""
+QUICK_OPS = 24
+"""The quick form tries every so many-th op of the library."""
+QUICK_MODELS = ("gpt", "mlp")
+
+Progress = Callable[[int, int, str], None]
+Models = Iterable[str] | Mapping[str, Made]
+
+
+@boundary("bring_up")
+def bring_up(
+    backend: Backend,
+    *,
+    models: Models | None = None,
+    ops: Iterable[Any] | None = None,
+    only: Sequence[str] = KINDS,
+    quick: bool = False,
+    isolate: bool | None = None,
+    workers: int | None = None,
+    timeout: float = TIMEOUT,
+    results: str | Path | None = None,
+    progress: Progress | None = None,
+) -> BringUp:
+    """Hold a backend against PyTorch: (1) each primitive of its target on sample calls in every dtype, with other
+    shapes and strides and special values; (2) each op of the library, lowered to these primitives; (3) models. A wrong
+    op or model is blamed on the first primitive in it that is wrong on its own operands.
+
+    `models`: names of sample models, or a module and its inputs by name; by default all samples. `ops`: of these alone;
+    by default all. `only`: of "primitive", "op" and "model", what is tried. `quick`: fewer dtypes, samples, ops and
+    models. `isolate`: whether rows are made in other processes, where a crash or a hang costs one row; by default if
+    another process can find the backend, as a name of an importable module. `workers`: how many, by default one a core.
+    `timeout`: seconds that a row may take there. `results`: a directory where rows are kept; those that are there are
+    not made again, until a function of the backend changes. `progress`: told how many rows are done, of how many, and
+    the last. Raises `ArgumentError`, a `ValueError`, for a backend that cannot be isolated though it was asked for."""
+    began = time.perf_counter()
+    if not isinstance(backend, Backend):
+        raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
+    unknown = [each for each in only if each not in KINDS]
+    if unknown:
+        raise ArgumentError(f"only={unknown[0]!r}: there are {', '.join(KINDS)}")
+    place = place_of(backend) if isolate is not False else None
+    if isolate and place is None:
+        raise ArgumentError("no other process finds this backend: make it at the top level of a module that can be "
+                            "imported, or pass isolate=False")  # fmt: skip
+    run = _Run(backend, place, workers or os.cpu_count() or 1, timeout, quick, _Kept.at(results, backend, quick))
+    run.progress = progress or (lambda done, total, name: None)
+    with tempfile.TemporaryDirectory() as scratch:
+        run.scratch = scratch
+        rows = run.rows(_jobs(backend, models, ops, only, quick))
+    version = torch.__version__.partition("+")[0]
+    return BringUp(backend.name, backend.target.name, rows, quick, round(time.perf_counter() - began, 1), version)
+
+
+def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[Job]:
+    missing = set(backend.missing())
+    found = [Job("primitive", name, "") for name in backend.target if name not in missing]
+    names = [_spelled(each) for each in ops] if ops is not None else _library_ops()
+    found += [Job("op", name, "") for name in (names[::QUICK_OPS] if quick and ops is None else names)]
+    if models is None:
+        models = [name for name in library_samples().MODELS if not quick or name in QUICK_MODELS]
+    made: Mapping[str, Made | None] = models if isinstance(models, Mapping) else dict.fromkeys(models)
+    found += [Job("model", name, "", model=each) for name, each in made.items()]
+    return [job for job in found if job.kind in only]
+
+
+def _library_ops() -> list[str]:
+    return sorted({str(rule.op) for rule in library() if rule.op.packet is not None})
+
+
+def _spelled(spelling: Any) -> str:
+    return str(op_of(spelling))
+
+
+class _Kept:
+    """Rows of earlier runs: a line of JSON each, in a file whose name tells what they depend on."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.rows = path, dict[tuple[str, str], Row]()
+        if path is not None and path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # the end of a run that was cut off
+                    row = Row.from_json(json.loads(line))
+                    self.rows[row.kind, row.name] = row
+
+    @classmethod
+    def at(cls, directory: str | Path | None, backend: Backend, quick: bool) -> _Kept:
+        """Those in a directory."""
+        if directory is None:
+            return cls(None)
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        return cls(Path(directory) / f"{backend.name}-{fingerprint(backend, quick)}.jsonl")
+
+    def keep(self, job: Job, row: Row) -> None:
+        """Add one; models that the user made are tried each time."""
+        if self.path is not None and job.model is None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row.to_json()) + "\n")
+
+
+class _Run:
+    """One bring-up."""
+
+    progress: Progress
+    scratch: str
+    threads: ThreadPoolExecutor
+
+    def __init__(
+        self, backend: Backend, place: tuple[str, str] | None, workers: int, timeout: float, quick: bool, kept: _Kept
+    ) -> None:
+        self.backend, self.place, self.workers = backend, place, workers
+        self.timeout, self.quick, self.kept = timeout, quick, kept
+        self.done: dict[tuple[str, str], Row] = {}
+        self.total = 0
+
+    def rows(self, jobs: Sequence[Job]) -> tuple[Row, ...]:
+        """All rows: first the primitives, for what hangs or crashes is not run again in ops and models."""
+        missing = [Row("primitive", name, "missing") for name in self.backend.missing()]
+        self.total = len(jobs)
+        first = [job for job in jobs if job.kind == "primitive"]
+        with ThreadPoolExecutor(self.workers) as self.threads:  # each of which keeps one process
+            self._make(first, frozenset())
+            broken = {row.name.removeprefix("aten.") for row in self.done.values() if _is_lost(row)}
+            self._make([job for job in jobs if job.kind != "primitive"], frozenset(broken))
+        return (*missing, *(self.done[job.kind, job.name] for job in jobs))
+
+    def _make(self, jobs: Sequence[Job], broken: frozenset[str]) -> None:
+        waiting = []
+        for i, job in enumerate(jobs):
+            kept = self.kept.rows.get((job.kind, job.name)) if job.model is None else None
+            if kept is not None:
+                self.done[job.kind, job.name] = kept
+            else:
+                waiting.append(self._placed(job, broken, i))
+        for job, row in self._made(waiting):
+            self.done[job.kind, job.name] = row
+            self.kept.keep(job, row)
+            self.progress(len(self.done), self.total, f"{job.kind} {job.name}")
+
+    def _placed(self, job: Job, broken: frozenset[str], number: int) -> Job:
+        name, directory = self.place or ("", "")
+        log = os.path.join(self.scratch, f"{job.kind}{number}") if self.place is not None else ""
+        return Job(job.kind, job.name, name, directory, self.quick, broken, job.model, log)
+
+    def _made(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
+        apart = [job for job in jobs if self.place is not None and can_travel(job.model)]
+        yield from self._apart(apart)
+        yield from ((job, job.run(self.backend)) for job in jobs if job not in apart)
+
+    def _apart(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
+        waiting: dict[Future[Any], Job] = {self.threads.submit(answered_apart, job, self.timeout): job for job in jobs}
+        try:
+            for future in as_completed(waiting):
+                job, answer = waiting[future], future.result()
+                yield job, Row.from_json(answer) if isinstance(answer, dict) else failed(job, answer)
+        except BaseException:  # an interrupt, above all: stop the rest
+            stop(waiting)
+            raise
+
+
+def _is_lost(row: Row) -> bool:
+    return row.verdict in ("hangs", "crashes")

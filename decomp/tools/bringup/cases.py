@@ -1,0 +1,185 @@
+"""What a primitive is tried on: the library's sample calls of it in every dtype, each also without dimensions, empty,
+broadcast, with other strides, with dimensions counted from the end, and with integers that need all their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from decomp._library import samples as library_samples
+from decomp.ir.ops import Op
+from decomp.samples import Sample
+from decomp.tools.measurement.promotion import integer_trials, promotion_trials
+from decomp.tools.measurement.trials import FAILURES, Inputs, in_dtype, takes, transposed, trial
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64)
+QUICK = (torch.float32,)
+SAMPLES, QUICK_SAMPLES = 8, 2
+"""How many sample calls of an op are tried."""
+_DIMENSIONS = ("dim", "dims", "axis")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, and the inputs to try it on; all of one signature."""
+
+    label: str
+    sample: Sample
+    inputs: tuple[Inputs, ...]
+
+
+def samples_for(op: Op, overload: str | None) -> tuple[Sample, ...]:
+    """The library's sample calls of an op, or of one overload of it; there may be none."""
+    if op.packet is None:
+        return ()
+    found: tuple[Sample, ...] = library_samples().calls_of(op.packet)
+    found = tuple(_of_values(each) for each in found if isinstance(each.overload, torch._ops.OpOverload))
+    if overload is not None:
+        found = tuple(each for each in found if each.overload._overloadname == overload)
+        return found or _of_scalar_overload(op, overload)
+    return found
+
+
+def _of_values(sample: Sample) -> Sample:
+    """The sample, compared by shapes alone where the op draws random numbers."""
+    return replace(sample, exact="shape") if torch.Tag.nondeterministic_seeded in sample.tags else sample
+
+
+def _of_scalar_overload(op: Op, overload: str) -> tuple[Sample, ...]:
+    """Sample calls of the overload for numbers, made of those for tensors."""
+    wider = overload.replace("Scalar", "Tensor")
+    known = op.packet.overloads() if op.packet is not None else []
+    if overload == wider or overload not in known or wider not in known:
+        return ()
+    of_tensors, wanted = samples_for(op, wider), getattr(op.packet, overload)
+    made = (replace(each, overload=wanted, args=(each.args[0], 3, *each.args[2:])) for each in of_tensors)
+    return tuple(each for each in made if takes(each))
+
+
+def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[Case]:
+    """The calls that a primitive is tried on; PyTorch takes all of them."""
+    samples = samples[: QUICK_SAMPLES if quick else SAMPLES]
+    for sample in samples:
+        for dtype in QUICK if quick else FLOATS:
+            yield from _in_dtype(sample, dtype)
+            if not any(t.is_floating_point() or t.is_complex() for t in sample.tensors):
+                break
+        yield from _of_integers(sample, quick)
+        for dtype in (torch.float32,) if quick else (torch.float32, torch.int64):
+            yield from _edges(sample, dtype)
+
+
+def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+    try:
+        found = trial(sample, dtype)
+    except FAILURES:
+        return
+    if found is not None:
+        yield Case(_name(dtype), found.sample, found.inputs)
+
+
+def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
+    """Integers and bools, and mixtures of dtypes."""
+    for name, found in promotion_trials(sample):
+        if not quick or name in ("int64", "bool"):
+            yield _case(name, found.sample)
+    for found in integer_trials(sample):
+        yield _case(_name(found.dtype), found.sample)
+    if sample.pointwise or "_backward" in str(sample.overload):
+        return
+    for dtype in (torch.int64, torch.int32) if not quick else (torch.int64,):
+        large = sample.with_tensors(_large(t, dtype) for t in sample.tensors)
+        if takes(large):
+            yield _case(f"{_name(dtype)}, large", large)
+
+
+def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Integers near the largest of 32 bits, so that sums of two need more."""
+    if not t.is_floating_point():
+        return t
+    random = torch.Generator().manual_seed(0)
+    return (torch.randint(2**29, 2**31 - 1, t.shape, generator=random)).to(dtype)
+
+
+def _case(label: str, sample: Sample) -> Case:
+    return Case(label, sample, (Inputs(label, tuple(sample.tensors)),))
+
+
+def _edges(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+    """The call with other shapes and strides, in one dtype."""
+    if dtype is torch.float32:
+        base = in_dtype(sample, dtype)
+    else:
+        base = sample.with_tensors(_rounded(t, dtype) for t in sample.tensors)
+    makers: list[tuple[str, Callable[[Sample], Sample | None]]] = [("dimensions from the end", _from_the_end)]
+    makers.append(("other strides", transposed))
+    makers.append(("empty", _empty))
+    if sample.pointwise:
+        makers += [("without dimensions", _without_dimensions), ("broadcast", _broadcast)]
+        makers += [("one without dimensions", _one_without_dimensions)]
+    for label, make in makers:
+        try:
+            changed = make(base)
+            if changed is not None and changed is not base and takes(changed := changed.completed()):
+                yield _case(f"{_name(dtype)}, {label}", changed)
+        except FAILURES:
+            continue
+
+
+def _rounded(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (4 * t).round().to(dtype) if t.is_floating_point() else t
+
+
+def _from_the_end(sample: Sample) -> Sample | None:
+    """Every dimension among the arguments counted from the other end; None if there is none."""
+    tensors = sample.tensors
+    rank = max((t.dim() for t in tensors), default=0)
+    schema = getattr(sample.overload, "_schema", None)
+    if schema is None or not rank:
+        return None
+    rank += sample.overload._schema.name in ("aten::stack", "aten::unsqueeze")
+    names = [argument.name for argument in schema.arguments]
+    args = [_turned(each, rank) if name in _DIMENSIONS else each for name, each in zip(names, sample.args)]
+    kwargs = {name: _turned(each, rank) if name in _DIMENSIONS else each for name, each in sample.kwargs.items()}
+    changed = args != list(sample.args) if not tensors else any(a is not b for a, b in zip(args, sample.args))
+    return replace(sample, args=tuple(args), kwargs=kwargs) if changed or kwargs != dict(sample.kwargs) else None
+
+
+def _turned(dims: Any, rank: int) -> Any:
+    """Dimensions counted from the other end."""
+    if type(dims) is int:
+        return dims - rank if dims >= 0 else dims + rank
+    if isinstance(dims, (list, tuple)) and dims and all(type(each) is int for each in dims):
+        return [_turned(each, rank) for each in dims]
+    return dims
+
+
+def _empty(sample: Sample) -> Sample | None:
+    """The first dimension of every tensor without elements."""
+    tensors = sample.tensors
+    return sample.with_tensors(t[:0] if t.dim() else t for t in tensors) if any(t.dim() for t in tensors) else None
+
+
+def _without_dimensions(sample: Sample) -> Sample:
+    return sample.with_tensors(t.flatten()[0].clone() if t.numel() else t.new_ones(()) for t in sample.tensors)
+
+
+def _one_without_dimensions(sample: Sample) -> Sample | None:
+    first, *others = sample.tensors
+    return sample.with_tensors([first, *(t.flatten()[0].clone() for t in others)]) if others else None
+
+
+def _broadcast(sample: Sample) -> Sample | None:
+    """A column, a row, and whatever else is there as one element."""
+    tensors = sample.tensors
+    if len(tensors) < 2 or any(t.dim() != 2 for t in tensors[:2]):
+        return None
+    first, second, *others = tensors
+    return sample.with_tensors([first[:, :1], second[0], *(t[:1, :1] for t in others)])
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

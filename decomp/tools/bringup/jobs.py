@@ -1,0 +1,139 @@
+"""Jobs of a bring-up, in a form that can be sent to another process: backends go by name, as their functions cannot be
+pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+import hashlib
+import importlib
+import inspect
+import os
+from pathlib import Path
+import pickle
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from decomp.errors import ArgumentError, first_line
+from decomp.runtime.tables import Backend
+from decomp.tools.bringup import trying
+from decomp.tools.bringup.rows import Problem, Row
+
+Made = tuple[nn.Module, Any]
+"""A module and the inputs to call it with."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row to be made."""
+
+    kind: str
+    name: str
+    backend: str
+    """`package.module:name`, or the name of one that ships."""
+    directory: str = ""
+    """Where its module is found, beside the search path."""
+    quick: bool = False
+    broken: frozenset[str] = field(default_factory=frozenset)
+    """Primitives that hang or crash: nothing that uses them is run."""
+    model: Made | None = None
+    log: str = ""
+    """A file to write each case into before it is tried."""
+
+    def run(self, backend: Backend | None = None) -> Row:
+        """Try it. Raises `LookupError` where the backend is not found."""
+        backend = backend or backend_named(self.backend, self.directory)
+        began = time.perf_counter()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            row = self._row(backend)
+        row.seconds = round(time.perf_counter() - began, 2)
+        return row
+
+    def _row(self, backend: Backend) -> Row:
+        try:
+            if self.kind == "primitive":
+                return trying.primitive(backend, self.name, self.quick, self._tell)
+            if self.kind == "op":
+                return trying.op(backend, self.name, self.quick, self.broken, self._tell)
+            made = self.model or trying.sample_model(self.name)
+            return trying.model(backend, self.name, made, self.broken, self._tell)
+        except Exception as error:  # it costs this row alone
+            return failed(self, f"{type(error).__name__}: {first_line(error)}")
+
+    def _tell(self, case: str) -> None:
+        if self.log:
+            Path(self.log).write_text(case, encoding="utf-8")
+
+
+def failed(job: Job, answer: str) -> Row:
+    """The row of a job without an answer."""
+    verdict = answer.partition(":")[0]
+    case = ""
+    if job.log and os.path.exists(job.log):
+        case = Path(job.log).read_text(encoding="utf-8")
+    where, _, call = case.partition(": ") if job.kind == "primitive" else ("", "", case)
+    row = Row(job.kind, job.name)
+    row.blame(verdict if verdict in ("hangs", "crashes") else "fails", Problem(where or job.kind, answer, call))
+    return row
+
+
+def backend_named(name: str, directory: str = "") -> Backend:
+    """A backend by the name that ships, or `module:name`. Raises `LookupError`, and `ArgumentError` for what is no
+    backend."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        found = importlib.import_module("decomp_rules.backends").get(name)
+    else:
+        if directory and directory not in sys.path:
+            sys.path.insert(0, directory)
+        found = getattr(importlib.import_module(module), attribute, None)
+    if not isinstance(found, Backend):
+        raise ArgumentError(f"{name} is no decomp.Backend, but {type(found).__name__}")
+    return found
+
+
+def place_of(backend: Backend) -> tuple[str, str] | None:
+    """The name, and the directory, by which another process finds a backend; None if it cannot."""
+    shipped = importlib.import_module("decomp_rules.backends")
+    for name, made in shipped._made.items():
+        if made is backend:
+            return name, ""
+    for module in list(sys.modules.values()):
+        name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+        if name in ("__main__", "__mp_main__", "") or file is None or name.startswith("decomp."):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if value is backend:
+                top = Path(file).resolve().parents[name.count(".") + (Path(file).name == "__init__.py")]
+                return f"{name}:{attribute}", str(top)
+    return None
+
+
+def can_travel(model: Made | None) -> bool:
+    """Whether a model can be sent to another process."""
+    try:
+        pickle.dumps(model)
+        return True
+    except Exception:  # whatever a class raises when it is pickled
+        return False
+
+
+def fingerprint(backend: Backend, quick: bool) -> str:
+    """Of everything that rows depend on: the sources of the backend's modules and of this package, its target, and the
+    version of PyTorch."""
+    functions = [backend.from_torch, backend.to_torch, backend.jit, *(each.function for each in backend)]
+    modules = {getattr(inspect.unwrap(each), "__module__", None) for each in functions if each is not None}
+    modules |= {type(each).__module__ for each in functions}
+    parts = [torch.__version__, str(quick), backend.name, repr(backend.target.conditions()), repr(backend.dtypes)]
+    for name in sorted(each for each in modules if each and each.partition(".")[0] not in ("builtins", "torch")):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        parts.append(Path(file).read_text(encoding="utf-8") if file and file.endswith(".py") else name)
+    for package in ("decomp", "decomp_rules"):
+        top = Path(str(importlib.import_module(package).__file__)).parent
+        for path in sorted(top.rglob("*.py")):
+            parts.append(f"{path.relative_to(top)} {path.stat().st_size} {path.stat().st_mtime_ns}")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

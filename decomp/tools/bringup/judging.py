@@ -1,0 +1,246 @@
+"""Judging results of a backend: beside exact ones and PyTorch's own, for one call on the operands that it had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+import math
+from typing import Any
+
+import torch
+
+from decomp._library import samples as library_samples
+from decomp.ir.ops import of_function
+from decomp.metadata.agreement import described
+from decomp.samples import Sample
+from decomp.tools.certification.certificate import AGAINST_OWN_BY_LEVEL, LIMITS_BY_LEVEL
+from decomp.tools.certification.results import flat
+from decomp.tools.measurement.tally import Results, Tally
+from decomp.tools.measurement.trials import FAILURES, in_dtype, widened
+from decomp.validation.ulp import Exact, kinds, spacing
+
+LIMITS = LIMITS_BY_LEVEL["standard"]
+"""ULP that a primitive that computes element by element may be off by, by dtype."""
+TIMES = AGAINST_OWN_BY_LEVEL["standard"]
+"""It may have so many times the error of PyTorch's own kernel."""
+SUMS = 4.0
+"""Other ops may be off by so many times as much: they may add in another order. A ULP is that of the largest number
+that is added up."""
+PROGRAMS = 16.0
+"""Whole programs may be off by so many times as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How one call came out."""
+
+    problem: str = ""
+    """What is wrong, in words; empty if nothing is."""
+    at: str = ""
+    expected: str = ""
+    got: str = ""
+    ulp: float | None = None
+    """The largest error of float results."""
+    own: float | None = None
+    """That of PyTorch's own; None where its result is the reference."""
+    points: int = 0
+    notes: tuple[str, ...] = ()
+    """What differs and is not counted as wrong."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a call should give: PyTorch's own results, exact ones, and the size of what is added up."""
+
+    own: Sequence[torch.Tensor]
+    exact: Sequence[torch.Tensor]
+    mass: Sequence[torch.Tensor]
+    pointwise: bool
+    against_own: bool
+    operands: Sequence[torch.Tensor] = ()
+
+
+def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
+    """A call as a sample: with what its op leaves open, and without values where it is random."""
+    name = of_function(function).op.short if isinstance(function, torch._ops.OpOverload) else ""
+    leeways: Any = library_samples().leeways
+    made = Sample(function, tuple(args), dict(kwargs), leeway=leeways.leeway_of(name, args, kwargs))
+    return replace(made, exact="shape") if torch.Tag.nondeterministic_seeded in made.tags else made
+
+
+def truth_of(sample: Sample) -> Truth:
+    """What a call with these tensors should give. Raises one of `FAILURES` where PyTorch itself fails."""
+    own = _formed(sample, _run(sample))
+    exact, against_own = _exact(sample, own)
+    pointwise = sample.pointwise
+    mass = _mass(sample, exact) if not pointwise else exact
+    return Truth(own, exact, mass, pointwise, against_own, sample.tensors)
+
+
+def _run(sample: Sample) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return flat(sample.with_tensors(t.detach().clone() for t in sample.tensors).run())
+
+
+def _formed(sample: Sample, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return list(results if sample.leeway is None else sample.leeway.results(sample, results))
+
+
+def _wide(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor] = lambda t: t) -> list[torch.Tensor]:
+    """The call in float64 (complex128), on the same values or changed ones."""
+    is_complex = any(t.is_complex() for t in sample.tensors)
+    wide = in_dtype(sample, torch.complex128 if is_complex else torch.float64)
+    return _run(wide.with_tensors(change(t) for t in widened(sample.tensors)))
+
+
+def _exact(sample: Sample, own: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], bool]:
+    """Exact results, and whether they are PyTorch's own."""
+    narrow = any(t.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64) for t in own)
+    if sample.exact == "float64" and narrow and sample.tensors:
+        try:
+            exact = _formed(sample, _wide(sample))
+            if [(t.shape, t.is_floating_point()) for t in exact] == [(t.shape, t.is_floating_point()) for t in own]:
+                return exact, not any(t.dtype in (torch.float64, torch.complex128) for t in exact)
+        except FAILURES:
+            pass
+    return widened(own), True
+
+
+def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The results of the absolute values, which tell how large the numbers are that are added up."""
+    try:
+        found = _wide(sample, lambda t: t.abs() if t.is_floating_point() or t.is_complex() else t)
+        return found if [t.shape for t in found] == [t.shape for t in exact] else exact
+    except FAILURES:
+        return exact
+
+
+def judged(sample: Sample, found: Any, measured: bool = True, times: float = 1.0) -> Judged:
+    """How a backend's results of a call compare with the truth; `measured`: whether rounding errors count, or only what
+    is far off. Raises one of `FAILURES` where PyTorch itself fails."""
+    return against(sample, truth_of(sample), found, measured, times)
+
+
+def against(
+    sample: Sample | None, truth: Truth, found: Any, measured: bool = True, times: float = 1.0, values: bool = True
+) -> Judged:
+    """The same with a truth that is known; without `values`, by dtypes and shapes alone."""
+    mine = flat(found)
+    wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
+    if wrong:
+        return Judged(wrong)
+    if not values or sample is not None and sample.exact == "shape":
+        return Judged(points=sum(t.numel() for t in mine))
+    if sample is not None:
+        mine = _formed(sample, mine)
+    worst = Judged()
+    for i in range(len(mine)):
+        one = _one(truth, i, mine[i], measured, times)
+        if one.problem and len(mine) > 1:
+            one = replace(one, at=f"result {i}, {one.at}")
+        if one.problem:
+            return one
+        ulp, own = _larger(worst.ulp, one.ulp), _larger(worst.own, one.own)
+        notes = tuple(dict.fromkeys((*worst.notes, *one.notes)))
+        worst = Judged(ulp=ulp, own=own, points=worst.points + one.points, notes=notes)
+    return worst
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return max((x for x in (a, b) if x is not None), default=None)
+
+
+def _structure(own: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str:
+    if len(own) != len(found):
+        return f"{len(found)} results instead of {len(own)}"
+    pairs = [(described(a), described(b)) for a, b in zip(found, own) if (a.shape, a.dtype) != (b.shape, b.dtype)]
+    return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else ""
+
+
+def _one(truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float) -> Judged:
+    whole = _tallied(truth, i, found, measured, times, None)
+    if not whole.problem or not found.is_floating_point() or not truth.pointwise:
+        return whole
+    normal = _normal(truth, i)
+    if normal is None or bool(normal.all()):
+        return whole
+    rest = _tallied(truth, i, found, measured, times, normal)
+    return rest if rest.problem else replace(rest, notes=(*rest.notes, "subnormal numbers are other than PyTorch's"))
+
+
+def _normal(truth: Truth, i: int) -> torch.Tensor | None:
+    """Where neither an operand nor the result is subnormal; None where operands do not lie as the result does."""
+    kept = torch.ones(truth.own[i].numel(), dtype=torch.bool)
+    for t in (*truth.operands, truth.own[i]):
+        if t.is_floating_point() and t.numel() in (1, len(kept)):
+            kept &= ~((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).flatten()
+        elif t.numel() not in (1, len(kept)):
+            return None
+    return kept
+
+
+def _tallied(
+    truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float, kept: torch.Tensor | None
+) -> Judged:
+    own, exact = truth.own[i], truth.exact[i]
+    tally = Tally(truth.against_own)
+    places = torch.arange(own.numel()) if kept is None else kept.nonzero().flatten()
+    flats = [t.detach().resolve_conj().resolve_neg().flatten()[places] for t in (found, own, exact)]
+    is_sum = not truth.pointwise and own.is_floating_point()
+    unit = _unit(truth, i, own.dtype, len(places)) if is_sum else None
+    tally.add(
+        Results(
+            flats[0], Exact(flats[2]), flats[1],
+            pointwise=truth.pointwise or is_sum and measured, naming=lambda index: str(int(places[index])),
+            loose=not measured, signed_zeros=False, counted=measured, unit=unit,
+        )
+    )  # fmt: skip
+    figures = tally.figures()
+    notes = ("zeros of the other sign than PyTorch's",) if _signs_differ(flats[0], flats[1], flats[2]) else ()
+    own_max = None if truth.against_own else figures.own_max
+    is_number = own.is_floating_point() or own.is_complex()
+    judged_as = replace(Judged(points=figures.points), ulp=figures.max if is_number else None, own=own_max)
+    if figures.mismatches:
+        problem = f"{figures.mismatches} of {own.numel()} values wrong"
+        return _with_example(replace(judged_as, problem=problem), truth, i, found, figures.examples[0].input)
+    if figures.max > _allowed(truth, own.dtype, own_max) * times:
+        beside = f", PyTorch's own by {own_max:.3g}" if own_max is not None else ""
+        problem = f"off by {figures.max:.3g} ULP{beside}"
+        return _with_example(replace(judged_as, problem=problem), truth, i, found, figures.worst)
+    return replace(judged_as, notes=notes)
+
+
+def _unit(truth: Truth, i: int, dtype: torch.dtype, count: int) -> torch.Tensor | None:
+    size = torch.maximum(truth.exact[i].double().abs(), truth.mass[i].double().abs()).flatten()
+    size = torch.where(size.isfinite(), size, 0.0)
+    return spacing(size.max().expand(count), dtype) if count else None
+
+
+def _allowed(truth: Truth, dtype: torch.dtype, own: float | None) -> float:
+    limit = LIMITS.get(str(dtype).removeprefix("torch."), LIMITS["float32"])
+    limit *= (1.0 if truth.pointwise else SUMS) * (SUMS if truth.against_own else 1.0)
+    return max(limit, TIMES * own if own is not None and math.isfinite(own) else 0.0)
+
+
+def _signs_differ(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> bool:
+    if not found.is_floating_point():
+        return False
+    mine, theirs = kinds(found), kinds(own)
+    return bool(((mine >= 4) & (theirs >= 4) & (mine != theirs) & (exact == 0)).any())
+
+
+def _with_example(judged: Judged, truth: Truth, i: int, found: torch.Tensor, place: str) -> Judged:
+    """Where a result is wrong, what is expected there, and what came."""
+    own, index = truth.own[i], int(place)
+    at = [int(each) for each in torch.unravel_index(torch.tensor(index), own.shape)] if own.dim() else []
+    text = f"index {at}" if at else "the only element"
+    values = [number(t, index if t.numel() > 1 else 0) for t in truth.operands if t.numel() in (1, own.numel())]
+    if truth.pointwise and values and len(values) == len(truth.operands):
+        text += f", of {', '.join(values)}"
+    return replace(judged, at=text, expected=number(own, index), got=number(found, index))
+
+
+def number(tensor: torch.Tensor, index: int) -> str:
+    """An element as text."""
+    value = tensor.detach().flatten()[index].item()
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

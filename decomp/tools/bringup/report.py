@@ -1,0 +1,181 @@
+"""What a bring-up found, as data and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import Any
+
+from decomp.errors import ArgumentError
+from decomp.tools.bringup.rows import FINE, Row
+from decomp.tools.writing import one_row_a_line, whole
+
+KINDS = ("primitive", "op", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that came out otherwise than before."""
+
+    kind: str
+    name: str
+    before: str
+    after: str
+    better: bool | None
+    """None if it is neither better nor worse."""
+
+    def __str__(self) -> str:
+        word = {True: "better", False: "worse", None: "changed"}[self.better]
+        return f"{word}: {self.kind} {self.name}: {self.before}, now {self.after}"
+
+
+@dataclass(frozen=True)
+class BringUp:
+    """How a backend computes its primitives, the library's ops, and models. `str(report)` is a text."""
+
+    backend: str
+    target: str
+    rows: tuple[Row, ...]
+    quick: bool = False
+    seconds: float = 0.0
+    torch: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(row.fine for row in self.rows)
+
+    def of(self, kind: str) -> tuple[Row, ...]:
+        """The rows of one kind: "primitive", "op" or "model"."""
+        return tuple(row for row in self.rows if row.kind == kind)
+
+    def row(self, kind: str, name: str) -> Row:
+        """One row. Raises `LookupError`."""
+        for row in self.of(kind):
+            if name in (row.name, row.name.removeprefix("aten.")):
+                return row
+        raise LookupError(f"no {kind} {name}")
+
+    @property
+    def culprits(self) -> dict[str, int]:
+        """The primitives that are to blame, with the number of ops and models that are wrong because of each; the worst
+        first."""
+        own = {_short(row.name): 0 for row in self.of("primitive") if not row.fine}
+        blamed = Counter(row.blames for row in self.rows if row.verdict == "blames")
+        found = own | blamed
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    @property
+    def headline(self) -> str:
+        """A line that says it all."""
+        parts = []
+        for kind in KINDS:
+            rows = [row for row in self.of(kind) if row.verdict not in ("not lowered", "not tried")]
+            if rows:
+                right = sum(row.fine for row in rows)
+                parts.append(f"{right} of {len(rows)} {kind}s right")
+        left = sum(row.verdict == "not lowered" for row in self.rows)
+        return f"{self.backend}: {', '.join(parts)}" + (f"; {left} ops do not reach {self.target}" if left else "")
+
+    def compare(self, old: BringUp) -> list[Change]:
+        """What came out otherwise than in `old`, the worse first."""
+        before = {(row.kind, row.name): row for row in old.rows}
+        changes = [
+            change
+            for row in self.rows
+            if (row.kind, row.name) in before
+            and (change := _change(before[row.kind, row.name], row)) is not None
+        ]  # fmt: skip
+        return sorted(changes, key=lambda change: (change.better is not False, change.better is None, change.name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        head = {"backend": self.backend, "target": self.target, "quick": self.quick, "torch": self.torch}
+        head |= {"seconds": self.seconds, "ok": self.ok, "headline": self.headline}
+        return {**head, "culprits": self.culprits, "rows": [row.to_json() for row in self.rows]}
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file: a page for `.html`, else JSON."""
+        from decomp.tools.bringup.page import page_of
+
+        path = Path(path)
+        text = page_of(self) if path.suffix == ".html" else one_row_a_line(self.as_dict())
+        with whole(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> BringUp:
+        """Read a report that was saved as JSON. Raises `ArgumentError` for what is none."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(f"{path} is no report of a bring-up: save one with report.save(path)") from error
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BringUp:
+        """Read what `as_dict` gave."""
+        rows = tuple(map(Row.from_json, data["rows"]))
+        return cls(data["backend"], data["target"], rows, data["quick"], data["seconds"], data["torch"])
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.lines()])
+
+    def lines(self) -> Iterator[str]:
+        """What is wrong, primitive by primitive, and then what no primitive is to blame for."""
+        culprits = self.culprits
+        for row in self.of("primitive"):
+            if not row.fine:
+                count = culprits.get(_short(row.name), 0)
+                because = f"; {count} ops and models are wrong because of it" if count else ""
+                yield f"{_short(row.name)}: {verdict_of(row)}{because}"
+                yield from (f"  {line}" for problem in row.problems[:2] for line in str(problem).splitlines())
+        own = {_short(row.name) for row in self.of("primitive") if not row.fine}
+        for name, count in culprits.items():
+            if name not in own:
+                first = next(row for row in self.rows if row.blames == name and row.verdict == "blames")
+                yield f"{name}: wrong in {count} ops and models, though right on its own samples"
+                yield from (f"  {line}" for line in str(first.problems[0]).splitlines())
+        for row in self.rows:
+            if row.kind != "primitive" and not row.fine and row.verdict != "blames":
+                yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}, though the primitives that it uses are right"
+                yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
+
+
+def verdict_of(row: Row) -> str:
+    """The verdict of a row in words, with how many cases it is about."""
+    if row.verdict == "missing":
+        return "no function implements it"
+    if row.verdict == "blames":
+        return f"wrong because of {row.blames}"
+    if row.verdict in ("wrong", "fails", "refused") and row.cases:
+        return f"{row.verdict} in {row.wrong_cases} of {row.cases} cases"
+    return row.verdict
+
+
+def _change(before: Row, after: Row) -> Change | None:
+    if before.verdict != after.verdict or before.blames != after.blames:
+        better = after.fine if before.fine != after.fine else None
+        return Change(after.kind, _short(after.name), verdict_of(before), verdict_of(after), better)
+    for dtype, (ulp, _) in after.ulp.items():
+        was = before.ulp.get(dtype, (ulp, None))[0]
+        if ulp > max(2 * was, was + 0.5) or was > max(2 * ulp, ulp + 0.5):
+            words = (f"{was:.3g} ULP in {dtype}", f"{ulp:.3g}")
+            return Change(after.kind, _short(after.name), *words, ulp < was)
+    if before.wrong_cases != after.wrong_cases:
+        words = verdict_of(before), verdict_of(after)
+        return Change(after.kind, _short(after.name), *words, after.wrong_cases < before.wrong_cases)
+    return None
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("aten.")
+
+
+def counted(rows: Iterable[Row]) -> dict[str, int]:
+    """How many rows have each verdict, what is fine last."""
+    found = Counter(row.verdict for row in rows)
+    return dict(sorted(found.items(), key=lambda pair: (pair[0] in FINE, -pair[1])))

@@ -1,0 +1,270 @@
+"""Trying one primitive, one op or one model on a backend: what is made is its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+import contextlib
+import copy
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from decomp._library import samples as library_samples
+from decomp.errors import DecompError, NotLowered, first_line
+from decomp.ir.call import calls, metadata
+from decomp.ir.ops import resolve
+from decomp.loading import load as program_of_lowering
+from decomp.lowering import Lowering, lower
+from decomp.runtime.failures import LoadError
+from decomp.runtime.tables import Backend
+from decomp.samples import Sample, program_of
+from decomp.tools.bringup.blaming import Difference, difference_in, loaded_call, primitive_of
+from decomp.tools.bringup.cases import Case, cases, samples_for
+from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, truth_of
+from decomp.tools.bringup.rows import Problem, Row, problem_of
+from decomp.tools.certification.results import flat
+from decomp.tools.measurement.trials import FAILURES, takes, widened
+from decomp.torch_internals import pytree
+
+Tell = Callable[[str], None]
+"""Told of each case before it is tried, so that what hangs is known."""
+OP_SAMPLES, QUICK_OP_SAMPLES = 4, 1
+
+
+def primitive(backend: Backend, name: str, quick: bool, tell: Tell) -> Row:
+    """An op of the target, on every call of it that the target takes."""
+    row, found = Row("primitive", name), resolve(name)
+    overload = found.overload if found.overload in (found.op.packet.overloads() if found.op.packet else ()) else None
+    for case in cases(samples_for(found.op, overload), quick):
+        if not _has_dtypes(backend, case.sample):
+            continue
+        tell(f"{case.label}: {case.sample}")
+        _try_case(backend, row, case)
+    if not row.cases:
+        row.verdict = "not tried"
+    return row
+
+
+def _has_dtypes(backend: Backend, sample: Sample) -> bool:
+    """Whether a backend has all dtypes of a call, those of its results among them."""
+    if backend.dtypes is None:
+        return True
+    try:
+        named = [leaf for leaf in pytree.tree_leaves((sample.args, dict(sample.kwargs)))]
+        results = flat(sample.with_tensors(t.clone() for t in sample.tensors).run())
+    except FAILURES:
+        return False
+    dtypes = [leaf for leaf in named if isinstance(leaf, torch.dtype)]
+    return all(dtype in backend.dtypes for dtype in (*dtypes, *(t.dtype for t in (*sample.tensors, *results))))
+
+
+def _try_case(backend: Backend, row: Row, case: Case) -> None:
+    call = str(case.sample)
+    try:
+        loaded = loaded_call(backend, case.sample)
+    except LoadError as error:
+        return row.blame("refused", Problem(case.label, f"legal, but {'; '.join(error.problems)}", call))
+    except (DecompError, *FAILURES):
+        return  # this call cannot be lowered at all
+    for inputs in case.inputs if loaded is not None else ():
+        where = case.label if inputs.label in (case.label, "points", "as sampled") else f"{case.label}, {inputs.label}"
+        sample = case.sample.with_tensors(inputs.tensors)
+        try:
+            truth = truth_of(sample)
+        except FAILURES:
+            continue
+        if inputs.label == "huge" and not truth.pointwise and not all(bool(t.isfinite().all()) for t in truth.own):
+            continue  # what overflows on the way depends on the order of additions
+        try:
+            result = loaded(*sample.tensors)
+            found = against(sample, truth, result, inputs.measured)
+        except Exception as error:  # whatever a function of the backend raises is a finding
+            row.blame("fails", Problem(where, _said(error), call))
+            continue
+        if found.problem:
+            row.blame("wrong", problem_of(found, where, call))
+        else:
+            row.count(_dtype_of(case.label) if inputs.measured and not inputs.ill_conditioned else "", found)
+
+
+def _said(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {first_line(cause)}"
+
+
+def _dtype_of(label: str) -> str:
+    """The dtype in which a case measures errors; nothing for mixtures."""
+    dtype = label.partition(",")[0]
+    return "" if " with " in dtype else dtype
+
+
+def _first_dtype(truth: Truth) -> str:
+    return str(truth.own[0].dtype).removeprefix("torch.") if truth.own else ""
+
+
+def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> Row:
+    """An op of the library, lowered to the backend's primitives."""
+    row, found = Row("op", name), resolve(name)
+    samples = samples_for(found.op, None)
+    for sample in samples[: QUICK_OP_SAMPLES if quick else OP_SAMPLES]:
+        if takes(sample):
+            tell(str(sample))
+            _try_program(backend, row, *program_of(sample), str(sample), broken, sample)
+    if not row.cases and row.verdict == "right":
+        row.verdict = "not tried"
+    return row
+
+
+def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Container[str], tell: Tell) -> Row:
+    """A whole model, lowered to the backend's primitives."""
+    row = Row("model", name)
+    tell(name)
+    module, args = made
+    _try_program(backend, row, module, tuple(args) if isinstance(args, (tuple, list)) else (args,), name, broken, None)
+    return row
+
+
+def sample_model(name: str) -> tuple[nn.Module, Any]:
+    """One of the library's sample models, by name."""
+    found: tuple[nn.Module, Any] = library_samples().model(name)
+    return found
+
+
+def _try_program(
+    backend: Backend, row: Row, module: Any, args: Sequence[Any], call: str, broken: Container[str],
+    sample: Sample | None,
+) -> None:  # fmt: skip
+    """Lower a program, run it, and find out what is to blame if it is wrong."""
+    original = copy.deepcopy(module)
+    try:
+        with _silent():
+            lowering = lower(module, to=backend.target, args=_copied(args), verify=False)
+    except NotLowered as error:
+        if not row.cases:
+            row.verdict = "not lowered"
+        row.notes.append(first_line(error))
+        return
+    except (DecompError, *FAILURES) as error:
+        row.notes.append(f"cannot be lowered: {first_line(error)}")
+        return
+    if row.verdict == "not lowered":
+        row.verdict = "right"
+    names = (primitive_of(backend, each) for each in calls(lowering.result))
+    used = next((name for name in names if name in broken), None)
+    if used is not None:
+        return row.blame("blames", Problem("not run", f"{used} hangs or crashes", call), used)
+    unknown = _unknown_dtypes(backend, lowering)
+    if unknown:
+        row.notes.append(f"{backend.name} has no {', '.join(unknown)}")
+        return
+    try:
+        loaded = backend.load(lowering)
+    except LoadError as error:
+        return row.blame("refused", Problem("loading", "; ".join(error.problems), call))
+    _run_program(backend, row, lowering, loaded, original, args, call, sample)
+
+
+def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
+    """The dtypes of a program that a backend does not have."""
+    values = (t for node in lowering.result.graph.nodes for t in pytree.tensors_in(metadata(node)))
+    known = backend.dtypes
+    return sorted({str(t.dtype).removeprefix("torch.") for t in values if known is not None and t.dtype not in known})
+
+
+def _run_program(
+    backend: Backend, row: Row, lowering: Lowering, loaded: Any, original: Any, args: Sequence[Any], call: str,
+    sample: Sample | None,
+) -> None:  # fmt: skip
+    inputs = pytree.tree_leaves(_copied(args))
+    problem: Problem | None = None
+    try:
+        results = flat(loaded(*_copied(args)))
+    except Exception as error:  # whatever a function of the backend raises is a finding
+        problem = Problem("as a whole", _said(error), call)
+    if problem is None:
+        try:
+            if sample is not None and sample.exact == "shape" or _is_random(lowering):
+                found = judged_shapes(lowering, args, results)
+                if found.problem:
+                    return row.blame("wrong", problem_of(found, "as a whole", call))
+                return row.count("", found)
+            truth = _truth(lowering, original, args, sample)
+            found = against(sample, truth, results, times=PROGRAMS)
+        except FAILURES:
+            return  # PyTorch itself fails
+        if not found.problem:
+            return row.count(_first_dtype(truth), found)
+        problem = problem_of(found, "as a whole", call)
+    difference = _blamed(backend, lowering, loaded, inputs, call)
+    if difference is None:
+        row.blame("wrong" if problem.at or problem.expected else "fails", problem)
+    else:
+        row.blame("blames", difference.problem, difference.primitive)
+
+
+def _blamed(backend: Backend, lowering: Lowering, loaded: Any, inputs: Any, call: str) -> Difference | None:
+    try:
+        return difference_in(backend, lowering, loaded, inputs, f"in {call}")
+    except Exception as error:  # then nothing is known of its primitives
+        logging.getLogger(__name__).debug("%s: %s", call, error)
+        return None
+
+
+def _is_random(lowering: Lowering) -> bool:
+    """Whether a lowered program draws random numbers."""
+    nodes = (node for node in lowering.result.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    return any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
+
+
+def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> Judged:
+    """Results of a random program, held against those of PyTorch but for their values."""
+    own = _in_pytorch(lowering, args)
+    return against(None, Truth(own, own, own, False, True), found, values=False)
+
+
+def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
+    """The results of a lowered program."""
+    lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
+    with torch.no_grad():
+        return flat(lowered(*_copied(args)))
+
+
+def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> Truth:
+    """What a program should give: what its lowered form gives in PyTorch, beside what the original gives in float64.
+    What lowering itself loses counts against no backend. The results are those before any leeway."""
+    own = _in_pytorch(lowering, args)
+    with torch.no_grad():
+        if sample is not None:
+            first = truth_of(sample)
+            formed = own if sample.leeway is None else list(sample.leeway.results(sample, own))
+            return Truth(formed, first.exact, first.mass, False, first.against_own, first.operands)
+        module = original.double() if isinstance(original, nn.Module) else original
+        try:
+            exact = list(widened(flat(module(*widened_leaves(_copied(args))))))
+        except FAILURES:
+            exact = list(widened(own))
+    return Truth(own, exact, exact, False, False)
+
+
+def widened_leaves(args: Any) -> Any:
+    """Float tensors in float64."""
+    return pytree.tree_map(lambda t: widened((t,))[0] if isinstance(t, torch.Tensor) else t, args)
+
+
+def _copied(args: Any) -> tuple[Any, ...]:
+    found = pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, tuple(args))
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """PyTorch logs at length about ops that do not run on fake tensors; here these are expected."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,154 @@
+"""`decomp bringup`: a backend against PyTorch, primitive by primitive, and what is to blame for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+import typer
+
+import decomp
+from decomp.cache import places
+from decomp.tools.bringup.bringing_up import TIMEOUT
+from decomp.tools.bringup.report import KINDS, BringUp, verdict_of
+from decomp.tools.cli.arguments import Debug, Json, attribute, attribute_called, near
+from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+
+BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
+MODELS = (
+    "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
+    "repeated); by default all samples."
+)
+
+
+def bringup(
+    backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer dtypes, samples, ops and models.")] = False,
+    model: Annotated[list[str], typer.Option("--model", metavar="MODEL", help=MODELS)] = [],
+    op: Annotated[list[str], typer.Option("--op", metavar="OP", help="Only this op (may be repeated).")] = [],
+    only: Annotated[list[str], typer.Option("--only", metavar="KIND", help="primitive, op or model.")] = [],
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page to hand on.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the report as JSON.")] = None,
+    compare: Annotated[Path | None, typer.Option("--compare", help="Show what changed since this report.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make rows anew that an earlier run made.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one row may take.")] = TIMEOUT,
+    isolate: Annotated[bool, typer.Option("--isolate/--here", help="Run in other processes, or in this one.")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Hold a backend against PyTorch: its primitives, the library's ops and models lowered to them. Exits with 1 if
+    something is wrong."""
+    with failing(debug, as_json):
+        chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
+        models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
+        place = places.directory() if not fresh else None
+        with _bar() as progress:
+            report = decomp.bring_up(
+                chip, models=models, ops=op or None, only=only or KINDS, quick=quick, workers=workers, timeout=timeout,
+                isolate=None if isolate else False, results=place / "bringup" if place else None, progress=progress,
+            )  # fmt: skip
+        changes = report.compare(old) if old is not None else None
+        if as_json:
+            said = {} if changes is None else {"changes": [str(change) for change in changes]}
+            print_json({**report.as_dict(), **said})
+        else:
+            show(bringup_table(report))
+            if changes is not None:
+                show("", *(Text(str(each), style=_COLOURS[each.better]) for each in changes))
+                show(Text(f"{len(changes)} rows came out otherwise than in {compare}"))
+        for path in (output, html):
+            if path is not None:
+                saved = report.save(path)
+                show(Text(f"saved {saved}") if not as_json else None)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+_COLOURS = {True: "green", False: "red", None: "yellow"}
+
+
+def load_backend(name: str) -> decomp.Backend:
+    """The backend that a name means. Raises `Unusable`."""
+    from decomp_rules import backends
+
+    if ":" in name:
+        found = attribute(name)
+        if not isinstance(found, decomp.Backend):
+            raise Unusable(f"{name} is no decomp.Backend, but {type(found).__name__}")
+        return found
+    if name not in backends.names():
+        there_are = ", ".join(backends.names())
+        raise Unusable(f"no backend {name!r}.{near(name, backends.names())} There are {there_are}, and file.py:name")
+    try:
+        return backends.get(name)
+    except ImportError as error:
+        raise Unusable(str(error)) from error
+
+
+def _model(name: str) -> Any:
+    from decomp_rules import samples
+
+    made = attribute_called(name)() if ":" in name else samples.model(name)
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise Unusable(f"{name} must return a module and example inputs, not {type(made).__name__}")
+    return made
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
+    """A progress bar on standard error, on terminals alone."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+def bringup_table(report: BringUp) -> RenderableType:
+    """The primitives, and what is wrong."""
+    parts: list[RenderableType] = [Text(report.headline, style="bold green" if report.ok else "bold red"), ""]
+    if report.of("primitive"):
+        parts.append(_primitives(report))
+    others = [row for row in (*report.of("model"), *report.of("op")) if not row.fine]
+    if others:
+        table = _table(("op or model", "verdict", "cases"))
+        for row in others[:30]:
+            table.add_row(Text(row.name.removeprefix("aten.")), Text(verdict_of(row), style="red"), str(row.cases))
+        parts += ["", table, *([Text(f"and {len(others) - 30} more")] if len(others) > 30 else [])]
+    lines = list(report.lines())
+    parts += ["", *map(Text, lines[:60]), *([Text(f"and {len(lines) - 60} more lines")] if len(lines) > 60 else [])]
+    return Group(*parts)
+
+
+def _primitives(report: BringUp) -> RenderableType:
+    table, culprits = _table(("primitive", "verdict", "cases", "ULP / PyTorch", "blamed")), report.culprits
+    for row in report.of("primitive"):
+        name = row.name.removeprefix("aten.")
+        colour = "green" if row.verdict == "right" else "red" if not row.fine else "dim"
+        blamed = culprits.get(name, 0)
+        errors = ", ".join(f"{dtype} {ulp:.2g}/{_own(own)}" for dtype, (ulp, own) in row.ulp.items() if ulp or own)
+        cells = (Text(name), Text(verdict_of(row), style=colour), Text(str(row.cases)), Text(errors))
+        table.add_row(*cells, Text(str(blamed or "")))
+    return table
+
+
+def _own(own: float | None) -> str:
+    return "-" if own is None else f"{own:.2g}"
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in ("cases", "blamed") else "left", overflow="fold")
+    return table

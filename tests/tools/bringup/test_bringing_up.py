@@ -1,0 +1,183 @@
+"""Bring-up: planted faults are blamed on the primitives that have them, nothing else is accused, and what hangs or
+crashes is a row."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from typer.testing import CliRunner
+
+import decomp
+from decomp.tools.bringup import blaming
+from decomp.tools.bringup.cases import cases, samples_for
+from decomp.tools.bringup.jobs import fingerprint, place_of
+from decomp.tools.bringup.report import BringUp
+from decomp.tools.bringup.rows import Row
+from decomp.tools.cli.app import app
+from tests.tools.bringup import chips
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    """The report of a backend with five faults."""
+    names = set(chips.FAULTS) | {"add", "amax"}
+    target = chips.faulty.target
+    chosen = decomp.Target("few", [name for name in target if name.removeprefix("aten.") in names]) & target
+    few = chips._made("few", chips.FAULTS, chosen)
+    primitives = decomp.bring_up(few, only=["primitive"], quick=True, isolate=False)
+    ops = ["relu", "relu6", "fix", "mean", "amax", "prod", "narrow", "logaddexp", "tanh"]
+    rest = decomp.bring_up(chips.faulty, only=["op", "model"], ops=ops, models=["mlp"], isolate=False, quick=True)
+    return BringUp("faulty", "tinygrad", (*primitives.rows, *rest.rows))
+
+
+def test_planted_faults_are_found(faulty):
+    wrong = {row.name.removeprefix("aten.") for row in faulty.of("primitive") if not row.fine}
+    assert wrong == set(chips.FAULTS)
+    assert all(row.verdict == "right" and row.cases > 3 for row in faulty.of("primitive") if row.fine)
+
+
+@pytest.mark.parametrize(
+    "name, where, expected, got",
+    [
+        ("maximum", "float32", "nan", None),
+        ("prod.dim_int", "int64, large", None, None),
+        ("trunc", "float32", "-0", "-1"),
+    ],
+)
+def test_each_fault_is_named_with_its_values(faulty, name, where, expected, got):
+    problem = faulty.row("primitive", name).problems[0]
+    assert problem.where.startswith(where)
+    assert expected is None or problem.expected == expected
+    assert got is None or problem.got == got
+    assert problem.at and problem.call.startswith(f"aten.{name.partition('.')[0]}")
+
+
+def test_wrong_ops_are_blamed_on_primitives(faulty):
+    blamed = {row.name.removeprefix("aten."): row.blames for row in faulty.of("op") if not row.fine}
+    assert set(blamed.values()) <= set(chips.FAULTS)
+    assert all(row.verdict in ("right", "blames") for row in (*faulty.of("op"), *faulty.of("model")))
+    assert faulty.row("op", "tanh").verdict == "right"
+
+
+def _difference(function, *args):
+    module = make_fx(function)(*args)
+    lowering = decomp.lower(module, to=chips.faulty.target, args=args, verify=False)
+    loaded = chips.faulty.load(lowering)
+    return [
+        blaming.difference_in(chips.faulty, lowering, one, list(args), "here") for one in (loaded, object())
+    ]  # fmt: skip
+
+
+def test_the_first_difference_in_a_program_is_named_call_by_call_and_alone():
+    x, y = torch.tensor([1.0, float("nan"), -0.5, 2.0]), torch.ones(4)
+    for found in _difference(lambda x, y: aten.trunc(aten.mul(aten.maximum(x, y), y)), x, y):
+        assert found.primitive == "maximum" and found.problem.at.startswith("index [1]")
+        assert found.problem.expected == "nan" and "float32[4]" in found.problem.call
+
+
+def test_right_programs_have_no_difference():
+    assert _difference(lambda x: aten.add(aten.mul(x, x), 1.0), torch.randn(3)) == [None, None]
+
+
+def test_what_hangs_or_crashes_is_a_row_and_is_not_run_again():
+    report = decomp.bring_up(
+        chips.lost, ops=["sqrt", "rsqrt"], models=(), only=["primitive", "op"], quick=True, timeout=20, workers=1
+    )
+    verdicts = {row.name.removeprefix("aten."): row.verdict for row in report.of("primitive")}
+    assert verdicts == {"sin": "hangs", "sqrt": "crashes", "mul": "right", "reciprocal": "right"}
+    assert "SIGABRT" in report.row("primitive", "sqrt").problems[0].problem
+    assert report.row("primitive", "sin").problems[0].call.startswith("aten.sin")
+    assert {row.blames for row in report.of("op")} == {"sqrt"} and not report.ok
+    assert "not run" in report.row("op", "rsqrt").problems[0].where
+
+
+def test_rows_are_kept_and_not_made_again(tmp_path):
+    told = []
+    how = dict(only=["primitive"], quick=True, isolate=False, results=tmp_path)
+    target = decomp.Target("two", ["mul", "trunc"])
+    first = decomp.bring_up(chips._made("two", {}, target), **how)
+    (file,) = tmp_path.iterdir()
+    kept = json.loads(file.read_text().splitlines()[0])
+    file.write_text(json.dumps({**kept, "points": 7}) + "\n{cut off")
+    again = decomp.bring_up(chips._made("two", {}, target), **how, progress=lambda *each: told.append(each))
+    assert again.row("primitive", kept["name"]).points == 7 and first.ok and again.ok
+    assert [each[:2] for each in told] == [(2, 2)]
+
+
+def test_the_fingerprint_depends_on_the_backend():
+    assert fingerprint(chips.faulty, False) != fingerprint(chips.right, False)
+    assert fingerprint(chips.faulty, False) != fingerprint(chips.faulty, True)
+
+
+def test_where_other_processes_find_a_backend():
+    from decomp_rules import backends
+
+    assert place_of(backends.get("numpy")) == ("numpy", "")
+    name, directory = place_of(chips.faulty)
+    assert name == "tests.tools.bringup.chips:faulty" and (chips.__file__.startswith(directory))
+    assert place_of(chips._made("local", {})) is None
+    with pytest.raises(decomp.ArgumentError, match="top level of a module"):
+        decomp.bring_up(chips._made("local", {}), isolate=True)
+
+
+def test_missing_primitives_are_rows():
+    chip = decomp.Backend("empty", decomp.Target("t", ["add"]), from_torch=lambda x: x, to_torch=lambda x: x)
+    report = decomp.bring_up(chip, only=["primitive"], isolate=False)
+    assert not report.ok and report.row("primitive", "add").verdict == "missing"
+    assert "no function implements it" in str(report)
+
+
+def test_cases_cover_dtypes_shapes_and_strides():
+    found = list(cases(samples_for(decomp.op("sum"), "dim_IntList")[:1]))
+    labels = {case.label for case in found}
+    assert {"float32", "float16", "float64", "int64", "bool", "int64, large"} <= labels
+    assert {"float32, dimensions from the end", "float32, other strides", "float32, empty"} <= labels
+    pointwise = {case.label for case in cases(samples_for(decomp.op("maximum"), None)[:1], quick=True)}
+    assert {"float32, without dimensions", "float32, broadcast", "float32, one without dimensions"} <= pointwise
+
+
+def test_reports_travel_and_compare(faulty, tmp_path):
+    path = faulty.save(tmp_path / "report.json")
+    again = BringUp.load(path)
+    assert again.rows == faulty.rows and again.headline == faulty.headline
+    trunc = faulty.row("primitive", "trunc")
+    rows = (Row("primitive", row.name, cases=9) if row is trunc else row for row in faulty.rows)
+    mended = BringUp("faulty", "tinygrad", tuple(rows))
+    (change,) = mended.compare(faulty)
+    assert change.better and str(change).startswith("better: primitive trunc: wrong in")
+    (change,) = faulty.compare(mended)
+    assert change.better is False
+    with pytest.raises(decomp.ArgumentError, match="no report"):
+        BringUp.load(__file__)
+
+
+def test_the_page_needs_nothing_else(faulty, tmp_path):
+    text = faulty.save(tmp_path / "report.html").read_text()
+    assert "http" not in text and "<script src" not in text
+    assert "maximum" in text and "What is to blame" in text and "&lt;" not in faulty.headline
+
+
+def test_the_command_line(tmp_path):
+    args = ["bringup", "numpy", "--quick", "--here", "--fresh", "--op", "relu", "--only", "op", "--only", "model"]
+    args += ["--model", f"{__file__}:small", "-o", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 ops right, 1 of 1 models right" in done.output
+    assert CliRunner().invoke(app, [*args, "--compare", str(tmp_path / "r.json"), "--json"]).exit_code == 0
+    assert CliRunner().invoke(app, ["bringup", "nupmy"]).exit_code == 2
+
+
+def small():
+    """A model for the command line."""
+    return nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.randn(4, 3),)
+
+
+def test_unusable_arguments():
+    with pytest.raises(decomp.ArgumentError, match="takes a decomp.Backend"):
+        decomp.bring_up("numpy")
+    with pytest.raises(decomp.ArgumentError, match="there are primitive, op, model"):
+        decomp.bring_up(chips.right, only=["rule"])
