@@ -207,3 +207,33 @@ def test_in_a_terminal(tmp_path):
     assert result.output.startswith("0 of 1 programs lower to chip as it is\n")
     data = CliRunner().invoke(app, ["advise", "mlp", "--to", str(chip), "--savings", "1", "--json"])
     assert data.exit_code == 0 and json.loads(data.stdout)["milestones"][-1]["reached"] == 1
+
+
+def test_ops_that_real_models_call_are_ranked_by_how_many_do(tmp_path, monkeypatch):
+    from decomp.tools.cli import histogram
+    from decomp_rules.samples.in_models import ops_in_models
+
+    most, *rest = ops_in_models()
+    assert most.op == "aten.linear.default" and len(rest) > 150
+    assert [each.models for each in rest] == sorted((each.models for each in rest), reverse=True)
+    few = ("aten.relu.default", "aten.linear.default", "aten.mul.Tensor", "aten.nonzero.default")
+    table = tuple(each for each in ops_in_models() if each.op in few)
+    monkeypatch.setattr(histogram, "ops_in_models", lambda: table)
+    chip = tmp_path / "chip.toml"
+    chip.write_text('name = "chip"\nops = ["mul", "add", "view", "permute"]\n')
+    run = CliRunner().invoke(app, ["advise", "--histogram", "--to", str(chip)])
+    head, needed, _, titles, _, *rows = [line.rstrip() for line in run.output.splitlines()]
+    assert run.exit_code == 0, run.output
+    assert head == f"1 of {len(table)} ops that real models call lower to chip as it is"
+    assert titles.split()[:4] == ["op", "models", "calls", "waits"]
+    assert [row.split()[0] for row in rows] == [each.op for each in table if each.op != "aten.mul.Tensor"]
+    assert rows[0].endswith("sum") and needed.startswith("2 more are enough for ")
+    assert rows[-1].startswith("aten.relu") and rows[-1].endswith("relu")
+    data = CliRunner().invoke(app, ["advise", "--histogram", "--to", str(chip), "--json"])
+    assert json.loads(data.stdout)["ranked"][0]["add"] == ["sum"]
+
+
+def test_models_or_the_histogram_are_asked_for():
+    for words in ([], ["mlp", "--histogram"]):
+        told = CliRunner().invoke(app, ["advise", *words, "--to", "core_aten"])
+        assert told.exit_code == 2 and "name models, or pass --histogram" in told.output + (told.stderr or "")

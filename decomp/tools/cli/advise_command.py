@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 import contextlib
 from dataclasses import dataclass
 import functools
 import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.text import Text
 import typer
@@ -38,20 +39,23 @@ from decomp.tools.cli.arguments import (
     require_model,
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
+from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, show
 
 FEW = 12
 """Up to so many models are looked at in this process unless asked otherwise: starting another takes seconds."""
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=MODEL, show_default=False)]
+Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL...]", help=MODEL, show_default=False)]
+HISTOGRAM = "In the place of models, the ops that about 100 real models call: rank those that are not lowered."
 SAVINGS = "In each model try so many ops, of those that most calls come from, to see what they would save."
 RESULTS = "Keep what is found by model in this directory, and go on from what is there."
 WORKERS = f"Processes that look at models; by default one a core, and none for up to {FEW} models."
 
 
 def advise(
-    models: Models,
     to: To,
+    models: Models = None,
+    histogram: Annotated[bool, typer.Option("--histogram", help=HISTOGRAM)] = False,
     keep: Keep = [],
     rules: RulesOf = [],
     accuracy: Levels = [],
@@ -69,28 +73,40 @@ def advise(
     which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
         words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost)
-        names = tuple(dict.fromkeys(models))
-        for name in names:
-            require_model(name)
-        programs = {name: functools.partial(load_model, name, trust) for name in names}
-        versions = {name: _version(name) for name in names} if results is not None else {}
+        if histogram == bool(models):
+            raise Unusable("name models, or pass --histogram")
+        programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), trust)
+        names = tuple(programs)
+        versions = {name: _version(name) for name in names} if results is not None and models else {}
         with _pool(executor, workers, len(names)) as pool, progressing() as report:
             search = Search(words(), words, programs, pool, results, report, versions)
-            found = search.advice(savings)
+            found = search.advice(0 if histogram else savings)
         if plot is not None:
             try:
                 found.plot(plot)
             except (OSError, ValueError) as error:
                 raise Unusable(f"cannot draw {plot}: {first_line(error)}") from error
         if as_json:
-            print_json(found.as_dict())
+            print_json({**found.as_dict(), "ranked": ranked(found)} if histogram else found.as_dict())
+        elif histogram:
+            show(histogram_table(found))
         else:
             first, *rest = found.lines()
             show(Text(first, style="bold"))
             show(Text("\n".join(rest)) if rest else None)
             show(Text(f"saved {plot}") if plot is not None else None)
-        if found.out_of_reach:
+        if found.out_of_reach and not histogram:
             raise typer.Exit(1)
+
+
+def _models(names: tuple[str, ...], trust: bool) -> dict[str, Callable[[], Any]]:
+    for name in names:
+        require_model(name)
+    return {name: functools.partial(load_model, name, trust) for name in names}
+
+
+def _sample_calls() -> dict[str, Callable[[], Any]]:
+    return {name: functools.partial(called, name) for name in histogram_names()}
 
 
 @dataclass(frozen=True)
