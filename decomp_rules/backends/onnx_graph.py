@@ -49,6 +49,7 @@ _WIDER = {
 _KERNELS: Mapping[str, str] = {
     **dict.fromkeys("Acos Acosh Asin Asinh Atan Cosh Sinh Tan Erf Det Conv ConvTranspose".split(), "f"),
     **dict.fromkeys("AveragePool GlobalAveragePool Col2Im InstanceNormalization BatchNormalization Atanh".split(), "f"),
+    **dict.fromkeys("Relu Softmax LogSoftmax LayerNormalization".split(), "fd"),
     **dict.fromkeys("Cos Sin Tanh Reciprocal Sqrt Exp Log Sigmoid Ceil Floor Gemm GridSample".split(), "fd"),
     **dict.fromkeys("Round RandomUniform RandomUniformLike RandomNormal".split(), "fd"),
     **dict.fromkeys("RandomNormalLike MaxPool".split(), "fd"),
@@ -58,7 +59,7 @@ _KERNELS: Mapping[str, str] = {
     **dict.fromkeys("MatMul Einsum Pow ReduceSum ReduceProd ReduceMean CumSum Range".split(), "fdli"),
     **dict.fromkeys("Max Min Pad ArgMax ArgMin Where".split(), "fdlibu"),
     "Neg": "fdlisb", "Sign": "fdlisbuSIL", "BitShift": "uSIL", "IsNaN": "fdh", "IsInf": "fdh",
-    "Trilu": "fdli?", "ScatterElements": "fdlisbuSIL?", "ScatterND": "fdlisbuSIL?", "NonZero": "fliu?",
+    "Gelu": "f", "Trilu": "fdli?", "ScatterElements": "fdlisbuSIL?", "ScatterND": "fdlisbuSIL?", "NonZero": "fliu?",
     "TopK": "fdlisbu", "EyeLike": "fdli",
 }  # fmt: skip
 """The dtypes, as letters, for which ONNX Runtime 1.32 has kernels on the CPU, of operators that it has not for all."""

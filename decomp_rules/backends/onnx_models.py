@@ -7,7 +7,7 @@ source program it computes, in which module, and by which rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import ctypes
 from dataclasses import dataclass, replace
 import functools
@@ -21,7 +21,7 @@ from torch import fx
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.backends import onnx_ops, onnx_shapes
+from decomp_rules.backends import onnx_functions, onnx_ops, onnx_shapes
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -57,7 +57,7 @@ def make() -> OnnxBackend:
     backend = OnnxBackend(
         "onnx", targets.onnx, from_torch=lambda x: x, to_torch=lambda x: x, dtypes={dtype: dtype for dtype in DTYPES}
     )
-    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS}.items():
+    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS, **onnx_functions.OPS}.items():
         backend.implements(op)(_emitting(backend, function))
     return backend
 
@@ -162,8 +162,9 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
         if isinstance(value, Value) and (leaf.kind == "input" or leaf.name in loaded.writes)
     ]
     infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in {n for _, n in fed}]
-    stored = {value.name: tensor_proto(leaf.value, value.name)
-              for leaf, value in zip(loaded.leaves, leaves) if leaf.kind != "input"}  # fmt: skip
+    wanted = {*_read(place.nodes), *(name for _, name in fed)}
+    stored = {value.name: tensor_proto(leaf.value, value.name) for leaf, value in zip(loaded.leaves, leaves)
+              if leaf.kind != "input" and value.name in wanted}  # fmt: skip
     carried = [*stored.values(), *(data for _, data in place.constants.values())]
     body = helper.make_graph(place.nodes, "program", infos, [value_info(each) for each in outputs], carried)
     model = helper.make_model(
@@ -171,6 +172,14 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     )
     helper.set_model_props(model, {"decomp.target": targets.onnx.name})
     return Emitted(model, tuple(fed), results)
+
+
+def _read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """The names that nodes read, and those in their bodies."""
+    for each in nodes:
+        yield from each.input
+        for attribute in each.attribute:
+            yield from _read(attribute.g.node)
 
 
 def _node_now(backend: decomp.Backend) -> fx.Node | None:

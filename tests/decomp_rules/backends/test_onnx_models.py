@@ -18,7 +18,7 @@ onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[
 onnxruntime = pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
 
 from decomp_rules import backends  # noqa: E402
-from decomp_rules.backends import onnx_models  # noqa: E402
+from decomp_rules.backends import onnx_functions, onnx_models  # noqa: E402
 
 chip = backends.onnx
 
@@ -51,6 +51,18 @@ def test_a_model_is_as_right_as_in_pytorch(name: str) -> None:
     model, args = samples.model(name)
     model.eval()
     assert error(loaded(model, args)(*args), model, args) <= 2 * error(model(*args), model, args)
+
+
+def test_functions_of_onnx_may_be_kept() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.ReLU(), nn.Softmax(-1), nn.LogSoftmax(0))
+    args = (torch.randn(3, 4),)
+    program = export(model, args)
+    found = chip.load(decomp.lower(program, to=chip.target, keep=onnx_functions.NAMES))
+    frozen = onnx_models.model_of(decomp.lower(program, to=chip.target, freeze=True, training=False))
+    assert sum(each.dims == [6, 4] for each in frozen.graph.initializer) == 0  # it is carried transposed, once
+    kinds = [node.op_type for node in found.function.emitted.model.graph.node]
+    assert kinds[-5:] == ["LayerNormalization", "Gelu", "Relu", "Softmax", "LogSoftmax"]
+    torch.testing.assert_close(found(*args), model(*args))
 
 
 def test_batch_and_length_may_be_open() -> None:
@@ -151,7 +163,7 @@ def test_what_cannot_be_a_model_is_refused() -> None:
     module = torch.fx.symbolic_trace(lambda x: x + 1)
     with pytest.raises(decomp.CaptureError, match="ONNX needs the shapes and dtypes of all values"):
         onnx_models.model_of(decomp.lower(module, to=decomp.Target("any", ["add"])))
-    program = export(nn.GELU(), (torch.randn(3),))
-    with pytest.raises(decomp.LoadError, match="aten.gelu.* not implemented"):
+    program = export(nn.SiLU(), (torch.randn(3),))
+    with pytest.raises(decomp.LoadError, match="aten.silu.* not implemented"):
         onnx_models.model_of(program)
     assert targets.onnx is chip.target
