@@ -137,7 +137,7 @@ class Experiment:
         if place not in self.own_only and not _is_of_bits(node):
             try:
                 return widened(self._by(place, node, None, *widened((args, kwargs))))
-            except (RuntimeError, NotImplementedError, TypeError):
+            except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError):
                 pass
         self.own_only.add(place)
         return widened(self._by(place, node, None, *self._narrowed(place, (args, kwargs))))

@@ -216,7 +216,8 @@ class _Measure:
             return None
         judged = self._judged(gradients[2], operands, truth, max(GRADIENTS, 2 * self.promise.slopes))
         if judged.fault == _NONE_OF.format(len(truth.own)):
-            judged = Judged(judged.ulp, "none where the op has some")
+            some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
+            judged = Judged(judged.ulp, "none where the op has some") if some else Judged(0.0, None)
         self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
         if judged.fault is not None:
             return Judged(judged.ulp, f"has other gradients: {judged.fault}")

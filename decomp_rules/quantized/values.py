@@ -63,7 +63,7 @@ def dequantize_per_tensor(
     result = out_dtype or torch.float32
     computed = torch.float32 if result in HALVES else result
     if not is_scalar(scale):
-        scale, zero_point = (cast(each.reshape(()), computed) for each in (scale, zero_point))
+        scale, zero_point = (cast(each.detach().reshape(()), computed) for each in (scale, zero_point))
     offset = cast(wide(cast(x, result)) - zero_point, result)
     return cast(wide(offset) * scale, result)
 

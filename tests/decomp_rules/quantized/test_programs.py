@@ -58,7 +58,7 @@ def test_what_convert_pt2e_gives_is_lowered_to_the_bit(name: str) -> None:
     program, x = PROGRAMS[name]()
     wanted, text = program(x), str(program.graph)
     for args in (None, (x,)):
-        lowering = decomp.lower(program, to=targets.core_aten, args=args)
+        lowering = decomp.lower(program, to=targets.core_aten, args=args, verify="values")
         assert torch.equal(lowering.result(x), wanted) and str(program.graph) == text
         assert not any("quantized" in str(call.op) for call in decomp.calls(lowering.result))
     exported = decomp.lower(torch.export.export(program, (x,)), to=targets.core_aten).result
@@ -69,6 +69,12 @@ def test_products_of_another_order_are_all_that_differs_on_a_small_target() -> N
     program, x = PROGRAMS["static"]()
     found = decomp.lower(program, to=targets.tinygrad, args=(x,), accuracy="exact").result(x)
     torch.testing.assert_close(found, program(x), rtol=1e-6, atol=1e-7)
+
+
+def test_levels_are_picked_though_the_reference_refuses_float64() -> None:
+    program, x = PROGRAMS["dynamic"]()
+    found = decomp.lower(program, to=targets.core_aten, args=(x,), max_error=2.0).result(x)
+    torch.testing.assert_close(found, program(x))
 
 
 def test_example_inputs_are_those_of_the_converted_program() -> None:
