@@ -30,7 +30,7 @@ from tinygrad.device import Buffer
 from tinygrad.dtype import DType
 from tinygrad.helpers import Context
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp
 import torch
 
 from decomp import Backend
@@ -52,6 +52,8 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.float32: dtypes.float32,
     torch.float64: dtypes.float64,
 }
+_VIEWS = GroupOp.Movement | {Ops.DETACH, Ops.CONTIGUOUS, Ops.BITCAST}
+"""UOps of which tinygrad may make no more than a view of a buffer."""
 _TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
@@ -206,11 +208,12 @@ def _realized(results: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
     taken = {array.uop.base for array in given}
     own: list[Tensor] = []
     for result in results:
-        stored = result.contiguous() if result.device is not None else result
-        if result.numel() and (stored.device is None or stored.uop.base in taken):
-            stored = result.clone(device=DEVICE)
-        taken.add(stored.uop.base)
-        own.append(stored)
+        source = result.uop
+        while source.op in _VIEWS:
+            source = source.src[0]
+        copied = result.numel() and (result.device is None or source.op is Ops.BUFFER or source in taken)
+        own.append(result.clone(device=DEVICE) if copied else result.contiguous())
+        taken.add(source)
     if own:
         Tensor.realize(*own)
     return tuple(own)

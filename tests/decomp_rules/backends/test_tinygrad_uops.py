@@ -208,6 +208,19 @@ def test_state_is_kept_and_inputs_are_written_back_also_when_captured():
     assert torch.equal(loaded.state_dict()["count"], model.count)
 
 
+class _Views(nn.Module):
+    def forward(self, x):
+        return x, x.detach(), x[1:], x[1:, :2], x.T, x.view(torch.int32), (x * 2)[1:], x * 2
+
+
+def test_views_of_inputs_are_copied_also_when_captured():
+    loaded = chip.load(decomp.lower(_Views(), to=targets.tinygrad, args=(torch.ones(3, 4),)))
+    for step in range(4):
+        x = torch.arange(12.0).view(3, 4) + step
+        for mine, wanted in zip(loaded(x), _Views()(x), strict=True):
+            assert torch.equal(mine, wanted)
+
+
 class _Infinite(nn.Module):
     def forward(self, x):
         return torch.where(x > 0, x, torch.log2(torch.zeros(3)).to(torch.int64))
