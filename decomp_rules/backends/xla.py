@@ -24,7 +24,7 @@ import torch
 
 from decomp import ArgumentError, Backend, Loaded
 from decomp_rules import targets
-from decomp_rules.backends import xla_arithmetic, xla_direct, xla_shapes
+from decomp_rules.backends import xla_arithmetic, xla_control, xla_direct, xla_shapes
 from decomp_rules.backends.xla_operands import CALLS
 
 DTYPES: Mapping[torch.dtype, Any] = {
@@ -37,7 +37,7 @@ DTYPES: Mapping[torch.dtype, Any] = {
 
 
 NUMBERS = (bool, int, float, complex)
-TABLES = (xla_arithmetic, xla_direct, xla_shapes)
+TABLES = (xla_arithmetic, xla_control, xla_direct, xla_shapes)
 """The modules that fill `CALLS`."""
 
 

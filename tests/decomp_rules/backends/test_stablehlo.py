@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
@@ -211,3 +212,22 @@ def test_64_bits_are_enabled_for_the_backend_alone():
     doubled = XLA.load(decomp.lower(nn.Softplus(), to=XLA.target, args=(torch.ones(3, dtype=torch.float64),)))
     assert doubled(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
     assert jax.numpy.zeros(1, int).dtype == "int32" and jax.numpy.zeros(1, float).dtype == "float32"
+
+
+class Loops(nn.Module):
+    """A branch, a loop that data ends, and a scan."""
+
+    def forward(self, x, n):
+        x = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * 2, (x,))
+        x, n = torch.while_loop(lambda x, n: n > 0, lambda x, n: (x + x, n - 1), (x, n))
+        return x, n, *scan(lambda carry, row: (carry + row, carry * row), torch.zeros(4), x, dim=0)
+
+
+def test_bodies_of_higher_order_ops_are_regions():
+    x, n = torch.rand(3, 4), torch.tensor(3)
+    lowering = decomp.lower(torch.export.export(Loops(), (x, n)), to=XLA.target)
+    loaded = XLA.load(lowering)
+    for given in (x, -x):
+        torch.testing.assert_close(loaded(given, n), Loops()(given, n))
+    text = module_of(lowering).text
+    assert "stablehlo.case" in text and "stablehlo.while" in text

@@ -1,0 +1,53 @@
+"""Higher-order ops on the backend `stablehlo`: `case` and `while`, whose regions are the lowered bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+
+from decomp_rules.backends.xla_operands import Array, implements
+
+Body = Callable[..., Sequence[Array]]
+
+
+@implements("cond")
+def cond(pred: Any, true: Body, false: Body, operands: Sequence[Array]) -> Sequence[Array]:
+    if isinstance(pred, bool):
+        return (true if pred else false)(*operands)
+    found: Sequence[Array] = lax.cond(
+        pred.reshape(()), lambda xs: tuple(true(*xs)), lambda xs: tuple(false(*xs)), tuple(operands)
+    )
+    return found
+
+
+@implements("while_loop")
+def while_loop(goes_on: Callable[..., Array], body: Body, carried: Any, more: Any = ()) -> Sequence[Array]:
+    found: Sequence[Array] = lax.while_loop(
+        lambda xs: _one(goes_on(*xs, *more)).reshape(()), lambda xs: tuple(body(*xs, *more)), tuple(carried)
+    )
+    return found
+
+
+def _one(result: Any) -> Array:
+    """What a body returns that returns one array."""
+    return result[0] if isinstance(result, (list, tuple)) else result
+
+
+@implements("scan")
+def scan(step: Body, carried: Any, rows: Sequence[Array], more: Any = ()) -> Sequence[Array]:
+    """A `while` over the first dimension of the rows."""
+    count = len(carried)
+
+    def stepped(state: Any, row: Any) -> tuple[Any, Any]:
+        results = tuple(step(*state, *row, *more))
+        return results[:count], results[count:]
+
+    last, found = lax.scan(stepped, tuple(carried), tuple(rows))
+    return [*last, *found]
+
+
+@implements("map_impl")
+def map_rows(function: Body, rows: Sequence[Array], more: Any = ()) -> Sequence[Array]:
+    return scan(function, (), rows, more)
