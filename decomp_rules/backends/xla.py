@@ -139,6 +139,12 @@ def module_of(program: Any) -> Module:
     return Module("\n".join((*names, text)), bytes(exported.mlir_module_serialized), exported)
 
 
+def save(program: Any, path: str | Path) -> None:
+    """Write the module of a program lowered to `stablehlo`, as text (`.mlir`) or bytecode (`.mlirbc`). Raises
+    `LoadError`, and `ArgumentError` for another name."""
+    module_of(program).save(path)
+
+
 def _ranges(metas: Iterable[Any]) -> list[str]:
     """What is known of the symbolic sizes of tensors, as JAX writes it."""
     found: dict[str, None] = {}

@@ -50,4 +50,5 @@ def scan(step: Body, carried: Any, rows: Sequence[Array], more: Any = ()) -> Seq
 
 @implements("map_impl")
 def map_rows(function: Body, rows: Sequence[Array], more: Any = ()) -> Sequence[Array]:
-    return scan(function, (), rows, more)
+    found: Sequence[Array] = scan(function, (), rows, more)
+    return found

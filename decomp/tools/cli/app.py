@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+import importlib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,7 +85,8 @@ def lower(
     model: Model,
     to: To,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Save the lowered program (.pt2; of onnx also .onnx).")
+        Path | None,
+        typer.Option("-o", "--output", help="Save the lowered program (.pt2; of onnx .onnx; of stablehlo .mlir[bc])."),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
     keep: Keep = [],
@@ -105,8 +107,8 @@ def lower(
 ) -> None:
     """Lower a model to a target, show the report, and save the result."""
     with failing(debug, as_json):
-        target, path, chosen = load_target(to), _writable(output, ".pt2", ".onnx"), load_rules(rules)
-        save = _save if path is None or path.suffix == ".pt2" else _onnx(target, path)
+        target, path, chosen = load_target(to), _writable(output, *_WRITERS), load_rules(rules)
+        save = _writer(target, path)
         levels, price = load_accuracy(accuracy), load_cost(cost)
         with working(f"loading {model}"):
             program = load_model(model, trust, dynamic)
@@ -119,7 +121,7 @@ def lower(
         report = lowering.report()
         if path is not None:
             with working(f"saving {path}"):
-                save(lowering.result if save is _save else lowering, path)
+                save(lowering, path)
         if as_json:
             print_json(report.as_dict())
         else:
@@ -140,7 +142,7 @@ def refold(
     """Find the ops that a program spells out, fold each into a call, and save the result. Without a target, all ops
     that are known by what they compute are looked for."""
     with failing(debug, as_json):
-        target, path = load_target(to) if to is not None else None, _writable(output, ".pt2")
+        target, path = load_target(to) if to is not None else None, _writable(output)
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"folding {model}"):
@@ -369,16 +371,41 @@ def demo(debug: Debug = False) -> None:
         show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
 
 
-def _writable(path: Path | None, *suffixes: str) -> Path | None:
+def _writable(path: Path | None, *others: str) -> Path | None:
     if path is None:
         return None
-    if path.suffix not in suffixes:
-        raise Unusable(f"-o {path}: the name must end in {' or '.join(suffixes)}")
+    if path.suffix not in (".pt2", *others):
+        raise Unusable(f"-o {path}: the name must end in {' or '.join(('.pt2', *others))}")
     if not path.absolute().parent.is_dir():
         raise Unusable(f"-o {path}: there is no directory {path.parent}")
     if path.is_dir():
         raise Unusable(f"-o {path}: a directory is in its place")
     return path
+
+
+_WRITERS = {".onnx": ("onnx", "onnx_models"), ".mlir": ("stablehlo", "xla"), ".mlirbc": ("stablehlo", "xla")}
+"""By the end of a name: the target of what is saved so, and the module of its backend, which has `save`."""
+
+
+def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Lowering, Path], None]:
+    """What writes a lowering into a file of this name. Raises `Unusable` for another target, or without a package."""
+    if path is None or path.suffix not in _WRITERS:
+        return lambda lowering, path: _save(lowering.result, path)
+    name, module = _WRITERS[path.suffix]
+    if target.name != name:
+        raise Unusable(f"-o {path}: {path.suffix} is for what is lowered to {name}, not to {target.name}")
+    try:
+        backend = importlib.import_module(f"decomp_rules.backends.{module}")
+    except ModuleNotFoundError as error:
+        raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[{name}]") from error
+
+    def save(lowering: decomp.Lowering, path: Path) -> None:
+        try:
+            backend.save(lowering, path)
+        except OSError as error:
+            raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
+
+    return save
 
 
 def _save(program: ExportedProgram, path: Path) -> None:
@@ -388,24 +415,6 @@ def _save(program: ExportedProgram, path: Path) -> None:
             file.tell_failure()
     except OSError as error:
         raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
-
-
-def _onnx(target: decomp.Target, path: Path) -> Callable[[decomp.Lowering, Path], object]:
-    """What writes ONNX models. Raises `Unusable` for another target, or if its packages are missing."""
-    if target.name != "onnx":
-        raise Unusable(f"-o {path}: an ONNX model is made of what is lowered to onnx, not to {target.name}")
-    try:
-        from decomp_rules.backends import onnx_models
-    except ModuleNotFoundError as error:
-        raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[onnx]") from error
-
-    def save(lowering: decomp.Lowering, path: Path) -> None:
-        try:
-            onnx_models.save(lowering, path)
-        except OSError as error:
-            raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
-
-    return save
 
 
 def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:

@@ -324,10 +324,10 @@ def test_a_model_file_that_is_not_there_is_named():
 def test_an_output_must_be_a_pt2_file_in_a_directory_that_exists(tmp_path):
     wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
-        2, f"error: -o {wrong}: the name must end in .pt2 or .onnx")
+        2, f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc")
     other = wrong.with_suffix(".onnx")
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", other)) == (
-        2, f"error: -o {other}: an ONNX model is made of what is lowered to onnx, not to core_aten")
+        2, f"error: -o {other}: .onnx is for what is lowered to onnx, not to core_aten")
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
         2, f"error: -o {lost}: there is no directory {lost.parent}")
 
@@ -486,3 +486,13 @@ def test_memory_shows_what_a_model_takes_and_draws_it(tmp_path):
     assert "of the program as it is; lower bound" in shown.output and (tmp_path / "plan.svg").is_file()
     data = run(*words[:2], "--json")
     assert data.exit_code == 0 and json.loads(data.output)["peak"] > 0
+
+
+def test_modules_of_stablehlo_are_saved(tmp_path):
+    pytest.importorskip("jax", reason="StableHLO needs jax: pip install decomp[stablehlo]")
+    text, bytecode = tmp_path / "mlp.mlir", tmp_path / "mlp.mlirbc"
+    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(text)).exit_code == 0
+    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(bytecode), "--no-verify").exit_code == 0
+    assert "stablehlo.dot_general" in text.read_text() and bytecode.read_bytes()[:4] == b"ML\xefR"
+    assert said(run("lower", "mlp", "--to", "tinygrad", "-o", str(text))) == (
+        2, f"error: -o {text}: .mlir is for what is lowered to stablehlo, not to tinygrad")  # fmt: skip
