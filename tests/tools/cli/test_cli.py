@@ -47,14 +47,6 @@ def test_lower_saves_a_program_that_runs_and_can_be_lowered_again(tmp_path):
     assert json.loads(again.stdout)["before"]["aten.addmm.default"] == 2
 
 
-def test_lower_saves_an_onnx_model(tmp_path):
-    onnx = pytest.importorskip("onnx", reason="pip install decomp[onnx]")
-    path = tmp_path / "mlp.onnx"
-    result = run("lower", "mlp", "--to", "onnx", "-o", path)
-    assert result.exit_code == 0 and f"saved {path}" in squeezed(result.output)
-    assert [each.op_type for each in onnx.load(path).graph.node].count("Gemm") == 2
-
-
 def test_a_recurrent_model_is_lowered_without_a_word_on_stderr():
     result = CliRunner().invoke(app, ["plan", "lstm", "--to", "core_aten"])
     assert result.exit_code == 0
@@ -325,9 +317,6 @@ def test_an_output_must_be_a_pt2_file_in_a_directory_that_exists(tmp_path):
     wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
         2, f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc")
-    other = wrong.with_suffix(".onnx")
-    assert said(run("lower", "mlp", "--to", "core_aten", "-o", other)) == (
-        2, f"error: -o {other}: .onnx is for what is lowered to onnx, not to core_aten")
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
         2, f"error: -o {lost}: there is no directory {lost.parent}")
 
@@ -486,13 +475,3 @@ def test_memory_shows_what_a_model_takes_and_draws_it(tmp_path):
     assert "of the program as it is; lower bound" in shown.output and (tmp_path / "plan.svg").is_file()
     data = run(*words[:2], "--json")
     assert data.exit_code == 0 and json.loads(data.output)["peak"] > 0
-
-
-def test_modules_of_stablehlo_are_saved(tmp_path):
-    pytest.importorskip("jax", reason="StableHLO needs jax: pip install decomp[stablehlo]")
-    text, bytecode = tmp_path / "mlp.mlir", tmp_path / "mlp.mlirbc"
-    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(text)).exit_code == 0
-    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(bytecode), "--no-verify").exit_code == 0
-    assert "stablehlo.dot_general" in text.read_text() and bytecode.read_bytes()[:4] == b"ML\xefR"
-    assert said(run("lower", "mlp", "--to", "tinygrad", "-o", str(text))) == (
-        2, f"error: -o {text}: .mlir is for what is lowered to stablehlo, not to tinygrad")  # fmt: skip

@@ -1,0 +1,34 @@
+"""Lowered programs saved in the formats of other runtimes, from the command line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from decomp.tools.cli.app import app
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_lower_saves_an_onnx_model(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="pip install decomp[onnx]")
+    path = tmp_path / "mlp.onnx"
+    result = run("lower", "mlp", "--to", "onnx", "-o", path)
+    assert result.exit_code == 0 and f"saved {path}" in squeezed(result.output)
+    assert [each.op_type for each in onnx.load(path).graph.node].count("Gemm") == 2
+
+
+def test_modules_of_stablehlo_are_saved(tmp_path):
+    pytest.importorskip("jax", reason="StableHLO needs jax: pip install decomp[stablehlo]")
+    text, bytecode = tmp_path / "mlp.mlir", tmp_path / "mlp.mlirbc"
+    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(text)).exit_code == 0
+    assert run("lower", "mlp", "--to", "stablehlo", "-o", str(bytecode), "--no-verify").exit_code == 0
+    assert "stablehlo.dot_general" in text.read_text() and bytecode.read_bytes()[:4] == b"ML\xefR"
+
+
+@pytest.mark.parametrize("suffix, target", [(".onnx", "onnx"), (".mlir", "stablehlo"), (".mlirbc", "stablehlo")])
+def test_a_file_is_for_its_own_target(suffix, target, tmp_path):
+    path = tmp_path / f"mlp{suffix}"
+    result = run("lower", "mlp", "--to", "core_aten", "-o", path)
+    said = f"error: -o {path}: {suffix} is for what is lowered to {target}, not to core_aten"
+    assert (result.exit_code, result.stderr.strip()) == (2, said)
