@@ -10,11 +10,15 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def said(result):
+    return result.exit_code, result.stderr.strip()
+
+
 def test_lower_saves_an_onnx_model(tmp_path):
     onnx = pytest.importorskip("onnx", reason="pip install decomp[onnx]")
     path = tmp_path / "mlp.onnx"
     result = run("lower", "mlp", "--to", "onnx", "-o", path)
-    assert result.exit_code == 0 and f"saved {path}" in squeezed(result.output)
+    assert result.exit_code == 0 and f"saved {path}" in " ".join(result.output.split())
     assert [each.op_type for each in onnx.load(path).graph.node].count("Gemm") == 2
 
 
@@ -30,5 +34,12 @@ def test_modules_of_stablehlo_are_saved(tmp_path):
 def test_a_file_is_for_its_own_target(suffix, target, tmp_path):
     path = tmp_path / f"mlp{suffix}"
     result = run("lower", "mlp", "--to", "core_aten", "-o", path)
-    said = f"error: -o {path}: {suffix} is for what is lowered to {target}, not to core_aten"
-    assert (result.exit_code, result.stderr.strip()) == (2, said)
+    assert said(result) == (2, f"error: -o {path}: {suffix} is for what is lowered to {target}, not to core_aten")
+
+
+def test_an_output_is_of_a_known_format_in_a_directory_that_exists(tmp_path):
+    wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
+    assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
+        2, f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc")
+    assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
+        2, f"error: -o {lost}: there is no directory {lost.parent}")
