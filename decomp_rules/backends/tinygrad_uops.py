@@ -216,7 +216,20 @@ def _realized(results: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
         taken.add(source)
     if own:
         Tensor.realize(*own)
-    return tuple(own)
+    return tuple(_apart(result, given) for result in own)
+
+
+def _apart(result: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """The result, copied if it looks into the memory of an array that was given, which `TinyJit` would return as it is at
+    the first call."""
+    if not result.numel() or _memory(result) not in {_memory(array) for array in given if array.numel()}:
+        return result
+    return result.clone(device=DEVICE).realize()
+
+
+def _memory(array: Tensor) -> Any:
+    buffer: Any = array.uop.base.buffer
+    return buffer.base
 
 
 # Operands.

@@ -130,19 +130,25 @@ class BringUp:
         for row in self.of("primitive"):
             if not row.fine:
                 count = culprits.get(_short(row.name), 0)
-                because = f"; {count} ops and models are wrong because of it" if count else ""
+                because = f"; to blame in {counted_as(count)}" if count else ""
                 yield f"{_short(row.name)}: {verdict_of(row)}{because}"
                 yield from (f"  {line}" for problem in row.problems[:2] for line in str(problem).splitlines())
         own = {_short(row.name) for row in self.of("primitive") if not row.fine}
         for name, count in culprits.items():
             if name not in own:
                 first = next(row for row in self.rows if row.blames == name and row.verdict == "blames")
-                yield f"{name}: wrong in {count} ops and models, though right on its own samples"
+                tried = any(_short(row.name) == name for row in self.of("primitive"))
+                yield f"{name}: wrong in {counted_as(count)}{', though right on its own samples' if tried else ''}"
                 yield from (f"  {line}" for line in str(first.problems[0]).splitlines())
         for row in self.rows:
             if row.kind != "primitive" and not row.fine and row.verdict != "blames":
                 yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}, though the primitives that it uses are right"
                 yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
+
+
+def counted_as(count: int) -> str:
+    """So many ops and models."""
+    return "1 op or model" if count == 1 else f"{count} ops and models"
 
 
 def verdict_of(row: Row) -> str:
