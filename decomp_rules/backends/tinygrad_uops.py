@@ -220,8 +220,8 @@ def _realized(results: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
 
 
 def _apart(result: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """The result, copied if it looks into the memory of an array that was given, which `TinyJit` would return as it is at
-    the first call."""
+    """The result, copied if it looks into the memory of an array that was given: `TinyJit` would return that memory for
+    every call, as it was at the first."""
     if not result.numel() or _memory(result) not in {_memory(array) for array in given if array.numel()}:
         return result
     return result.clone(device=DEVICE).realize()
