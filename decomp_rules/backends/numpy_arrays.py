@@ -184,6 +184,11 @@ def _reduced(reduce: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Arra
     return made.astype(wanted, copy=False)
 
 
+def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
+    dtype = common(*tensors)
+    return np.stack([np.asarray(each).astype(dtype, copy=False) for each in tensors], dim)
+
+
 def sum(x: Array, dim: Any, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduced(np.add.reduce, x, dim, keepdim, dtype)
 
@@ -252,7 +257,7 @@ _OTHERS: tuple[tuple[Any, ...], ...] = (
     (pad, "constant_pad_nd"),
     (narrow, "slice.Tensor"),
     (lambda x, dims: np.flip(x, _axes(x, list(dims))) if dims else x, "flip"),
-    (lambda tensors, dim=0: np.stack(tensors, dim), "stack"),
+    (stack, "stack"),
     (sum, "sum.dim_IntList"),
     (prod, "prod.dim_int"),
     (amax, "amax"),
