@@ -15,6 +15,7 @@ import time
 from typing import Any
 import warnings
 
+import onnx
 import onnxruntime
 import torch
 from torch import nn
@@ -23,7 +24,6 @@ import decomp
 from decomp_rules import samples, targets
 from decomp_rules.backends import onnx_functions, onnx_models
 from decomp_rules.samples import architectures
-import onnx
 
 RUNS = 31
 Built = tuple[nn.Module, tuple[Any, ...]]

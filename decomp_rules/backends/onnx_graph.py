@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import onnx
+from onnx import helper, numpy_helper
 import torch
 from torch import fx
 
 import decomp
-import onnx
-from onnx import helper, numpy_helper
 
 OPSET = 21
 DTYPES: Mapping[torch.dtype, int] = {

@@ -15,6 +15,8 @@ from pathlib import Path
 import tempfile
 from typing import Any
 
+import onnx
+from onnx import helper
 import onnxruntime
 import torch
 from torch import fx
@@ -35,8 +37,6 @@ from decomp_rules.backends.onnx_graph import (
     tensor_proto,
     value_info,
 )
-import onnx
-from onnx import helper
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 EXTERNAL = 1 << 31
