@@ -83,7 +83,7 @@ class Backend:
     @boundary("Backend.implements")
     def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
         """Decorates the function of one op or several, written as in the list of a target: `"add"` means all overloads
-        that have no function of their own, `"sum.dim_IntList"` the one. With `when`, it serves the calls of which the
+        that have no function of their own, `"sum.dim_IntList"` the one; a key of another table is taken too. With `when`, it serves the calls of which the
         predicate is true, in words `reason` ("groups must be 1"); a later function is asked first. Raises
         `UnknownOp`, and `TargetError` for a condition without words."""
         if when is not None and not reason:
@@ -148,6 +148,8 @@ class Backend:
 
 
 def _key(spelling: Any) -> Key:
+    if isinstance(spelling, tuple) and len(spelling) == 2 and isinstance(spelling[0], Op):
+        return spelling
     if isinstance(spelling, str) and spelling.removeprefix("higher_order.") in CONTROL_FLOW:
         return Op(f"higher_order.{spelling.removeprefix('higher_order.')}"), None
     if isinstance(spelling, torch._ops.HigherOrderOperator):

@@ -42,6 +42,14 @@ def test_an_unknown_op_is_refused_where_it_is_written():
         made().implements("softmaxx")
 
 
+def test_a_table_is_copied_by_its_keys():
+    one, other = made(), made()
+    one.implements("add", "sum.dim_IntList", "cond")(max)
+    for each in one:
+        other.implements(each.key)(each.function)
+    assert [each.key for each in other] == [each.key for each in one] and other.target.conditions()
+
+
 def test_what_of_the_target_has_no_function_is_missing():
     chip = made(decomp.Target("chip", ["add", "mul", "sum.dim_IntList", "amax"]))
     chip.implements("add", "sum")(lambda *args: args)
