@@ -83,9 +83,9 @@ class Backend:
     @boundary("Backend.implements")
     def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
         """Decorates the function of one op or several, written as in the list of a target: `"add"` means all overloads
-        that have no function of their own, `"sum.dim_IntList"` the one; a key of another table is taken too. With `when`, it serves the calls of which the
-        predicate is true, in words `reason` ("groups must be 1"); a later function is asked first. Raises
-        `UnknownOp`, and `TargetError` for a condition without words."""
+        that have no function of their own, `"sum.dim_IntList"` the one; a key of another table is taken too. With
+        `when`, it serves the calls of which the predicate is true, in words `reason` ("groups must be 1"); a later
+        function is asked first. Raises `UnknownOp`, and `TargetError` for a condition without words."""
         if when is not None and not reason:
             raise TargetError('when= needs reason=, its words for errors: reason="groups must be 1"')
         keys = [_key(spelling) for spelling in ops]
