@@ -167,8 +167,8 @@ def log_sigmoid_of_parts(x: Tensor) -> Tensor:
 
 @register(aten.log_sigmoid_forward)
 def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log_sigmoid, and the buffer of its CPU kernel: e^−|x|."""
-    return _log_sigmoid(x), cast(torch.exp(-torch.abs(wide(x))), x.dtype)
+    """log_sigmoid, and the buffer of its CPU kernel, which has no gradient: e^−|x|."""
+    return _log_sigmoid(x), cast(torch.exp(-torch.abs(wide(x.detach()))), x.dtype)
 
 
 @float_math

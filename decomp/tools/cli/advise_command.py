@@ -40,7 +40,7 @@ from decomp.tools.cli.arguments import (
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
-from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, show
+from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
 
 FEW = 12
 """Up to so many models are looked at in this process unless asked otherwise: starting another takes seconds."""
@@ -94,7 +94,7 @@ def advise(
             first, *rest = found.lines()
             show(Text(first, style="bold"))
             show(Text("\n".join(rest)) if rest else None)
-            show(Text(f"saved {plot}") if plot is not None else None)
+            show(saved(plot) if plot is not None else None)
         if found.out_of_reach and not histogram:
             raise typer.Exit(1)
 

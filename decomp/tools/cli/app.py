@@ -47,7 +47,7 @@ from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.explanation import routes
-from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, show, working
+from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, saved, show, working
 from decomp.tools.writing import Unfailing, whole
 
 RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
@@ -126,7 +126,7 @@ def lower(
             print_json(report.as_dict())
         else:
             show(tables.report_table(report))
-            show(Text(f"saved {path}") if path is not None else None)
+            show(saved(path) if path is not None else None)
 
 
 @app.command()
@@ -155,7 +155,7 @@ def refold(
             print_json(report.as_dict())
         else:
             show(tables.refold_table(report))
-            show(Text(f"saved {path}") if path is not None else None)
+            show(saved(path) if path is not None else None)
 
 
 @app.command()
@@ -250,7 +250,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
     ways = fronts.front(found, target, certificates.committed())
     show(front_table(ways))
     if plot is not None:
-        show(Text(f"saved {fronts.plot_fronts([ways], plot)}"))
+        show(saved(fronts.plot_fronts([ways], plot)))
 
 
 @app.command()

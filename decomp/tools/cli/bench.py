@@ -26,7 +26,7 @@ from decomp.tools.benchmarking.records import Results
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Workload, variants
 from decomp.tools.cli.arguments import TARGET, CostBy, Debug, Trust, load_cost, load_model, load_target
-from decomp.tools.cli.terminal import Unusable, failing, show
+from decomp.tools.cli.terminal import Unusable, failing, saved, show
 from decomp.tools.writing import whole
 
 NAMES = (
@@ -174,7 +174,7 @@ def _written(results: Results, out: Path) -> None:
     except ModuleNotFoundError:
         show(Text('no plots: pip install "decomp[plot]"'))
         return
-    show(Text("saved " + ", ".join(str(path) for path in [out / FILE, *plot_all(results, out)])))
+    show(saved(out / FILE, *plot_all(results, out)))
 
 
 @contextlib.contextmanager

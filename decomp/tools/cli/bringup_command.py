@@ -19,7 +19,7 @@ from decomp.cache import places
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import KINDS, BringUp, verdict_of
 from decomp.tools.cli.arguments import Debug, Json, attribute, attribute_called, near
-from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
 
 BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
 MODELS = (
@@ -66,8 +66,8 @@ def bringup(
                 show(Text(f"{len(changes)} rows came out otherwise than in {compare}"))
         for path in (output, html):
             if path is not None:
-                saved = report.save(path)
-                show(Text(f"saved {saved}") if not as_json else None)
+                written = report.save(path)
+                show(saved(written) if not as_json else None)
         if not report.ok:
             raise typer.Exit(1)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.text import Text
 import typer
@@ -16,9 +16,10 @@ from decomp._library import library
 from decomp.tools.certification import certificates, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
+from decomp.tools.certification.isolation import stop
 from decomp.tools.cli.arguments import TARGET, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
-from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
 
 
 def certify(
@@ -63,7 +64,7 @@ def certify(
         if plot is not None:
             from decomp.tools.certification.ulp_plot import plot_errors
 
-            show(Text(f"saved {plot_errors(chosen, [load_target(each) for each in to], plot)}"))
+            show(saved(plot_errors(chosen, [load_target(each) for each in to], plot)))
         if update:
             levels = levels_of(accuracy or None)
             written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in measured)
@@ -104,14 +105,33 @@ def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
         return named
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that remember what they were given."""
+
+    def __init__(self, count: int | None) -> None:
+        super().__init__(count)
+        self.begun: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self.begun.append(future)
+        return future
+
+
 @contextlib.contextmanager
 def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
     """The executor that `module:callable` makes, or threads that each measure in a process of their own."""
     if name is None and workers is None:
         yield None
     elif name is None:
-        with ThreadPoolExecutor(workers) as threads:
+        threads = _Threads(workers)
+        try:
             yield threads
+        except BaseException:  # an interrupt may come before anybody knows what was begun
+            threads.shutdown(wait=False, cancel_futures=True)
+            stop(threads.begun)
+            raise
+        threads.shutdown()
     else:
         with made_executor(name) as made:
             yield made

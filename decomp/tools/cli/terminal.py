@@ -174,7 +174,12 @@ def show(*parts: RenderableType | None) -> None:
     console = _console()
     for part in parts:
         if part is not None:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+
+
+def saved(*paths: Any) -> Text:
+    """Says which files were written; their names stay whole, however long the line becomes."""
+    return Text(f"saved {', '.join(map(str, paths))}", no_wrap=True)
 
 
 def print_json(data: Any) -> None:

@@ -10,10 +10,7 @@ from typer.testing import CliRunner
 from decomp import __main__ as entry
 from decomp.tools.cli.app import EXIT_CODES, app
 from decomp_rules import samples
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from tests.commands import run
 
 
 def said(result):

@@ -3,14 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from decomp.tools.certification import certificates
-from decomp.tools.cli.app import app
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from tests.commands import run
 
 
 def said(result):

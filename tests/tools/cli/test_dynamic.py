@@ -2,13 +2,8 @@
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from decomp.tools.cli.app import app
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from tests.commands import run
 
 
 def test_a_dimension_may_be_dynamic(tmp_path):

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from decomp.tools.cli.app import app
+from tests.commands import run
 
 CHIP = """
 import torch
@@ -33,10 +32,6 @@ def bringup(tmp_path, monkeypatch):
     path.write_text(CHIP)
     yield path
     sys.modules.pop("my_own_chip", None)
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_model_target_and_rules_of_a_file(bringup):

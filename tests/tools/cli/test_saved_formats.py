@@ -1,17 +1,8 @@
 """Lowered programs saved in the formats of other runtimes, from the command line."""
 
 import pytest
-from typer.testing import CliRunner
 
-from decomp.tools.cli.app import app
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def said(result):
-    return result.exit_code, result.stderr.strip()
+from tests.commands import run, said
 
 
 def test_lower_saves_an_onnx_model(tmp_path):

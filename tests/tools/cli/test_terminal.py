@@ -21,16 +21,22 @@ from decomp.tools.cli.terminal import printable
 ROOT = Path(__file__).parents[3]
 
 
-def command(*words, **options):
+# A shell that runs the tests in the background has them ignore interrupts, and so all that they start. What is to be
+# otherwise is set by the process itself: between fork and exec no Python can run safely beside the threads of others.
+START = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if int(sys.argv[1]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+del sys.argv[1]
+runpy.run_module("decomp", run_name="__main__", alter_sys=True)
+"""
+
+
+def command(*words, largest_file=0, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
-    return subprocess.Popen([sys.executable, "-m", "decomp", *map(str, words)], env=environment,
-                            stderr=subprocess.PIPE,
-                            **{"stdout": subprocess.PIPE, "preexec_fn": _interruptible, **options})
-
-
-def _interruptible():
-    """A shell that runs the tests in the background has them ignore interrupts, and so all that they start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen([sys.executable, "-c", START, str(largest_file), *map(str, words)], env=environment,
+                            stderr=subprocess.PIPE, **{"stdout": subprocess.PIPE, **options})
 
 
 def ended(*words, **options):
@@ -71,13 +77,7 @@ def test_a_full_disk_is_told():
 def test_a_program_that_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path):
     path = tmp_path / "mlp.pt2"
     path.write_bytes(b"before")
-
-    def small():
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    code, _, err = ended("lower", "mlp", "--to", "core_aten", "-o", path, preexec_fn=small)
+    code, _, err = ended("lower", "mlp", "--to", "core_aten", "-o", path, largest_file=4096)
     assert code == 2 and err.startswith(f"error: cannot save {path}: ") and "Traceback" not in err
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
 

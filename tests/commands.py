@@ -1,0 +1,15 @@
+"""The command line within a test: run a command, and read what it said."""
+
+from typer.testing import CliRunner
+
+from decomp.tools.cli.app import app
+
+
+def run(*words):
+    """The result of `decomp WORDS`, on a terminal so wide that no line of a test's is broken."""
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def said(result):
+    """Its exit status, and what it said to the error stream."""
+    return result.exit_code, result.stderr.strip()
