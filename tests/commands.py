@@ -11,5 +11,5 @@ def run(*words):
 
 
 def said(result):
-    """Its exit status, and what it said to the error stream."""
-    return result.exit_code, result.stderr.strip()
+    """What a failing command printed, and its exit code."""
+    return result.exit_code, (result.stderr or result.output).strip()

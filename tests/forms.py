@@ -31,6 +31,18 @@ class Holder(nn.Module):
         return self.function(self, *args) if self.bound else self.function(*args)
 
 
+class Calls(nn.Module):
+    """Sample calls as one module, which takes their tensors, one call's after the other's."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, *tensors):
+        rest = iter(tensors)
+        return [call.with_tensors([next(rest) for _ in call.tensors]).run() for call in self.calls]
+
+
 def exported(function, *args, **how):
     """The exported program of a function; `how` is of `torch.export.export`."""
     return torch.export.export(Holder(function), args, **how)

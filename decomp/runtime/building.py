@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.errors import BindingError, spelled
+from decomp.errors import spelled
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
-from decomp.ir.call import Call, bound_call, is_host, is_projection, metadata, projected, substituted
+from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
@@ -159,7 +159,7 @@ class Building:
         self._host(node, args[place], args[place + 1 :], {})
 
     def _size_or_number(self, node: fx.Node) -> None:
-        call = _call_of(node) if isinstance(node.target, torch._ops.OpOverload) else None  # not n * m of sizes
+        call = call_if_bound(node) if isinstance(node.target, torch._ops.OpOverload) else None  # not n * m of sizes
         if call is not None and self.backend.implementation(call) is not None:
             return self._primitive(node)
         found = host_function(node, self.backend)
@@ -168,7 +168,7 @@ class Building:
         self._host(node, found, node.args, node.kwargs)
 
     def _primitive(self, node: fx.Node) -> None:
-        call = _call_of(node)
+        call = call_if_bound(node)
         if call is None:
             return self._problem(f"{spelled(node.target)}: its arguments fit no overload", node)
         found = self.backend.implementation(call)
@@ -185,13 +185,6 @@ class Building:
         if problem is not None:
             return self._problem(f"{call.op}: {getattr(found.function, '__name__', found.function)}: {problem}", node)
         self.steps.append(Step(node, found.function, args, kwargs, True))
-
-
-def _call_of(node: fx.Node) -> Call | None:
-    try:
-        return bound_call(node)
-    except BindingError:
-        return None
 
 
 def _is_region(node: fx.Node) -> bool:

@@ -111,8 +111,8 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
-        for hook in self._root._forward_pre_hooks.values():
-            hook(self._root, args, kwargs) if _takes_kwargs(self._root, hook) else hook(self._root, args)
+        for key, hook in self._root._forward_pre_hooks.items():
+            hook(self._root, args, *([kwargs] if key in self._root._forward_pre_hooks_with_kwargs else []))
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
         names = [leaf.name for leaf in self.leaves if leaf.kind == "input"]
@@ -161,11 +161,6 @@ class Loaded:
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
-
-
-def _takes_kwargs(module: nn.Module, hook: Any) -> bool:
-    known = module._forward_pre_hooks_with_kwargs
-    return any(key in known for key, each in module._forward_pre_hooks.items() if each is hook)
 
 
 def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor]) -> list[Leaf]:

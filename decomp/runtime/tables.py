@@ -78,6 +78,7 @@ class Backend:
         self.from_torch, self.to_torch = from_torch, to_torch
         self.shape: Callable[[Any], Sequence[Any]] = shape or (lambda array: array.shape)
         self._target = target
+        self._made: Target | None = None
         self._table: dict[Key, list[Implementation]] = {}
 
     @boundary("Backend.implements")
@@ -91,6 +92,7 @@ class Backend:
         keys = [_key(spelling) for spelling in ops]
 
         def implementing(function: F) -> F:
+            self._made = None
             for key in keys:
                 self._table.setdefault(key, []).insert(0, Implementation(key, function, when, reason))
             return function
@@ -106,6 +108,11 @@ class Backend:
         """What programs are to be lowered to."""
         if self._target is not None:
             return self._target
+        if self._made is None:
+            self._made = self._of_table()
+        return self._made
+
+    def _of_table(self) -> Target:
         made = Target(self.name)
         for each in self:
             if each.key[0].name.startswith("higher_order."):

@@ -38,7 +38,6 @@ from decomp_rules.backends.onnx_graph import (
     value_info,
 )
 
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 EXTERNAL = 1 << 31
 """Bytes of parameters from which on a model keeps them in a file of their own: protobuf has no larger messages."""
 
@@ -103,8 +102,6 @@ def _emitting(backend: decomp.Backend, function: Callable[..., Any]) -> Callable
     def emitted(*args: Any, **kwargs: Any) -> Any:
         call = backend.node
         meta = metadata(call)
-        if isinstance(meta, (*_NUMBERS, bool, int, float)):  # an operator of Python, on sizes
-            return call.target(*args, **kwargs)
         found = function(*args, **kwargs)
         if isinstance(meta, torch.Tensor):
             return _finished(found, meta, call.name)

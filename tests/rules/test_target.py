@@ -57,7 +57,10 @@ def test_conditions_of_one_op_add_up():
     chip = Target("chip", ["amax"])
     chip = chip.legal_if("amax", lambda call: call.argument("keepdim"), "keepdim")
     chip = chip.legal_if("amax", lambda call: call.tensors[0].dim() == 2, "2 dimensions")
-    ask = lambda x, **options: chip.why_illegal(call(x, f=lambda x: x.amax(0, **options)))  # noqa: E731
+
+    def ask(x, **options):
+        return chip.why_illegal(call(x, f=lambda x: x.amax(0, **options)))
+
     assert ask(torch.ones(2, 2), keepdim=True) is None
     assert ask(torch.ones(2, 2)) == "keepdim"
     assert ask(torch.ones(2), keepdim=True) == "2 dimensions"
@@ -216,7 +219,10 @@ rank = [4]
 
 def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
     chip = Target.load(written(tmp_path / "chip.toml", NARROW))
-    ask = lambda f, *args: chip.why_illegal(call(*args, f=f))  # noqa: E731
+
+    def ask(f, *args):
+        return chip.why_illegal(call(*args, f=f))
+
     everywhere, own = "its tensors are float32 or integer or bool", "its tensors are float32 or int64"
     assert ask(torch.abs, x) is None and ask(torch.abs, i) is None
     assert ask(torch.abs, i.short()) == ask(lambda i: i + i, i.int()) == ask(torch.abs, x.double()) == own

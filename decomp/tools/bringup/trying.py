@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Container, Sequence
 import copy
 import logging
 from typing import Any
@@ -20,12 +19,12 @@ from decomp.lowering import Lowering, lower
 from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
-from decomp.tools.bringup.blaming import Difference, difference_in, loaded_call, primitive_of
+from decomp.tools.bringup.blaming import Difference, copied, difference_in, loaded_call, primitive_of
 from decomp.tools.bringup.cases import Case, cases, samples_for
 from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, truth_of
 from decomp.tools.bringup.rows import Problem, Row, problem_of
 from decomp.tools.certification.results import flat
-from decomp.tools.measurement.trials import FAILURES, takes, widened
+from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
 from decomp.torch_internals import pytree
 
 Tell = Callable[[str], None]
@@ -139,8 +138,8 @@ def _try_program(
     """Lower a program, run it, and find out what is to blame if it is wrong."""
     original = copy.deepcopy(module)
     try:
-        with _silent():
-            lowering = lower(module, to=backend.target, args=_copied(args), verify=False)
+        with silenced():
+            lowering = lower(module, to=backend.target, args=copied(tuple(args)), verify=False)
     except NotLowered as error:
         if not row.cases:
             row.verdict = "not lowered"
@@ -177,10 +176,10 @@ def _run_program(
     backend: Backend, row: Row, lowering: Lowering, loaded: Any, original: Any, args: Sequence[Any], call: str,
     sample: Sample | None,
 ) -> None:  # fmt: skip
-    inputs = pytree.tree_leaves(_copied(args))
+    inputs = pytree.tree_leaves(copied(tuple(args)))
     problem: Problem | None = None
     try:
-        results = flat(loaded(*_copied(args)))
+        results = flat(loaded(*copied(tuple(args))))
     except Exception as error:  # whatever a function of the backend raises is a finding
         problem = Problem("as a whole", _said(error), call)
     if problem is None:
@@ -228,7 +227,7 @@ def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
     """The results of a lowered program."""
     lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
-        return flat(lowered(*_copied(args)))
+        return flat(lowered(*copied(tuple(args))))
 
 
 def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> Truth:
@@ -242,7 +241,7 @@ def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sampl
             return Truth(formed, first.exact, first.mass, False, first.against_own, first.operands)
         module = original.double() if isinstance(original, nn.Module) else original
         try:
-            exact = list(widened(flat(module(*widened_leaves(_copied(args))))))
+            exact = list(widened(flat(module(*widened_leaves(copied(tuple(args)))))))
         except FAILURES:
             exact = list(widened(own))
     return Truth(own, exact, exact, False, False)
@@ -251,20 +250,3 @@ def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sampl
 def widened_leaves(args: Any) -> Any:
     """Float tensors in float64."""
     return pytree.tree_map(lambda t: widened((t,))[0] if isinstance(t, torch.Tensor) else t, args)
-
-
-def _copied(args: Any) -> tuple[Any, ...]:
-    found = pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, tuple(args))
-    return tuple(found)
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """PyTorch logs at length about ops that do not run on fake tensors; here these are expected."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

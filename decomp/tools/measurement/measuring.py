@@ -3,10 +3,8 @@ compared with exact results and with PyTorch's own. The outcome is the rule's ce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-import logging
 import platform
 
 import torch
@@ -36,7 +34,17 @@ from decomp.tools.measurement.distributions import disagreement
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.tools.measurement.reference import Reference, mp_function, mpmath_is_installed
 from decomp.tools.measurement.reference_uncertainty import of_gradients, of_values
-from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial, in_dtype, transposed, trial, widened
+from decomp.tools.measurement.trials import (
+    FAILURES,
+    Function,
+    Inputs,
+    Trial,
+    in_dtype,
+    silenced,
+    transposed,
+    trial,
+    widened,
+)
 from decomp.tools.measurement.undefined import undefined
 from decomp.validation.ulp import Exact, kinds
 
@@ -65,7 +73,7 @@ def measured(
 ) -> Certificate:
     """The certificate of one rule: at its own level, if that is among these, as written and lowered to each target; and
     at looser levels where a target then computes it otherwise. Raises `ValueError` without samples."""
-    with torch.random.fork_rng(devices=[]), _silent("torch._subclasses.fake_tensor"):
+    with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         work = _Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
         candidates = work.candidates(targets, rules, levels)
@@ -96,18 +104,6 @@ def _draws(sample: Sample) -> bool:
         return True
     one, other = flat(sample.run()), flat(sample.run())
     return any(not torch.equal(a, b) for a, b in zip(one, other))
-
-
-@contextlib.contextmanager
-def _silent(logger: str) -> Iterator[None]:
-    """Mute PyTorch's long log messages about ops that do not run on fake tensors; here these are expected."""
-    log = logging.getLogger(logger)
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple[Sample, ...]:

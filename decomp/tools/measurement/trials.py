@@ -4,8 +4,10 @@ domain; any other on its sample as it is, ill-conditioned, with ties, and with s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 from dataclasses import dataclass, replace
 import functools
+import logging
 from typing import Any
 
 import torch
@@ -286,3 +288,15 @@ _CHANGES: tuple[tuple[str, Callable[[torch.Tensor, torch.Generator], torch.Tenso
     ("subnormal", _subnormal, False, False),
 )
 """Label, change, whether errors are measured, whether gradients are."""
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Mute PyTorch's long log messages about ops that do not run on fake tensors; here these are expected."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

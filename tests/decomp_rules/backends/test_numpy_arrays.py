@@ -13,6 +13,7 @@ import decomp
 from decomp_rules import backends, samples, targets
 from decomp_rules.backends import numpy_arrays
 from tests import models
+from tests.forms import Calls
 
 chip = backends.get("numpy")
 aten = torch.ops.aten
@@ -61,21 +62,11 @@ def _call(name, args):
     return decomp.Sample.of(name, args, kwargs)
 
 
-class _Calls(nn.Module):
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
-    def forward(self, *tensors):
-        rest = iter(tensors)
-        return [call.with_tensors([next(rest) for _ in call.tensors]).run() for call in self.calls]
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_primitive_gives_what_pytorch_gives(name):
     calls = [_call(name, args) for args in CALLS[name]]
     tensors = tuple(itertools.chain.from_iterable(call.tensors for call in calls))
-    program = torch.export.export(_Calls(calls), tensors)
+    program = torch.export.export(Calls(calls), tensors)
     found, expected = chip.load(program)(*tensors), program.module()(*tensors)
     for ours, theirs in zip(found, expected, strict=True):
         bound = dict(atol=1e-45, rtol=4 * torch.finfo(theirs.dtype).eps) if theirs.is_floating_point() else {}

@@ -56,9 +56,9 @@ def variants(sample: Sample) -> Iterator[Sample]:
         if main.is_floating_point or not dtype.is_floating_point:
             yield sample.replaced(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == main else x)
     if main.is_floating_point:
-        floats = lambda f: sample.replaced(  # noqa: E731
-            lambda x: f(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        )
+        def floats(f):
+            return sample.replaced(lambda x: f(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x)
+
         if sample.overload._schema.name.removeprefix("aten::") not in NO_NAN:
             yield floats(lambda x: SPECIAL.repeat(x.numel() // 12 + 1)[: x.numel()].reshape(x.shape))
         yield floats(lambda x: x.mT.contiguous().mT if x.dim() > 1 else x)

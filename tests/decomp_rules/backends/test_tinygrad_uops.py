@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.runtime.failures import LoadError
 from decomp_rules import backends, targets
+from tests.forms import Calls
 
 pytest.importorskip("tinygrad", reason="needs tinygrad: pip install decomp[tinygrad]")
 
@@ -97,16 +98,6 @@ SEVERAL = {
 """What is more than one UOp, or none."""
 
 
-class _Calls(nn.Module):
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
-    def forward(self, *tensors):
-        rest = iter(tensors)
-        return [call.with_tensors([next(rest) for _ in call.tensors]).run() for call in self.calls]
-
-
 @functools.cache
 def _program():
     """All calls: their names, their UOps (None: several), a program of them, and its inputs."""
@@ -116,7 +107,7 @@ def _program():
     split = [(args[:-1], args[-1]) if isinstance(args[-1], dict) else (args, {}) for _, _, args in rows]
     calls = [decomp.Sample.of(name.strip(), *given) for (name, _, _), given in zip(rows, split)]
     tensors = tuple(itertools.chain.from_iterable(call.tensors for call in calls))
-    program = torch.export.export(_Calls(calls), tensors)
+    program = torch.export.export(Calls(calls), tensors)
     return [(name, op) for name, op, _ in rows], program, chip.load(program), tensors
 
 
@@ -159,14 +150,14 @@ def test_every_primitive_has_a_function_and_is_tried():
 
 def test_powers_of_integers_are_products():
     inputs = torch.tensor([[5, -3, 2], [5, 3, 14]], dtype=torch.int16).unbind()
-    lowered = decomp.lower(_Calls([decomp.Sample.of("pow", inputs, {})]), to=chip.target, args=inputs)
+    lowered = decomp.lower(Calls([decomp.Sample.of("pow", inputs, {})]), to=chip.target, args=inputs)
     assert not [call for call in decomp.calls(lowered.result) if call.op == decomp.op("pow")]
     assert lowered.result(*inputs)[0].tolist() == [3125, -27, 2**14]
 
 
 def test_dtypes_that_tinygrad_has_not_are_refused_by_name():
     inputs = (SPECIAL + 1j, SPECIAL)
-    program = torch.export.export(_Calls([decomp.Sample.of("add", inputs, {})]), inputs)
+    program = torch.export.export(Calls([decomp.Sample.of("add", inputs, {})]), inputs)
     with pytest.raises(LoadError, match="complex64"):
         chip.load(program)
 

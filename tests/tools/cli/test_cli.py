@@ -10,12 +10,7 @@ from typer.testing import CliRunner
 from decomp import __main__ as entry
 from decomp.tools.cli.app import EXIT_CODES, app
 from decomp_rules import samples
-from tests.commands import run
-
-
-def said(result):
-    """What a failing command printed, and its exit code."""
-    return result.exit_code, (result.stderr or result.output).strip()
+from tests.commands import run, said
 
 
 def squeezed(text):

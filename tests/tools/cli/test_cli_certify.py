@@ -5,11 +5,7 @@ import json
 import pytest
 
 from decomp.tools.certification import certificates
-from tests.commands import run
-
-
-def said(result):
-    return result.exit_code, (result.stderr or result.output).strip()
+from tests.commands import run, said
 
 
 @pytest.fixture
