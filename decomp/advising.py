@@ -154,6 +154,7 @@ def advise(
     keep: Iterable[Any] = (),
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
+    training: bool | None = None,
     savings: int = 5,
     executor: Executor | None = None,
     results: str | Path | None = None,
@@ -180,7 +181,7 @@ def advise(
     """
     _require_programs(programs)
     chosen, target = rules_and_target(to, rules, keep)
-    setting = Setting(Matching(chosen, target), Policy(Accuracy.of(accuracy), cost))
+    setting = Setting(Matching(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
     makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
     search = Search(setting, Given(setting), makers, executor, results, progress)
     return search.advice(savings)

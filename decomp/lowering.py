@@ -107,7 +107,12 @@ class Lowering:
     def trains(self) -> bool:
         """Whether the lowered program has the gradients of its source."""
         done = (piece.simplified for piece in self.pieces)
-        return all(each is None or each.settings.training is not False for each in done)
+        return self.derived_to_train and all(each is None or each.settings.training is not False for each in done)
+
+    @functools.cached_property
+    def derived_to_train(self) -> bool:
+        """Whether what its calls are derived to has their gradients."""
+        return self.matching.settled(self.program).rules.trains
 
     @property
     def given(self) -> fx.Graph:
@@ -220,8 +225,8 @@ def lower(
       and casts and views that change nothing, and chains of them. No result changes by a bit, nor does a gradient but
       for the order in which autograd adds.
     - `training`: None keeps what only gradients need, such as `detach`, where an input or a parameter may require one;
-      False removes it, for programs that are run for inference alone; True keeps it. Whether gradients are on while
-      `lower` runs does not matter, as the program outlives that.
+      False removes it, for programs that are run for inference alone, and the target need not know it; True keeps it.
+      Whether gradients are on while `lower` runs does not matter, as the program outlives that.
     - `freeze`: parameters and buffers that are not written are taken as they are now, and what depends on nothing else
       is computed once, into buffers of the result. The program does not train any more.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
@@ -234,8 +239,9 @@ def lower(
     if max_error is not None and max_ulp is not None:
         raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    matching, policy = Matching(*rules_and_target(to, rules, keep)), Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     settings = settings_of(simplify, training, freeze)
+    matching = Matching(*rules_and_target(to, rules, keep), False if freeze else training)
+    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     return _lowered(source, matching, policy, partial, verify, max_error, settings)
 
 
@@ -272,6 +278,7 @@ def plan(
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     max_ulp: Limits | None = None,
+    training: bool | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Plan:
@@ -279,7 +286,7 @@ def plan(
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = rules_and_target(to, rules, keep)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
-    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
+    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target, training)
     with captured(source, matching) as program:
         return _answering(plan_program(program, matching, policy), program, matching, policy)
 

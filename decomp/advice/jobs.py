@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 import hashlib
 import json
 import pickle
@@ -44,7 +44,8 @@ class Setting(NamedTuple):
     def digest(self) -> str | None:
         """Differs where an answer may; None if that cannot be told."""
         rules, target = self.matching.rules, self.matching.target
-        known = fingerprint(rules, target, str(self.policy.accuracy), self.policy.cost or target.costs)
+        asked = f"{self.policy.accuracy}, {self.matching.training}"
+        known = fingerprint(rules, target, asked, self.policy.cost or target.costs)
         return None if known is None else known[:16]
 
 
@@ -138,7 +139,7 @@ def _lacking(program: Program, setting: Setting) -> Answer:
         blocked = list(blocked_in(planned))
         if not blocked:
             return Answer(calls_of(planned))
-        matching, found = setting.matching, Alternatives()
+        matching, found = setting.matching.settled(program), Alternatives()
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, setting.policy)
         exploration = Exploration(planner, found)
         calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
@@ -150,7 +151,7 @@ def _lacking(program: Program, setting: Setting) -> Answer:
 
 
 def _planned(program: Program, setting: Setting, target: Target) -> Planned:
-    return plan_program(program, Matching(setting.matching.rules, target), setting.policy)
+    return plan_program(program, replace(setting.matching, target=target), setting.policy)
 
 
 def _reason(planned: Planned) -> str:

@@ -167,7 +167,7 @@ class Suggesting:
     def calls_with(self, wishes: Iterable[Wish], goals: Iterable[str]) -> int | None:
         """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
         target = with_wishes(self.matching.target, wishes)
-        planned = plan_program(self.program, Matching(self.matching.rules, target), self.policy)
+        planned = plan_program(self.program, replace(self.matching, target=target), self.policy)
         blocked = {decision.op for decision in planned.plan.blocked.values()}
         return None if blocked & set(goals) else calls_of(planned)
 
@@ -177,7 +177,7 @@ class _Search:
 
     def __init__(self, asked: Suggesting, planned: Planned) -> None:
         self.asked = asked
-        matching, program = asked.matching, asked.program
+        matching, program = asked.matching.settled(asked.program), asked.program
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
         exploration = Exploration(planner)
         self.calls: dict[str, int] = {}

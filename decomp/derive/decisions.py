@@ -72,12 +72,7 @@ class Blocked:
     @classmethod
     def because(cls, op: str, reason: str, needs_metadata: bool = False) -> Blocked:
         """A call for which no alternative is asked."""
-        return cls(op, ((op, reason),), needs_metadata=needs_metadata)
-
-    @property
-    def reason(self) -> str | None:
-        """Of the reasons why alternatives did not serve, the one that says most."""
-        return self.best_reason or (self.tried[-1][1] if self.tried else None)
+        return cls(op, ((op, reason),), best_reason=reason, needs_metadata=needs_metadata)
 
     def why(self) -> str:
         """The reason in one clause."""
@@ -85,9 +80,20 @@ class Blocked:
             return f"{self.op} is legal only if {self.condition}"
         if self.limitation and not self.tried:
             return f"{self.op}: {self.limitation}"
-        if not self.tried:
-            return f"no rule for {self.op}"
-        return f"{self.op}: {self.reason}"
+        if self.best_reason is None:
+            return f"no rule for {self.op}" + (" applies" if self.tried else "")
+        return f"{self.op}: {self.best_reason}"
+
+    def _which(self) -> str:
+        """The reason as a relative clause behind the name of the op."""
+        if self.condition:
+            return f"which is legal only if {self.condition}"
+        if self.limitation and not self.tried:
+            return f"which cannot be decomposed: {self.limitation}"
+        if self.best_reason is None:
+            return "for which no rule applies" if self.tried else "for which there is no rule"
+        chained = self.best_reason.startswith("needs ")
+        return f"which {self.best_reason}" if chained else f"whose rule does not serve: {self.best_reason}"
 
     def after(self, what: str, declined: Declined) -> Blocked:
         """The same after one more alternative declined."""
@@ -101,10 +107,7 @@ class Blocked:
 
     def as_declined(self, op: Op) -> Declined:
         """Why a rule for `op` that makes this call does not serve."""
-        if self.op == str(op):
-            reason = self.reason or self.why()
-        else:
-            reason = f"emits {self.op}, which {self.why()}" if self.tried else f"emits {self.why()}"
+        reason = self.best_reason or self.why() if self.op == str(op) else f"needs {self.op}, {self._which()}"
         return Declined(reason, needs_metadata=self.needs_metadata, limitation=self.limitation)
 
 

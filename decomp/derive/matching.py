@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import fx, nn
 
+from decomp.capture.frontends import Program
 from decomp.capture.inlining import Body, Leaves, body_of_graph_module, inlined, traced_forward
 from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised, is_guards
+from decomp.capture.rebuild_exported import lifted_state
 from decomp.errors import Blocker, NotLowered
 from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.walk import mutates
@@ -20,6 +22,7 @@ from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rules
 from decomp.rules.target import Everything, Target
+from decomp.simplification.surroundings import gradient_inputs
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,18 @@ class Matching:
 
     rules: Rules
     target: Target
+    training: bool | None = None
+    """Whether what only gradients need is kept; None: where an input or a parameter may require one."""
+
+    def settled(self, program: Program) -> Matching:
+        """This, with the rules for programs that are not trained where `program` is none that is."""
+        training = self.training
+        if self.everywhere or not self.rules.trains:
+            return self
+        if training is None:
+            state = lifted_state(program.exported) if program.exported is not None else {}
+            training = bool(gradient_inputs(program.graph, program.root, state))
+        return self if training is not False else replace(self, rules=self.rules.forward_only)
 
     @property
     def everywhere(self) -> bool:

@@ -132,6 +132,7 @@ class Planned:
 
 def plan_program(program: Program, matching: Matching, policy: Policy) -> Planned:
     """Decide what becomes of each call of a program."""
+    matching = matching.settled(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
     with fresh_sizes_dropped(program.mode):
         graphs = _Planning(program, matching, planner).graphs("", program.graph, program.root, None)
@@ -177,8 +178,8 @@ class _Planning:
         if self.matching.must_be_functional(graph, owner):
             state = rebuild_exported.lifted_state(exported) if exported is not None else {}
             functional = functionalize(graph, owner, state)
-        detaches = not self.matching.everywhere and self.matching.target.surely_legal(op_of("detach"), "default")
-        if exported is None or not detaches:
+        detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
+        if exported is None or self.matching.everywhere or not detaches:
             return functional
         signature = exported.graph_signature
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}

@@ -67,7 +67,7 @@ class Planner:
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
         self.cost = policy.cost or target.costs
         # What was chosen by a function of the user's is good for this program: the next one may come with another.
-        key = (target, dialect, self.cost, policy.cost is not None) if is_value(self.cost) else None
+        key = (target, dialect, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
         self.memory = Memory.within(rules.memory, dialect, key)
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)

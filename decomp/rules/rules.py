@@ -52,6 +52,9 @@ class Rules:
         self.level = level and require_level(level, "level=")
         self.memory: dict[Any, Any] = {}
         """A cache of what planning with these rules found, by target; cleared when a rule is added."""
+        self.trains = True
+        """Whether programs that are planned with them may be trained."""
+        self._forward_only: Rules | None = None
         if isinstance(rules, Mapping):
             for spelling, functions in rules.items():
                 for function in functions if isinstance(functions, (list, tuple)) else (functions,):
@@ -183,10 +186,14 @@ class Rules:
 
     def _limit(self, limitation: Limitation) -> None:
         self._limitations[limitation.op] = (*self._limitations.get(limitation.op, ()), limitation)
+        self._forget()
+
+    def _forget(self) -> None:
         self.memory.clear()
+        self._forward_only = None
 
     def _add(self, rule: Rule) -> None:
-        self.memory.clear()
+        self._forget()
         if isinstance(rule, PatternRule):
             self._patterns = (*self._patterns, rule)
             return
@@ -225,6 +232,19 @@ class Rules:
         return _rules_from(self.entries, self.composites, self.level)
 
     @property
+    def forward_only(self) -> Rules:
+        """These rules for programs that are not trained: there `detach` is its argument, wherever the target does not
+        know it. They share what planning finds out."""
+        if not self.trains:
+            return self
+        if self._forward_only is None:
+            found = Rules(self.entries, composites=self.composites, level=self.level)
+            found.register("detach")(undetached)
+            found.trains, found.memory = False, self.memory
+            self._forward_only = found
+        return self._forward_only
+
+    @property
     def ops(self) -> frozenset[Op]:
         """The ops that have a rule."""
         return frozenset(self._rules)
@@ -246,6 +266,11 @@ class Rules:
             return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
+
+
+def undetached(x: Any) -> Any:
+    """x, where there are no gradients for it to be detached from."""
+    return x
 
 
 def _title(function: Any, op: Op) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from decomp._library import certificate_of, has_wrong_gradients, limits_of, range_of
 from decomp.rules.accuracy import DEFAULT, LEVELS
+from decomp.rules.rules import undetached
 
 UNMEASURED = 256.0
 """ULP for a rule that was not measured: textbook formulas lose as much at large arguments, wrong ones lose more."""
@@ -51,6 +52,8 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
     right = not (hasattr(rule, "op") and has_wrong_gradients(rule.op.short))
     reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
+    if getattr(rule, "function", None) is undetached:
+        return Promise({"float32": 0.0}, special_values=True, gradients=False)
     if certificate is None:
         return Promise(gradients=right, reach=reach)
     names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]

@@ -92,7 +92,8 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
             _measure_in_a_run(lowering, given, fresh)
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
-                verdicts[stamp] = _verdict(node, decision, _promise(lowering, decision), None)
+                promise = _promise(lowering, decision)
+                verdicts[stamp] = _verdict(node, decision, promise, None, lowering.derived_to_train)
     for stamp, (_, node, _) in distinct.items():
         _require(verdicts[stamp], node)
     return [verdicts[stamp] for stamp in distinct]
@@ -115,7 +116,7 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
-            lowering.verdicts[decision.stamp] = _verdict(node, decision, promise, seen)
+            lowering.verdicts[decision.stamp] = _verdict(node, decision, promise, seen, lowering.derived_to_train)
 
     try:
         with torch.no_grad():
@@ -135,14 +136,15 @@ def _require(verdict: Verdict, node: fx.Node) -> None:
         raise kind(f"rule {verdict.rule}, for {node.name!r}, {verdict.wrong}", None, node)
 
 
-def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None) -> Verdict:
-    """Measures one expansion: on operands that a run of the program had, on random ones, and on special values."""
+def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None, slopes: bool) -> Verdict:
+    """Measures one expansion: on operands that a run of the program had, on random ones, and on special values; its
+    gradients too if that is asked."""
     rule = str(decision.rule)
     if EffectTable().of(node).most:
         return Verdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
     for where, choices in _operand_sets(node, seen, measure.promise):
-        judged = measure.on(choices, slopes=where != _SPECIAL)
+        judged = measure.on(choices, where == _SPECIAL, slopes)
         if judged is not None and judged.fault is not None:
             return Verdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
     return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason)
@@ -175,7 +177,7 @@ class _Measure:
         self.reason = "no operands"
         self.at_slopes = False
 
-    def on(self, choices: Iterator[list[Any]], slopes: bool) -> Judged | None:
+    def on(self, choices: Iterator[list[Any]], special: bool, slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
         given = _given(self.node, self.stamp)
         own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
@@ -188,9 +190,9 @@ class _Measure:
         mine = functools.partial(_stamped, self.stamp)
         promise = self.promise.ulp(truth.own)
         self.promised = max(self.promised, promise)
-        judged = self._judged(mine, operands, truth, promise if slopes else max(promise, SPECIAL))
+        judged = self._judged(mine, operands, truth, max(promise, SPECIAL) if special else promise)
         self.values = max(self.values or 0.0, judged.ulp)
-        if judged.fault is None and slopes:
+        if judged.fault is None and slopes and not special:
             judged = self._slopes(operands, own, wide, mine) or judged
         return judged
 

@@ -33,6 +33,7 @@ from decomp.tools.cli.arguments import (
     Model,
     RulesOf,
     To,
+    Training,
     Trust,
     attribute,
     load_accuracy,
@@ -97,9 +98,7 @@ def lower(
     dynamic: Dynamic = [],
     no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")] = False,
-    training: Annotated[
-        bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")
-    ] = None,
+    training: Training = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -167,6 +166,7 @@ def plan(
     accuracy: Levels = [],
     cost: CostBy = None,
     dynamic: Dynamic = [],
+    training: Training = None,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -178,7 +178,9 @@ def plan(
         with working(f"loading {model}"):
             program = load_model(model, trust, dynamic)
         with working(f"planning {model} for {target.name}"):
-            found = decomp.plan(program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price)
+            found = decomp.plan(
+                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, training=training
+            )
         with working(f"looking for what {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
         if as_json:
