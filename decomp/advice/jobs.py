@@ -24,7 +24,7 @@ from decomp.derive.exclusive import captured, undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, Source, plan_program
 from decomp.derive.planner import Planner
-from decomp.errors import DecompError, first_line
+from decomp.errors import CaptureError, DecompError, first_line
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Policy
 from decomp.rules.rules import Rule
@@ -182,7 +182,7 @@ class _Held:
             self._keep(self.settings, job.run, setting)
             program = self.found.get((job.run, job.name))
         if program is None:
-            with captured(_source(job.make()), setting.matching) as program:
+            with captured(_source(_made(job)), setting.matching) as program:
                 pass
         with self.lock:
             self._keep(self.found, (job.run, job.name), program)
@@ -204,6 +204,16 @@ class _Held:
 
 _held = _Held()
 forget = _held.forget
+
+
+def _made(job: Job) -> Any:
+    """The program of a job. Raises `CaptureError` where the function that makes it fails."""
+    try:
+        return job.make()
+    except DecompError:
+        raise
+    except Exception as error:  # whatever a function of the user's raises
+        raise CaptureError(f"the function that makes it fails: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _source(given: Any) -> Source:
