@@ -126,7 +126,7 @@ def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
 
 
 def save(folder: Path, results: Results) -> None:
-    """`lowering.json` (which `decomp bench --compare` reads), `lowering.md` and, with matplotlib, `lowering.png`."""
+    """`lowering.json` (which `decomp bench --compare` reads), `lowering.md` and, with matplotlib, two plots."""
     results.save(folder / "lowering.json")
     lines = ["# Cost of lowering", "", f"`{results.command}`, torch {results.machine['torch']}, one thread. Medians; "
              "the collector is paused, contenders take turns, in a new order each round."]
@@ -135,11 +135,11 @@ def save(folder: Path, results: Results) -> None:
     text = "\n".join([*lines, *closing(results.rows, dict(results.notes.get("bytes_per_node", {})))]) + "\n"
     (folder / "lowering.md").write_text(text)
     try:
-        from benchmarks.plotting import plot
+        from benchmarks.plotting import plots
     except ImportError:
         print("no plot: matplotlib is not installed (the extra called plot has it)")
         return
-    plot(results.rows, folder / "lowering.png")
+    plots(results.rows, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The plot of `lowering.py`: time per emitted node against nodes."""
+"""The plots of `lowering.py`: what a node costs as programs grow, and what it costs in other ways."""
 
 from __future__ import annotations
 
@@ -7,35 +7,79 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.measuring import microseconds
 from decomp.tools.benchmarking.records import Row
 
-MARKERS = "os^D"
-"""One for each kind of program."""
+OURS, BASE, OTHERS = "#08519c", "0.35", "#d95f0e"
+GROWING = {
+    "Graph.create_node": BASE,
+    "lower, warm": "#6baed6",
+    "lower, warm, verified": "#3182bd",
+    "lower, warm, code generated": "#08306b",
+}
+"""What is drawn against the number of nodes, and its colour."""
+GROWN, CONTENDED = "synthetic", "exported transformer"
+"""The programs that are drawn: one that comes in all sizes, and one that is a model."""
 
 
-def plot(results: Sequence[Row], path: Path) -> None:
-    """One panel without metadata and one with, log axes: a colour a contender, a marker a kind of program."""
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    contenders = list(dict.fromkeys(row.variant for row in results))
-    colours = {name: f"C{i}" if i < 10 else f"{0.15 * (i - 9):.2f}" for i, name in enumerate(contenders)}
-    for axes, title, exported in ((panels[0], "without metadata", False), (panels[1], "exported, with metadata", True)):
-        _panel(axes, [r for r in results if r.case.name.startswith("exported") == exported], colours)
-        axes.set(title=title, xscale="log", yscale="log", xlabel="nodes emitted")
-        axes.grid(True, which="both", alpha=0.2)
-    panels[0].set_ylabel("time per emitted node (µs)")
-    labels = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=4, fontsize=9)
+def plots(results: Sequence[Row], folder: Path) -> list[Path]:
+    """Every plot that the results have data for; returns the files."""
+    made = []
+    grown = [row for row in results if row.case.name == GROWN and row.variant in GROWING and row.nodes]
+    if grown:
+        made.append(growth(grown, folder / "lowering_growth.png"))
+    contended = [row for row in results if row.case.name == CONTENDED and row.nodes and row.seconds is not None]
+    if contended:
+        made.append(contenders(contended, folder / "lowering_contenders.png"))
+    return made
+
+
+def growth(rows: Sequence[Row], path: Path) -> Path:
+    """A node costs as much in a program of a million nodes as in one of a thousand, or nearly."""
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for variant, colour in GROWING.items():
+        line = sorted((row.nodes or 0, microseconds(row)) for row in rows if row.variant == variant)
+        if line:
+            axes.plot(*zip(*line), marker="o", markersize=4, color=colour)
+            axes.annotate(variant, line[-1], xytext=(6, 0), textcoords="offset points", fontsize=8, va="center",
+                          color=colour, annotation_clip=False)  # fmt: skip
+    axes.set(xscale="log", xlabel="nodes emitted", ylabel="µs per emitted node", ylim=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.grid(True, alpha=0.2)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.suptitle("What a node costs as programs grow", fontsize=11)
     figure.savefig(path, dpi=120)
+    return path
 
 
-def _panel(axes: Axes, results: Sequence[Row], colours: dict[str, str]) -> None:
-    programs = list(dict.fromkeys(row.case.name for row in results))
-    for program, contender in dict.fromkeys((r.case.name, r.variant) for r in results):
-        line = sorted((r.nodes, microseconds(r)) for r in results if (r.case.name, r.variant) == (program, contender))
-        marker = MARKERS[programs.index(program) % len(MARKERS)]
-        axes.plot(*zip(*line), marker=marker, markersize=4, color=colours[contender], label=contender)
-    shapes = [f"{'●■▲◆'[i % 4]} {program}" for i, program in enumerate(programs)]
-    axes.text(0.02, 0.98, "\n".join(shapes), transform=axes.transAxes, va="top", fontsize=9)
+def contenders(rows: Sequence[Row], path: Path) -> Path:
+    """What lowers an exported model, by microseconds per emitted node; numbers beside the bars."""
+    rows = sorted(rows, key=microseconds)
+    figure = Figure(figsize=(8, 0.8 + 0.28 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh([row.variant for row in rows], [microseconds(row) for row in rows], color=list(map(_colour, rows)))
+    axes.bar_label(bars, [f"{microseconds(row):,.0f}" for row in rows], padding=3, fontsize=8)
+    _plain(axes)
+    axes.set(xscale="log", xlabel="µs per emitted node, logarithmic")
+    axes.margins(x=0.1)
+    size = rows[0].case.size
+    figure.suptitle(f"What lowering an exported transformer of {size} layers costs: blue is decomp", fontsize=11)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _colour(row: Row) -> str:
+    if row.variant.startswith(("lower", "decompose")):
+        return OURS
+    return BASE if row.variant.startswith("Graph.") else OTHERS
+
+
+def _plain(axes: Axes) -> None:
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0, labelsize=9)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from decomp.tools.benchmarking.records import Attribution, Results, Row
 from decomp.tools.writing import whole
 
-COLOURS = {"small": "#8fbbd9", "medium": "#2c7fb8", "large": "#253494", "whole": "#253494"}
+COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "whole": "#d95f0e"}
+"""By size: sizes are shades of one colour, and models have another."""
 WIDTH = 9.0
 DPI = 130
+HOTTEST = 50.0
+"""Ratios from here on have one colour in a heat map."""
 
 
 def plot_all(results: Results, folder: Path) -> list[Path]:
@@ -24,9 +30,9 @@ def plot_all(results: Results, folder: Path) -> list[Path]:
     made: list[Path] = []
     forward = [row for row in results.rows if row.case.mode == "forward" and row.to_baseline is not None]
     if any(row.to_compiled is not None and _shown(row.variant, True) for row in forward):
-        made.append(ratios(forward, folder / "fused_vs_primitive_compiled.png", compiled=True))
+        made.append(ratios(forward, folder / "fused_vs_primitive_compiled.png"))
     if any(_shown(row.variant, False) for row in forward):
-        made.append(ratios(forward, folder / "fused_vs_primitive_eager.png", compiled=False))
+        made.append(heat_map(forward, folder / "fused_vs_primitive_eager.png"))
     if any(row.operations or row.needed for row in forward):
         made.append(roofline(results, forward, folder / "fused_vs_primitive_roofline.png"))
     if results.attributions:
@@ -34,59 +40,67 @@ def plot_all(results: Results, folder: Path) -> list[Path]:
     return made
 
 
-def ratios(rows: Sequence[Row], path: Path, compiled: bool) -> Path:
-    """Ratio by workload and size, quartiles as bars: a panel a variant, logarithmic."""
-    variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, compiled)]
-    names = list(dict.fromkeys(row.case.name for row in rows))
-    columns = min(4, len(variants))
-    lines = -(-len(variants) // columns)
-    figure = Figure(figsize=(WIDTH, 1.0 + lines * (0.5 + 0.3 * len(names))), layout="constrained")
-    grid = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False)
-    panels = grid.ravel()
+def ratios(rows: Sequence[Row], path: Path) -> Path:
+    """Compiled programs: ratio by workload and size, quartiles as bars; a panel a variant, logarithmic."""
+    variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, True)]
+    names = [name for _, name in _workloads(rows)]
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(names)), layout="constrained")
+    panels = list(figure.subplots(1, len(variants), sharey=True, sharex=True, squeeze=False).ravel())
     for axes, variant in zip(panels, variants):
-        _ratio_panel(axes, [row for row in rows if row.variant == variant], names, compiled)
+        _ratio_panel(axes, [row for row in rows if row.variant == variant], names)
         axes.set_title(variant.removesuffix(", compiled"), fontsize=9)
-    for axes in panels[len(variants) :]:
-        axes.set_axis_off()
-    for first in grid[:, 0]:
-        first.set_yticks(range(len(names)), names, fontsize=8)
+    panels[0].set_yticks(range(len(names)), names, fontsize=8)
     panels[0].invert_yaxis()
-    _ratio_scale(panels[0], [row for row in rows if row.variant in variants], compiled)
-    base = "the compiled original" if compiled else "the original, eager"
-    what = "Compiled by Inductor" if compiled else "Eager"
-    scale = "1×: as fast, to the right: slower; bars are quartiles of the rounds"
-    figure.suptitle(f"{what}: time of the lowered program over that of {base}\n({scale})", fontsize=10)
-    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    with whole(path) as unfinished:
-        figure.savefig(unfinished, dpi=DPI)
-    return path
+    _ratio_scale(panels[0], [row for row in rows if row.variant in variants])
+    title = "Compiled by Inductor: time of the lowered program over that of the original"
+    figure.suptitle(f"{title}\n(1×: as fast, to the right: slower; bars are quartiles of the rounds)", fontsize=10)
+    _legend(figure, panels)
+    return _saved(figure, path)
 
 
 def _shown(variant: str, compiled: bool) -> bool:
     return ("compiled" in variant) == compiled and not variant.startswith("fused")
 
 
-def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], compiled: bool) -> None:
+def _workloads(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Family and name of each workload, models last."""
+    found = dict.fromkeys((row.case.family, row.case.name) for row in rows)
+    return sorted(found, key=lambda each: each[0] == "model")
+
+
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+
+
+def _saved(figure: Figure, path: Path) -> Path:
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=DPI)
+    return path
+
+
+def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     sizes = list(dict.fromkeys(row.case.size for row in rows))
+    among = [size for size in sizes if size != "whole"]
     for size in sizes:
-        chosen = [row for row in rows if row.case.size == size]
-        spreads = [row.to_compiled if compiled else row.to_baseline for row in chosen]
-        known = [(names.index(row.case.name), one) for row, one in zip(chosen, spreads) if one is not None]
-        if not known:
+        known = [(names.index(row.case.name), row.to_compiled) for row in rows if row.case.size == size]
+        shown = [(place, one) for place, one in known if one is not None]
+        if not shown:
             continue
-        places = [place + 0.22 * (sizes.index(size) - (len(sizes) - 1) / 2) for place, _ in known]
-        middle = [one.median for _, one in known]
-        errors = [[one.median - one.low for _, one in known], [one.high - one.median for _, one in known]]
+        shift = 0.22 * (among.index(size) - (len(among) - 1) / 2) if size in among else 0.0
+        middle = [one.median for _, one in shown]
+        errors = [[one.median - one.low for _, one in shown], [one.high - one.median for _, one in shown]]
+        style: dict[str, Any] = {"markersize": 5, "fmt": "D"} if size == "whole" else {"markersize": 4, "fmt": "o"}
         label = {"whole": "model"}.get(size, size)
-        axes.errorbar(middle, places, xerr=errors, fmt="o", markersize=4, color=COLOURS.get(size), label=label)
+        places = [place + shift for place, _ in shown]
+        axes.errorbar(middle, places, xerr=errors, color=COLOURS.get(size), label=label, **style)
     axes.axvline(1, color="0.4", linewidth=0.8)
     axes.grid(True, axis="x", alpha=0.3)
 
 
-def _ratio_scale(axes: Axes, rows: Sequence[Row], compiled: bool) -> None:
+def _ratio_scale(axes: Axes, rows: Sequence[Row]) -> None:
     """The scale of all panels, by the medians: a round that was disturbed reaches out of the picture."""
-    ratios = [one.median for row in rows if (one := row.to_compiled if compiled else row.to_baseline) is not None]
+    ratios = [row.to_compiled.median for row in rows if row.to_compiled is not None]
     low, high = min(0.5, *ratios) / 1.2, max(2.0, *ratios) * 1.2
     axes.set_xscale("log")
     axes.set_xlim(low, high)
@@ -99,39 +113,123 @@ def _ratio_text(value: float, position: float) -> str:
     return f"{value:g}×"
 
 
+def heat_map(rows: Sequence[Row], path: Path) -> Path:
+    """Eager programs: ratio by workload, target and size, as colours and numbers. A panel for ops, one for models."""
+    rows = [row for row in rows if _shown(row.variant, False) and row.to_baseline is not None]
+    panels = [part for model in (False, True) if (part := [r for r in rows if (r.case.family == "model") == model])]
+    tables = [_HeatMap.of(part) for part in panels]
+    heights = [1.2 + 0.22 * len(each.lines) for each in tables]
+    widest = max(len(each.columns) for each in tables)
+    figure = Figure(figsize=(max(WIDTH, 1.8 + 0.42 * widest), 0.9 + sum(heights)), layout="constrained")
+    grid = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights).ravel()
+    for axes, table in zip(grid, tables):
+        table.draw(axes)
+    figure.suptitle("Eager: time of the lowered program over that of the original (1: as fast)", fontsize=11)
+    return _saved(figure, path)
+
+
+@dataclass(frozen=True)
+class _HeatMap:
+    """Ratios by workload and (target, size)."""
+
+    lines: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    ratios: dict[tuple[str, tuple[str, str]], float]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> _HeatMap:
+        columns = tuple(dict.fromkeys((v, r.case.size) for v in dict.fromkeys(r.variant for r in rows)
+                                      for r in rows if r.variant == v))  # fmt: skip
+        found = {(r.case.name, (r.variant, r.case.size)): r.to_baseline.median for r in rows if r.to_baseline}
+        return cls(tuple(dict.fromkeys(r.case.name for r in rows)), columns, found)
+
+    def draw(self, axes: Axes) -> None:
+        """The colours, with their numbers: those of one target stand together."""
+        values = [[self.ratios.get((line, column), math.nan) for column in self.columns] for line in self.lines]
+        axes.imshow(values, norm=LogNorm(1 / HOTTEST, HOTTEST), cmap="RdBu_r", aspect="auto")
+        for y, line in enumerate(values):
+            for x, value in enumerate(line):
+                if not math.isnan(value):
+                    dark = value > 12 or value < 1 / 12
+                    axes.text(x, y, _figure(value), ha="center", va="center", fontsize=6.5, color="w" if dark else "k")
+        sizes = [size for _, size in self.columns]
+        axes.set_yticks(range(len(self.lines)), self.lines, fontsize=8)
+        axes.set_xticks(range(len(sizes)), ["" if size == "whole" else size for size in sizes], fontsize=7, rotation=60)
+        axes.tick_params(length=0)
+        self._targets(axes)
+
+    def _targets(self, axes: Axes) -> None:
+        targets = [target for target, _ in self.columns]
+        for target in dict.fromkeys(targets):
+            first, last = targets.index(target), len(targets) - 1 - targets[::-1].index(target)
+            name = target.replace(" + ", "\n+ ")
+            axes.text((first + last) / 2, -0.7, name, ha="center", va="bottom", fontsize=8)
+            if first:
+                axes.axvline(first - 0.5, color="w", linewidth=3)
+
+
+def _figure(ratio: float) -> str:
+    """Two digits: `1.2`, `35`, `2k`."""
+    return f"{ratio / 1000:.0f}k" if ratio >= 1000 else f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
+
+
 def roofline(results: Results, rows: Sequence[Row], path: Path) -> Path:
-    """Rate of the useful operations against intensity, under the machine's measured limits. Programs without products
-    have no such operations; for them the rate is of bytes, in a panel of its own."""
+    """How near the compiled programs are to what the machine can do, at the largest size of each workload: those
+    without products by the rate of the bytes that must move, the others by that of their operations."""
     copy, matmul = results.machine["copy"], results.machine["matmul"]
-    variants = [v for v in dict.fromkeys(row.variant for row in rows) if v == "fused" or "compiled" in v]
-    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for place, variant in enumerate(variants):
-        style = {"marker": "osD^v"[place % 5], "s": 18, "color": f"C{place}", "label": variant, "alpha": 0.8}
-        points = [_Point.of(row) for row in rows if row.variant == variant and row.needed]
-        others = [point for point in points if point.intensity <= 1]
-        left.scatter([point.needed / 1e6 for point in others], [point.bandwidth / 1e9 for point in others], **style)
-        products = [point for point in points if point.intensity > 1]
-        right.scatter([point.intensity for point in products], [point.rate / 1e9 for point in products], **style)
-    left.axhline(copy / 1e9, color="0.4", linewidth=1)
-    start = (0.02, copy / 1e9)
-    left.annotate("copying a large buffer", start, xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
-    left.set(title="no matrix products", xlabel="bytes that must move (MB)", ylabel="GB/s that had to move")
-    knee = matmul / copy
-    right.plot([knee / 30, knee, knee * 10], [matmul / 30 / 1e9, matmul / 1e9, matmul / 1e9], color="0.4", linewidth=1)
-    right.annotate("a large matrix product", (knee, matmul / 1e9), fontsize=8, va="bottom")
-    right.set(title="with matrix products", xlabel="operations per byte that must move", ylabel="GFLOP/s")
-    for axes in (left, right):
-        if not len(axes.collections) or all(not len(one.get_offsets()) for one in axes.collections):
-            axes.set_xlim(0.1, 10)  # a logarithmic axis without data would be an error
-        axes.set(xscale="log", yscale="log")
-        axes.grid(True, which="both", alpha=0.2)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    variants = [v for v in dict.fromkeys(row.variant for row in rows) if "compiled" in v]
+    variants = variants or [v for v in dict.fromkeys(row.variant for row in rows) if v == "fused"]
+    largest = {row.case.name: row.case.size for row in rows if row.needed}  # sizes grow from row to row
+    chosen = [r for r in rows if r.needed and r.variant in variants and largest[r.case.name] == r.case.size]
+    figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
+    _rates_of_bytes(left, [r for r in chosen if _Point.of(r).intensity <= 1], variants, copy)
+    _rates_of_operations(right, [r for r in chosen if _Point.of(r).intensity > 1], variants, matmul, copy)
+    _legend(figure, [left, right])
     figure.suptitle("How near to the limits of the machine (lines, measured in the same run)", fontsize=11)
-    with whole(path) as unfinished:
-        figure.savefig(unfinished, dpi=DPI)
-    return path
+    return _saved(figure, path)
+
+
+def _style(place: int, variant: str) -> dict[str, Any]:
+    return {"marker": "osD^v"[place % 5], "s": 20, "color": f"C{place}", "label": variant, "alpha": 0.8}
+
+
+def _rates_of_bytes(axes: Axes, rows: Sequence[Row], variants: Sequence[str], copy: float) -> None:
+    """A line a workload: where there are no products, only bytes can be the limit."""
+    names = list(dict.fromkeys(row.case.name for row in rows))
+    for place, variant in enumerate(variants):
+        shown = [row for row in rows if row.variant == variant]
+        rates = [_Point.of(row).bandwidth / 1e9 for row in shown]
+        axes.scatter(rates, [names.index(row.case.name) for row in shown], **_style(place, variant))
+    axes.axvline(copy / 1e9, color="0.4", linewidth=1)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set(title="no matrix products", xlabel="GB/s that had to move (line: copying a large buffer)")
+    axes.set_xlim(0)
+    axes.grid(True, axis="x", alpha=0.2)
+
+
+def _rates_of_operations(
+    axes: Axes, rows: Sequence[Row], variants: Sequence[str], matmul: float, copy: float
+) -> None:
+    """The roofline; the names stand in a column beside it, in the order of the rates."""
+    points = [(row, _Point.of(row)) for row in rows]
+    for place, variant in enumerate(variants):
+        shown = [point for row, point in points if row.variant == variant]
+        axes.scatter([p.intensity for p in shown], [p.rate / 1e9 for p in shown], **_style(place, variant))
+    knee = matmul / copy
+    widest = max([point.intensity for _, point in points], default=knee) * 1.5
+    axes.plot([knee / 5, knee, widest], [matmul / 5e9, matmul / 1e9, matmul / 1e9], color="0.4", linewidth=1)
+    axes.annotate("a large matrix product", (knee, matmul / 1e9), fontsize=8, va="bottom")
+    axes.set(title="with matrix products", xlabel="operations per byte that must move", ylabel="GFLOP/s")
+    axes.set(xscale="log", yscale="log")
+    axes.grid(True, which="both", alpha=0.2)
+    fastest = {row.case.name: point for row, point in sorted(points, key=lambda each: each[1].rate)}
+    for place, (name, point) in enumerate(fastest.items()):
+        at = (1.03, (place + 0.5) / len(fastest))
+        lead = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "relpos": (0, 0.5)}
+        axes.annotate(name, (point.intensity, point.rate / 1e9), xytext=at, textcoords="axes fraction", fontsize=7,
+                      va="center", arrowprops=lead)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,15 +271,14 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
         axes.set_axis_off()
     variants = " / ".join(dict.fromkeys(one.variant for one in shown))
     figure.suptitle(f"Where lowering to {variants} costs time: eager, node by node (ms)", fontsize=11)
-    with whole(path) as unfinished:
-        figure.savefig(unfinished, dpi=DPI)
-    return path
+    return _saved(figure, path)
 
 
 def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
     added = sorted(((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
                    key=lambda item: -abs(item[1]))  # fmt: skip
-    steps, others = added[:most], added[most:]
+    told = [item for item in added[:most] if abs(item[1]) > 0.005 * one.seconds]
+    steps, others = told, added[len(told):]
     if others:
         steps.append((f"{len(others)} others", sum(value for _, value in others)))
     names, starts, lengths, colours = ["fused"], [0.0], [one.source_seconds], ["#253494"]
@@ -196,7 +293,10 @@ def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
     starts.append(0.0)
     lengths.append(one.seconds)
     colours.append("#253494")
-    axes.barh(range(len(names)), [1e3 * v for v in lengths], left=[1e3 * v for v in starts], color=colours)
+    bars = axes.barh(range(len(names)), [1e3 * v for v in lengths], left=[1e3 * v for v in starts], color=colours)
+    first, *changes, last = (1e3 * length for length in lengths)
+    axes.bar_label(bars, [f"{first:.3g}", *(f"{v:+.2g}" for v in changes), f"{last:.3g}"], padding=2, fontsize=7)
+    axes.set_xlim(0, 1.2e3 * max(start + max(length, 0.0) for start, length in zip(starts, lengths)))
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +12,8 @@ import decomp
 from decomp.costs.machine import described
 from decomp.tools.benchmarking.comparing import compared
 from decomp.tools.benchmarking.records import Case, Results, Row, Spread
+
+RESULTS = Path(lowering.__file__).parent / "results"
 
 
 def test_the_rules_compute_what_the_ops_do():
@@ -56,3 +60,14 @@ def test_a_plot_is_drawn(tmp_path):
     plotting.plot([Row(Case("stack", "lowering", "1", "lowering", "cpu"), "lower, warm", once, once, nodes=10)],
                   tmp_path / "plot.png")  # fmt: skip
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_the_plots_are_of_programs_that_grow_and_of_contenders(tmp_path):
+    plotting = pytest.importorskip("benchmarks.plotting", reason="needs matplotlib: pip install decomp[plot]")
+    kept = Results.load(RESULTS / "lowering.json")
+    made = plotting.plots(kept.rows, tmp_path)
+    assert [path.name for path in made] == ["lowering_growth.png", "lowering_contenders.png"]
+    assert plotting.plots([row for row in kept.rows if row.case.name == "stack"], tmp_path) == []
+    assert plotting.GROWN in {row.case.name for row in kept.rows} >= {plotting.CONTENDED}
+    assert plotting.GROWING.keys() <= {row.variant for row in kept.rows}
+    assert all(path.stat().st_size > 10_000 and (RESULTS / path.name).is_file() for path in made)
