@@ -27,6 +27,7 @@ from decomp.capture.symbolic_capture import traced
 from decomp.errors import CaptureError, first_line
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite
+from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of
@@ -187,7 +188,10 @@ def _completed(program: Program, leaves: Leaves | None, infer: Infer | None) -> 
     values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
     if program.mode is None or any(value is None for value in values):
         return None
-    if any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
+    several = _of_several_modes(program.graph, program.mode)
+    if several:
+        values = [fake_like(program.mode, value) for value in values]
+    if several or any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
         with contextlib.suppress(CaptureError):
             known = _with_metadata(program, values, infer, program.mode)
             opened = _leaves_opened(known, leaves)
@@ -198,6 +202,11 @@ def _completed(program: Program, leaves: Leaves | None, infer: Infer | None) -> 
 def _lacks_metadata(graph: fx.Graph) -> bool:
     calls = (node for node in graph.nodes if node.op in ("call_function", "call_method") and node.users)
     return any("val" not in node.meta and "example_value" not in node.meta for node in calls)
+
+
+def _of_several_modes(graph: fx.Graph, mode: FakeTensorMode) -> bool:
+    """Whether nodes have metadata of another fake mode: `make_fx` gives each node of a real trace its own."""
+    return any(getattr(metadata(node), "fake_mode", mode) is not mode for node in graph.nodes)
 
 
 def _contradicts(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

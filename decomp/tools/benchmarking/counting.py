@@ -29,12 +29,12 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one call."""
+    """Of one call; None is not known."""
 
-    memory: int
+    memory: int | None = None
     """Bytes: the peak above what was held before the call."""
-    kernels: int | None
-    moved: int | None
+    kernels: int | None = None
+    moved: int | None = None
     """Bytes."""
     operations: int = 0
     """Floating-point operations of products, where each op could be seen."""

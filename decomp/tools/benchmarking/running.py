@@ -63,7 +63,11 @@ def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> l
         except Exception as error:
             errors[variant.name] = said(error)
     timing = _timed(setup, ready, errors)
-    counts = {name: counted(ready[name].run, setup.device, ready[name].compiled) for name in timing.taken}
+    elsewhere = {variant.name for variant in variants if variant.backend is not None}
+    counts = {
+        name: Counts() if name in elsewhere else counted(ready[name].run, setup.device, ready[name].compiled)
+        for name in timing.taken
+    }
     work = _Work(_needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0))
     return [
         Row(setup.case, variant.name, error=errors[variant.name])
@@ -77,7 +81,7 @@ def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ..
     """The variant, lowered, compiled and run once."""
     with _quiet():
         lowering = variant.lowered(module, args)
-        if lowering is not None:
+        if lowering is not None and (variant.backend is None or variant.backend.jit is None):
             refuse_too_large(lowering.result.graph, setup.device)
         program = variant.callable(module, lowering)
         run = task(program, module, args, setup.case.mode)

@@ -46,7 +46,7 @@ def heading(results: Results) -> Iterator[str]:
 def summary(results: Results) -> Iterator[str]:
     """Geometric means of the ratios over all cases of a size."""
     yield from _means(results, "time over fused eager", lambda row: row.to_baseline)
-    compiled = [row for row in results.rows if "compiled" in row.variant]
+    compiled = [row for row in results.rows if "compiled" in row.variant or row.variant.startswith("on ")]
     if compiled:
         yield ""
         yield from _means(results, "time over compiled fused", lambda row: row.to_compiled, compiled)

@@ -15,6 +15,7 @@ from decomp.costs.model import Cost
 from decomp.lowering import Lowering, lower
 from decomp.rules.accuracy import DEFAULT
 from decomp.rules.target import Target
+from decomp.runtime.tables import Backend
 from decomp.torch_internals import pytree
 
 MODES = ("forward", "forward + backward")
@@ -59,6 +60,8 @@ class Variant:
     """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
     """What is done to the lowered module before it runs."""
+    backend: Backend | None = None
+    """What runs the lowered program, in the place of PyTorch; without gradients."""
 
     def lowered(self, module: nn.Module, args: tuple[Any, ...]) -> Lowering | None:
         """The lowering, where there is one. Raises what `lower` raises."""
@@ -71,6 +74,8 @@ class Variant:
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
         """What is called."""
+        if self.backend is not None:
+            return self.backend.load(lowering)
         program = module if lowering is None else lowering.result
         program = self.passes(program) if self.passes is not None else program
         return torch.compile(program, dynamic=False) if self.compiled else program  # type: ignore[no-any-return]
@@ -99,6 +104,12 @@ def variants(
             name = f"{target.name} + products" if keep else target.name
             named.append(Variant(f"{name}{suffix}, compiled", target, keep, compiled=True, accuracy=level))
     return (*eager, *named)
+
+
+def on_backend(backend: Backend, level: str = DEFAULT) -> Variant:
+    """Lowered to the target of a backend, and run by it."""
+    suffix = "" if level == DEFAULT else f", {level}"
+    return Variant(f"on {backend.name}{suffix}", backend.target, accuracy=level, backend=backend)
 
 
 def _lacks(target: Target, ops: Sequence[Any]) -> bool:

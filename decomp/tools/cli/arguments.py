@@ -33,6 +33,7 @@ MODEL = (
     "file.py:callable, which is imported and called (it returns a module and example inputs); or the name of a sample."
 )
 TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
+BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
 RULES = "package.module:name or file.py:name of rules, which are asked before those of the library (may be repeated)."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
@@ -70,6 +71,24 @@ def load_target(name: str) -> decomp.Target:
     there_are = ", ".join(known.names())
     others = ".toml files, and file.py:name"
     raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, {others}")
+
+
+def load_backend(name: str) -> decomp.Backend:
+    """The backend that a name means. Raises `Unusable`."""
+    from decomp_rules import backends
+
+    if ":" in name:
+        found = attribute(name)
+        if not isinstance(found, decomp.Backend):
+            raise Unusable(f"{name} is no decomp.Backend, but {type(found).__name__}")
+        return found
+    if name not in backends.names():
+        there_are = ", ".join(backends.names())
+        raise Unusable(f"no backend {name!r}.{near(name, backends.names())} There are {there_are}, and file.py:name")
+    try:
+        return backends.get(name)
+    except ImportError as error:
+        raise Unusable(str(error)) from error
 
 
 def load_rules(names: Sequence[str]) -> decomp.Rules | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import replace
+import os
 from pathlib import Path
 import shlex
 import sys
@@ -24,8 +25,18 @@ from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.comparing import compared, in_both
 from decomp.tools.benchmarking.records import Results
 from decomp.tools.benchmarking.table import document, heading, summary
-from decomp.tools.benchmarking.workload import MODES, Workload, variants
-from decomp.tools.cli.arguments import TARGET, CostBy, Debug, Trust, load_cost, load_model, load_target
+from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants
+from decomp.tools.cli.arguments import (
+    BACKEND,
+    TARGET,
+    CostBy,
+    Debug,
+    Trust,
+    load_backend,
+    load_cost,
+    load_model,
+    load_target,
+)
 from decomp.tools.cli.terminal import Unusable, failing, saved, show
 from decomp.tools.writing import whole
 
@@ -45,6 +56,9 @@ def bench(
     compile_for: Annotated[
         list[str], typer.Option("--compile", metavar="TARGET", help="Lowered to this, compile it too.")
     ] = list(QUICK_TARGETS),
+    backend: Annotated[
+        list[str], typer.Option("--backend", metavar="BACKEND", help=f"Run on it, without gradients: {BACKEND}.")
+    ] = [],
     accuracy: Annotated[
         list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast; may be given several times.")
     ] = [DEFAULT],
@@ -65,8 +79,8 @@ def bench(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Time programs as they are against lowered ones, eager and compiled, in one run. Interrupt it whenever you like:
-    `--resume` goes on. Exits with 1 if `--compare` finds something worse."""
+    """Time programs as they are against lowered ones, eager, compiled and on backends, in one run. Interrupt it
+    whenever you like: `--resume` goes on. Exits with 1 if `--compare` finds something worse."""
     with failing(debug):
         if compare is not None:
             _compare(*compare)
@@ -74,7 +88,8 @@ def bench(
         if threads is not None:
             torch.set_num_threads(threads)
         levels = [require_level(level, "--accuracy") for level in accuracy]
-        plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust)
+        chips = _chips(backend, levels, backward)
+        plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust, chips)
         price = load_cost(cost)
         plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE
@@ -91,23 +106,33 @@ def bench(
 
 
 def _plan(names: list[str], to: list[str], compile_for: list[str], levels: list[str], sizes: list[str],
-          backward: bool | None, quick: bool, device: torch.device, seed: int, trust: bool) -> suite.Plan:  # fmt: skip
+          backward: bool | None, quick: bool, device: torch.device, seed: int, trust: bool, chips: list[Variant]
+          ) -> suite.Plan:  # fmt: skip
     from decomp_rules import targets
     from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, ROWS, SIZES
 
     unknown = [size for size in sizes if size not in ROWS]
     if unknown:
         raise Unusable(f"no size {unknown[0]!r}; there are {', '.join(ROWS)}")
-    chosen = to or (QUICK_TARGETS if quick else targets.names())
-    compiled = [load_target(name) for name in compile_for if not to or name in to]
+    chosen = to or ([] if chips else QUICK_TARGETS if quick else targets.names())
+    compiled = [load_target(name) for name in compile_for if name in to or not (to or chips)]
     made = variants([load_target(name) for name in chosen], compiled, PRODUCTS, levels)
     torch.manual_seed(seed)
     workloads = _workloads(names or (list(FEW) if quick else []), sizes or (["small"] if quick else list(SIZES)), trust)
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
     attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
-    effort = QUICK if quick else WHOLE
-    return suite.Plan(workloads, made, modes_of=_modes(backward, quick), device=device, effort=effort, seed=seed,
+    effort, modes = QUICK if quick else WHOLE, _modes(False if chips else backward, quick)
+    return suite.Plan(workloads, (*made, *chips), modes_of=modes, device=device, effort=effort, seed=seed,
                       attribute=attribute[-1:])  # fmt: skip
+
+
+def _chips(names: list[str], levels: list[str], backward: bool | None) -> list[Variant]:
+    """The backends that programs run on too. XLA is told of one thread before it starts, and not later."""
+    if names and backward:
+        raise Unusable("--backend runs without gradients: leave out --backward")
+    if names and torch.get_num_threads() == 1:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+    return [on_backend(load_backend(name), level) for name in names for level in levels]
 
 
 def _modes(backward: bool | None, quick: bool) -> Callable[[Workload], tuple[str, ...]]:

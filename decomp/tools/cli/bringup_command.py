@@ -18,10 +18,9 @@ import decomp
 from decomp.cache import places
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import KINDS, BringUp, verdict_of
-from decomp.tools.cli.arguments import Debug, Json, attribute, attribute_called, near
+from decomp.tools.cli.arguments import BACKEND, Debug, Json, attribute_called, load_backend
 from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
 
-BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
 MODELS = (
     "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
     "repeated); by default all samples."
@@ -73,24 +72,6 @@ def bringup(
 
 
 _COLOURS = {True: "green", False: "red", None: "yellow"}
-
-
-def load_backend(name: str) -> decomp.Backend:
-    """The backend that a name means. Raises `Unusable`."""
-    from decomp_rules import backends
-
-    if ":" in name:
-        found = attribute(name)
-        if not isinstance(found, decomp.Backend):
-            raise Unusable(f"{name} is no decomp.Backend, but {type(found).__name__}")
-        return found
-    if name not in backends.names():
-        there_are = ", ".join(backends.names())
-        raise Unusable(f"no backend {name!r}.{near(name, backends.names())} There are {there_are}, and file.py:name")
-    try:
-        return backends.get(name)
-    except ImportError as error:
-        raise Unusable(str(error)) from error
 
 
 def _model(name: str) -> Any:

@@ -321,6 +321,14 @@ def test_the_command_writes_results_a_table_and_plots(tmp_path):
     assert "1 cases, about" in found.output and "core_aten, compiled" in found.output
 
 
+def test_backends_run_beside_pytorch(tmp_path):
+    found = run("softmax", "--size", "small", "--quick", "--backend", "numpy", "--out", str(tmp_path))
+    assert found.exit_code == 0 and "on numpy" in found.output, found.output
+    *_, row = Results.load(tmp_path / "fused_vs_primitive.json").rows
+    assert (row.variant, row.error, row.kernels, row.memory) == ("on numpy", None, None, None)
+    assert row.to_compiled.median > 0 and row.ulp < 64
+
+
 def test_the_command_compares(tmp_path):
     for name, ratio in (("a", 2.0), ("b", 3.0)):
         results(row("fused"), row(ratio=ratio)).save(tmp_path / f"{name}.json")
@@ -337,6 +345,8 @@ def test_the_command_compares(tmp_path):
         (["--size", "huge"], "no size 'huge'; there are small, cached, medium, large"),
         (["--device", "tpu"], "no device 'tpu'; there are cpu and cuda"),
         (["--to", "tinigrad"], "tinygrad"),
+        (["--backend", "nunpy"], "no backend 'nunpy'. Did you mean 'numpy'?"),
+        (["--backend", "numpy", "--backward"], "--backend runs without gradients: leave out --backward"),
         (["--compare", "none.json", "none.json"], "none.json"),
     ],
 )
