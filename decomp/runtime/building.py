@@ -31,12 +31,15 @@ class Problems:
 
     def __init__(self) -> None:
         self.missing: dict[str, list[fx.Node]] = {}
+        self.conditions: dict[str, str] = {}
+        """Of ops among those: for which calls there are functions."""
         self.dtypes: dict[str, list[fx.Node]] = {}
         self.others: dict[str, list[fx.Node]] = {}
 
     def raise_any(self, backend: Backend) -> None:
         """Raises `LoadError` if there are any."""
-        lines = [f"{op}{_where(nodes)}: not implemented" for op, nodes in self.missing.items()]
+        only = {op: f", but for other calls: {reason}" for op, reason in self.conditions.items()}
+        lines = [f"{op}{_where(nodes)}: not implemented{only.get(op, '')}" for op, nodes in self.missing.items()]
         lines += [f"{dtype}{_where(nodes)}: no dtype of this backend" for dtype, nodes in self.dtypes.items()]
         lines += [f"{problem}{_where(nodes)}" for problem, nodes in self.others.items()]
         if not lines:
@@ -174,7 +177,10 @@ class Building:
         found = self.backend.implementation(call)
         if found is None or call.inplace:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
-            self.problems.missing.setdefault(name + ("_" if call.inplace else ""), []).append(node)
+            name += "_" if call.inplace else ""
+            self.problems.missing.setdefault(name, []).append(node)
+            if reasons := self.backend.conditions(call):
+                self.problems.conditions[name] = ", or ".join(reasons)
             return
         try:
             args, kwargs = arguments_of(call, self.backend.dtypes)

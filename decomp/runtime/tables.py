@@ -137,6 +137,11 @@ class Backend:
                     return each
         return None
 
+    def conditions(self, call: Call) -> tuple[str, ...]:
+        """For which calls of the op of a call there are functions, in words."""
+        keys = ((call.op, call.overload), (call.op, None))
+        return tuple(dict.fromkeys(each.reason for key in keys for each in self._table.get(key, ()) if each.reason))
+
     @property
     def node(self) -> fx.Node:
         """While a function runs under `Loaded.walk`: the call that it computes, with metadata in `node.meta["val"]`.

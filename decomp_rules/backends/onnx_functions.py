@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from decomp_rules.backends import onnx_recurrent
 from decomp_rules.backends.onnx_graph import Table, Value, compute, constant, entering, result
 
 OPS: Table = {}
@@ -45,5 +46,5 @@ def layer_norm(
     )
 
 
-NAMES = tuple(name.partition(".")[0] for name in OPS)
-"""The ops, for `keep=`."""
+NAMES = tuple(name.partition(".")[0] for name in OPS) + tuple(onnx_recurrent.OPS)
+"""The ops, for `keep=`: these and recurrent layers."""

@@ -92,6 +92,8 @@ class Value:
     dtype: torch.dtype
     meta: Any = None
     made_by: Any = field(default=None, repr=False)
+    data: torch.Tensor | None = field(default=None, repr=False)
+    """Its elements, where the program carries them and does not write them."""
 
     @property
     def rank(self) -> int:

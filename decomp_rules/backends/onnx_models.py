@@ -23,7 +23,7 @@ from torch import fx
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.backends import onnx_functions, onnx_ops, onnx_shapes
+from decomp_rules.backends import onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -58,6 +58,9 @@ def make() -> OnnxBackend:
     )
     for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS, **onnx_functions.OPS}.items():
         backend.implements(op)(_emitting(backend, function))
+    for op, function in onnx_recurrent.OPS.items():
+        when, reason = onnx_recurrent.without_dropout, onnx_recurrent.REASON
+        backend.implements(op, when=when, reason=reason)(_emitting(backend, function))
     return backend
 
 
@@ -147,7 +150,7 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     place = Graph(functools.partial(_node_now, loaded.backend), _annotating(program))
     with place.building():
         state: dict[int, Value] = {}
-        leaves = [_leaf(leaf, place, state) for leaf in loaded.leaves]
+        leaves = [_leaf(leaf, place, state, leaf.name in loaded.writes) for leaf in loaded.leaves]
         outputs: list[Value] = []
         found = list(loaded.walk(*(_number(leaf, value) for leaf, value in zip(loaded.leaves, leaves))))
         names = [*(f"{name}/updated" for name in loaded.writes), *_result_names(loaded.source)]
@@ -186,12 +189,13 @@ def _node_now(backend: decomp.Backend) -> fx.Node | None:
         return None
 
 
-def _leaf(leaf: Any, place: Graph, state: dict[int, Value]) -> Any:
+def _leaf(leaf: Any, place: Graph, state: dict[int, Value], is_written: bool) -> Any:
     """What stands for something that the program reads: a value, or a number that is known. A tensor that has several
     names is carried under the first."""
     if leaf.kind != "input":
         if id(leaf.value) not in state:
-            state[id(leaf.value)] = Value(place.unique(leaf.name), leaf.value.dtype, leaf.value)
+            data = None if is_written else leaf.value
+            state[id(leaf.value)] = Value(place.unique(leaf.name), leaf.value.dtype, leaf.value, data=data)
         return state[id(leaf.value)]
     if isinstance(leaf.meta, torch.SymInt):
         return Value(place.unique(leaf.name), torch.int64, torch.empty((), dtype=torch.int64, device="meta"))

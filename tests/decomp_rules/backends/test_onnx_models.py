@@ -167,3 +167,31 @@ def test_what_cannot_be_a_model_is_refused() -> None:
     with pytest.raises(decomp.LoadError, match="aten.silu.* not implemented"):
         onnx_models.model_of(program)
     assert targets.onnx is chip.target
+
+
+@pytest.mark.parametrize(
+    "layer, op_type",
+    [
+        (nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), "LSTM"),
+        (nn.GRU(3, 4, bias=False), "GRU"),
+        (nn.RNN(3, 4, nonlinearity="relu"), "RNN"),
+    ],
+)
+def test_recurrent_layers_may_be_kept(layer: nn.Module, op_type: str) -> None:
+    x = torch.randn(2, 5, 3)
+    lowering = decomp.lower(layer.eval(), to=targets.onnx, args=(x,), keep=onnx_functions.NAMES)
+    loaded = backends.get("onnx").load(lowering)
+    torch.testing.assert_close(loaded(x), layer(x))
+    kinds = [each.op_type for each in loaded.function.emitted.model.graph.node]
+    assert kinds.count(op_type) == layer.num_layers and "Sigmoid" not in kinds
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(3)
+    loaded.load_state_dict({"weight_hh_l0": layer.weight_hh_l0})
+    torch.testing.assert_close(loaded(x), layer(x))
+
+
+def test_a_layer_that_drops_values_is_no_operator() -> None:
+    x, layer = torch.randn(2, 5, 3), nn.LSTM(3, 4, 2, dropout=0.5).train()
+    lowering = decomp.lower(layer, to=targets.onnx, args=(x,), keep=["lstm"], verify=False)
+    with pytest.raises(decomp.LoadError, match="not implemented, but for other calls: dropout=0 or evaluation mode"):
+        backends.get("onnx").load(lowering)
