@@ -152,12 +152,18 @@ class Loaded:
 
     def _returned_from(self, found: Sequence[Any]) -> Any:
         values = {
-            node: value if kind_of(node) == "host" else self.backend.to_torch(value)
+            node: value if kind_of(node) == "host" else self._to_torch(value, metadata(node))
             for node, value in zip(self._returned, found)
         }
         results = substituted(self._results, values.__getitem__)
         codegen = self.source._codegen
         return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
+
+    def _to_torch(self, value: Any, meta: Any) -> Any:
+        """A value of the program as a tensor; of a call with several results, each."""
+        if isinstance(meta, (list, tuple)):
+            return [self._to_torch(each, of) for each, of in zip(value, meta)]
+        return self.backend.to_torch(value)
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
