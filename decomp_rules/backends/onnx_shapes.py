@@ -158,8 +158,11 @@ def index(self: Value, indices: Sequence[Value | None]) -> Value:
 
 @emits("index_put")
 def index_put(self: Value, indices: Sequence[Value], values: Value, accumulate: bool = False) -> Value:
-    """Unsqueeze, which makes each index a vector, before ScatterND."""
+    """Unsqueeze, which makes each index a vector, before ScatterND, and Expand of values that are fewer."""
     (places,) = indices
+    target = torch.Size([*places.meta.shape, *self.meta.shape[1:]])
+    if values.meta.shape != target:
+        values = moved("Expand", values, [*places.shape, *self.shape[1:]])
     vectors = node("Unsqueeze", cast(places, torch.int64), [-1], dtype=torch.int64)
     wide, how = kernel_dtype("ScatterND", self.dtype), "add" if accumulate else "none"
     found = node("ScatterND", cast(self, wide), vectors, cast(values, wide), dtype=wide, reduction=how)

@@ -7,6 +7,7 @@ wins, as on a CPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -178,24 +179,69 @@ def index_put_masked(x: Tensor, indices: Sequence[Tensor | None], values: Tensor
     return torch.where(mask, x + value if accumulate else value, x)
 
 
+@register(aten._unsafe_index_put, needs=("index_put",))
+def unsafe_index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """index_put, which checks its indices as well. Exactly the op."""
+    return aten.index_put(x, indices, values, accumulate)
+
+
+@register(aten.index_put, needs=("index_put",))
+def index_put_of_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """index_put along the first dimension alone, of x with the indexed dimensions in front and as one. Exactly the
+    op."""
+    if len(indices) == 1 and indices[0] is not None and indices[0].dim() == 1:
+        return decline("the index is one vector along the first dimension")
+    if _has_mask(indices):
+        return decline("which value goes where is data: an index is a mask")
+    rows = _in_rows(x, indices, values)
+    return rows.back(aten.index_put(rows.flat, [rows.number], rows.source, accumulate))
+
+
 @register(aten.index_put, aten._unsafe_index_put)
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """Sources and places in one dimension each: the sum of the sources that point at a place, or the last of them."""
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+    if _has_mask(indices):
         return decline("which value goes where is data: an index is a mask")
+    rows = _in_rows(x, indices, values)
+    return rows.back(_written(rows.flat, rows.number, rows.source, accumulate))
+
+
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """An index_put along one dimension."""
+
+    flat: Tensor
+    """The indexed dimensions of x as one, in front of the others."""
+    number: Tensor
+    """Which of its rows each source goes to; one dimension."""
+    source: Tensor
+    shape: list[Any]
+    """Of x with the indexed dimensions in front."""
+    dims: list[int]
+    """The indexed dimensions."""
+
+    def back(self, flat: Tensor) -> Tensor:
+        """Rows in the shape of x."""
+        return torch.movedim(view_or_copy(flat, self.shape), list(range(len(self.dims))), self.dims)
+
+
+def _in_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> _Rows:
     spot = located(x.shape, indices)
     front = list(range(len(spot.dims)))
     rows = torch.movedim(x, spot.dims, front)
-    rest = list(rows.shape[len(front):])
+    rest = list(rows.shape[len(front) :])
     flat = view_or_copy(rows, [spot.places, *rest])
     count = spot.number.dim()
     outer = [size for d, size in enumerate(x.shape) if d not in spot.dims]
-    target = outer[:spot.first] + list(spot.number.shape) + outer[spot.first:]
+    target = outer[: spot.first] + list(spot.number.shape) + outer[spot.first :]
     source = cast(values, x.dtype).expand(target)
     source = torch.movedim(source, list(range(spot.first, spot.first + count)), list(range(count))) if count else source
     source = source.reshape([spot.number.numel(), *rest])
-    written = _written(flat, spot.number.reshape(-1), source, accumulate)
-    return torch.movedim(view_or_copy(written, rows.shape), front, spot.dims)
+    return _Rows(flat, spot.number.reshape(-1), source, list(rows.shape), list(spot.dims))
 
 
 def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
