@@ -16,6 +16,7 @@ from decomp.ir.ops import Op, meant_overload, resolve
 from decomp.ir.schema import overloads
 from decomp.rules.target import Target
 from decomp.runtime.current import node_now
+from decomp.runtime.departures import Departure, Where
 
 if TYPE_CHECKING:
     from decomp.runtime.loaded import Loaded
@@ -80,6 +81,7 @@ class Backend:
         self._target = target
         self._made: Target | None = None
         self._table: dict[Key, list[Implementation]] = {}
+        self._departures: dict[Key, list[Departure]] = {}
 
     @boundary("Backend.implements")
     def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
@@ -98,6 +100,31 @@ class Backend:
             return function
 
         return implementing
+
+    @boundary("Backend.departs")
+    def departs(
+        self, *ops: Any, reason: str, where: Where | None = None, epsilons: float = 0.0, ulp: float = 0.0
+    ) -> None:
+        """State that results of some ops (spelled as for `implements`) are by the runtime's own design not PyTorch's:
+        bring-up then shows them as "by design", with the reason, and not as wrong.
+
+        `where(expected, *tensors)`: a mask of the results that are meant, or a bool for all of a call; `epsilons` (of
+        the dtype) and `ulp` (of each result): how far they may be off, by default without bound. Raises
+        `TargetError` for a statement that says neither where nor how far, and `UnknownOp`."""
+        if where is None and not epsilons and not ulp:
+            raise TargetError("departs() takes where=, epsilons= or ulp=: which results differ, or by how much")
+        for spelling in ops:
+            self._departures.setdefault(_key(spelling), []).append(Departure(reason, where, epsilons, ulp))
+
+    def departures(self, op: Any) -> tuple[Departure, ...]:
+        """What is stated of an op, or of one overload of it. Raises `UnknownOp`."""
+        name, overload = _key(op)
+        of_overload = self._departures.get((name, overload), ()) if overload is not None else ()
+        return (*of_overload, *self._departures.get((name, None), ()))
+
+    def stated(self) -> set[str]:
+        """The ops, as a target lists them, of which something is stated."""
+        return {f"{op}.{overload}" if overload else str(op) for op, overload in self._departures}
 
     def __iter__(self) -> Iterator[Implementation]:
         """All functions, in the order of their ops' first mention."""

@@ -23,7 +23,7 @@ from torch import fx
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.backends import onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes
+from decomp_rules.backends import departures, onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -61,6 +61,7 @@ def make() -> OnnxBackend:
     for op, function in onnx_recurrent.OPS.items():
         when, reason = onnx_recurrent.without_dropout, onnx_recurrent.REASON
         backend.implements(op, when=when, reason=reason)(_emitting(backend, function))
+    departures.state(backend, departures.ONNX)
     return backend
 
 

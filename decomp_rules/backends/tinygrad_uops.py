@@ -6,7 +6,7 @@ no op of its own, nor are the permutations around STACK, REDUCE and EXPAND, whic
 are more than one UOp: `pow.Tensor_Tensor` selects 1 where the base is 1 (tinygrad's power of 1 and NaN is NaN), shifts
 by a tensor select what is left when all bits are shifted out, and `rand.default` is tinygrad's Threefry generator.
 
-POW is 2^(y·log2 x), wrong by many ULP, and SIN is about 1e-6 off. Sums and products of half precision accumulate
+What POW and SIN lose is stated in `departures`. Sums and products of half precision accumulate
 in float32. An integer that is divided by 0 ends the process, as in C.
 
 tinygrad lowers MAX to `a < b ? b : a`, which loses a NaN in `b`. The backend has a device of its own, `CPU:1`, whose
@@ -35,6 +35,7 @@ import torch
 
 from decomp import Backend
 from decomp_rules import targets
+from decomp_rules.backends import departures
 
 DEVICE = "CPU:1"
 DTYPES: dict[torch.dtype, DType] = {
@@ -66,6 +67,7 @@ def make() -> Backend:
     )
     for name, function in PRIMITIVES.items():
         chip.implements(name)(function)
+    departures.state(chip, departures.TINYGRAD)
     return chip
 
 

@@ -24,7 +24,7 @@ import torch
 
 from decomp import ArgumentError, Backend, Loaded
 from decomp_rules import targets
-from decomp_rules.backends import xla_arithmetic, xla_control, xla_direct, xla_shapes
+from decomp_rules.backends import departures, xla_arithmetic, xla_control, xla_direct, xla_shapes
 from decomp_rules.backends.xla_operands import CALLS
 
 DTYPES: Mapping[torch.dtype, Any] = {
@@ -48,6 +48,7 @@ def make() -> Backend:
     )
     for name, function in CALLS.items():
         backend.implements(name)(_with_64_bits(function))
+    departures.state(backend, departures.STABLEHLO)
     return backend
 
 

@@ -79,6 +79,15 @@ def _between_ascending_edges(call: Sample, found: Results) -> Results:
     return found
 
 
+def _within_range(call: Sample, found: Results) -> Results:
+    """0 where a float is beyond the integers that it is converted to: C leaves it open, and so does PyTorch."""
+    x, y = call.tensors[0], found[0]
+    if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        return found
+    info, wide = torch.iinfo(y.dtype), x.double()
+    return [torch.where((wide > info.min - 1.0) & (wide < info.max + 1.0) | (wide == info.min), y, 0)]
+
+
 def _distinct(places: Tensor, dim: int) -> Tensor:
     """Whether no other index along the dimension is the same."""
     line = places.movedim(dim, -1)
@@ -395,6 +404,7 @@ LEEWAYS: Mapping[str, Leeway] = {
         name: Leeway(_whole_numbers_or_none)
         for name in "_fft_r2c fft_rfft fft_rfft2 fft_rfftn fft_ihfft fft_ihfft2 fft_ihfftn stft".split()
     },
+    "_to_copy": Leeway(_within_range),
     "linalg_eig": Leeway(_eig),
     "linalg_eigvals": Leeway(_eigvals),
     "_linalg_eigvals": Leeway(_eigvals),

@@ -49,22 +49,27 @@ def _name_of(backend: Backend, node: fx.Node) -> str:
 
 
 def difference_in(
-    backend: Backend, lowering: Lowering, loaded: Any, inputs: Sequence[Any], where: str
-) -> Difference | None:
-    """The first call that is wrong on its own operands; None if each is right."""
+    backend: Backend, lowering: Lowering, loaded: Any, inputs: Sequence[Any], where: str,
+    by_design: list[str] | None = None,
+) -> Difference | None:  # fmt: skip
+    """The first call that is wrong on its own operands; None if each is right. Reasons why calls differ by design are
+    added to `by_design`."""
+    by_design = [] if by_design is None else by_design
     if isinstance(loaded, Loaded):
         try:
-            return _walked(backend, loaded, inputs, where)
+            return _walked(backend, loaded, inputs, where, by_design)
         except _Unreadable:
             pass  # its functions emit: values are nothing that can be read on the way
-    return _one_by_one(backend, lowering, inputs, where)
+    return _one_by_one(backend, lowering, inputs, where, by_design)
 
 
 class _Unreadable(Exception):
     """Values of a backend that cannot be read while a program runs."""
 
 
-def _walked(backend: Backend, loaded: Loaded, inputs: Sequence[Any], where: str) -> Difference | None:
+def _walked(
+    backend: Backend, loaded: Loaded, inputs: Sequence[Any], where: str, by_design: list[str]
+) -> Difference | None:
     moved = [backend.from_torch(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     state = [leaf.value for leaf in loaded.leaves if leaf.kind != "input"]
     steps = {step.node: step for step in loaded.steps}
@@ -81,7 +86,7 @@ def _walked(backend: Backend, loaded: Loaded, inputs: Sequence[Any], where: str)
         _pair((step.args, dict(step.kwargs)), (args, dict(kwargs)), values)
         sample = _call(backend, node, values)
         if sample is not None:
-            _hold(backend, sample, _read(backend, result), node, where)
+            _hold(backend, sample, _read(backend, result), node, where, by_design)
 
     try:
         loaded.walk(*state, *moved, visit=visit)
@@ -123,12 +128,13 @@ def _read(backend: Backend, value: Any) -> Any:
     return found.clone()
 
 
-def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str) -> None:
+def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str, by_design: list[str]) -> None:
     """Raises `_Found` where a result of a call is wrong."""
     try:
-        verdict = judged(sample, found)
+        verdict = judged(backend, sample, found)
     except FAILURES:
         return  # PyTorch has no result for these operands
+    by_design += [f"{_name_of(backend, node)}: {reason}" for reason in verdict.by_design]
     if verdict.problem:
         problem = problem_of(verdict, where, str(sample), node.name, source_line(node) or "")
         raise _Found(Difference(_name_of(backend, node), problem))
@@ -167,18 +173,22 @@ def copied(value: Any) -> Any:
     return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, value)
 
 
-def _one_by_one(backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str) -> Difference | None:
+def _one_by_one(
+    backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str, by_design: list[str]
+) -> Difference | None:
     """Each call loaded as a program of its own, on the operands that it has in PyTorch."""
     recorder = _Recorder(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
         recorder.run(*inputs)
     for node, sample in recorder.calls:
-        for problem in _alone(backend, node, sample, where):
+        for problem in _alone(backend, node, sample, where, by_design):
             return Difference(_name_of(backend, node), problem)
     return None
 
 
-def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str) -> Iterator[Problem]:
+def _alone(
+    backend: Backend, node: fx.Node, sample: Sample, where: str, by_design: list[str]
+) -> Iterator[Problem]:
     try:
         found = loaded_call(backend, sample)
         result = found(*sample.tensors) if found is not None else None
@@ -189,7 +199,7 @@ def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str) -> Itera
     if result is None:
         return
     try:
-        _hold(backend, sample, result, node, where)
+        _hold(backend, sample, result, node, where, by_design)
     except _Found as difference:
         yield difference.difference.problem
 

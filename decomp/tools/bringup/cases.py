@@ -158,9 +158,13 @@ def _turned(dims: Any, rank: int) -> Any:
 
 
 def _empty(sample: Sample) -> Sample | None:
-    """The first dimension of every tensor without elements."""
-    tensors = sample.tensors
-    return sample.with_tensors(t[:0] if t.dim() else t for t in tensors) if any(t.dim() for t in tensors) else None
+    """The first dimension without elements: of the tensors that have as many there as the first, or else of all."""
+    tensors = [t for t in sample.tensors if t.dim()]
+    if not tensors:
+        return None
+    batch = tensors[0].shape[0]
+    some = sample.with_tensors(t[:0] if t.dim() and t.shape[0] == batch else t for t in sample.tensors)
+    return some if takes(some) else sample.with_tensors(t[:0] if t.dim() else t for t in sample.tensors)
 
 
 def _without_dimensions(sample: Sample) -> Sample:

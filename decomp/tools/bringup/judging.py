@@ -12,6 +12,8 @@ import torch
 from decomp._library import samples as library_samples
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described
+from decomp.runtime.departures import Departure
+from decomp.runtime.tables import Backend
 from decomp.samples import Sample
 from decomp.tools.certification.certificate import AGAINST_OWN_BY_LEVEL, LIMITS_BY_LEVEL
 from decomp.tools.certification.results import flat
@@ -46,6 +48,8 @@ class Judged:
     points: int = 0
     notes: tuple[str, ...] = ()
     """What differs and is not counted as wrong."""
+    by_design: tuple[str, ...] = ()
+    """The reasons, as the backend states them, why results differ."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +119,22 @@ def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
         return exact
 
 
-def judged(sample: Sample, found: Any, measured: bool = True, times: float = 1.0) -> Judged:
-    """How a backend's results of a call compare with the truth; `measured`: whether rounding errors count, or only what
-    is far off. Raises one of `FAILURES` where PyTorch itself fails."""
-    return against(sample, truth_of(sample), found, measured, times)
+def departures_of(backend: Backend, sample: Sample) -> tuple[Departure, ...]:
+    """What a backend states of the op of a call."""
+    return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
+
+
+def judged(backend: Backend, sample: Sample, found: Any) -> Judged:
+    """How a backend's results of a call compare with the truth. Raises one of `FAILURES` where PyTorch itself fails."""
+    return against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
 
 
 def against(
-    sample: Sample | None, truth: Truth, found: Any, measured: bool = True, times: float = 1.0, values: bool = True
-) -> Judged:
-    """The same with a truth that is known; without `values`, by dtypes and shapes alone."""
+    sample: Sample | None, truth: Truth, found: Any, measured: bool = True, times: float = 1.0, values: bool = True,
+    departures: Sequence[Departure] = (),
+) -> Judged:  # fmt: skip
+    """The same with a truth that is known; without `values`, by dtypes and shapes alone. `measured`: whether rounding
+    errors count, or only what is far off. `departures`: what is by design."""
     mine = flat(found)
     wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
     if wrong:
@@ -136,14 +146,34 @@ def against(
     worst = Judged()
     for i in range(len(mine)):
         one = _one(truth, i, mine[i], measured, times)
+        if one.problem and departures:
+            one = _by_design(truth, i, mine[i], measured, times, departures, one)
         if one.problem and len(mine) > 1:
             one = replace(one, at=f"result {i}, {one.at}")
         if one.problem:
             return one
         ulp, own = _larger(worst.ulp, one.ulp), _larger(worst.own, one.own)
         notes = tuple(dict.fromkeys((*worst.notes, *one.notes)))
-        worst = Judged(ulp=ulp, own=own, points=worst.points + one.points, notes=notes)
+        by_design = tuple(dict.fromkeys((*worst.by_design, *one.by_design)))
+        worst = Judged(ulp=ulp, own=own, points=worst.points + one.points, notes=notes, by_design=by_design)
     return worst
+
+
+def _by_design(
+    truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float, departures: Sequence[Departure],
+    plain: Judged,
+) -> Judged:  # fmt: skip
+    """The judgement of a wrong result without what the backend states of it."""
+    own, reasons = truth.own[i], []
+    has_digits = own.is_floating_point() or own.is_complex()
+    unit = spacing(own.abs().double(), own.dtype) if has_digits else torch.ones(own.shape)
+    for each in departures:
+        excused = each.excuses(found, own, unit, truth.operands) & (found != own) & ~(found.isnan() & own.isnan())
+        if bool(excused.any()):
+            found = torch.where(excused, own, found)
+            reasons.append(each.reason)
+    again = _one(truth, i, found, measured, times)
+    return again if again.problem else replace(again, ulp=plain.ulp, by_design=tuple(reasons))
 
 
 def _larger(a: float | None, b: float | None) -> float | None:
@@ -166,7 +196,7 @@ def _one(truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float
         found = found.float()  # in a program that computes in float32, its digits are those of float32
         truth = replace(truth, own=[*truth.own[:i], truth.own[i].float(), *truth.own[i + 1 :]])
     whole = _tallied(truth, i, found, measured, times, None)
-    if not whole.problem or not found.is_floating_point() or not truth.pointwise:
+    if not whole.problem or found.is_complex() or not truth.pointwise:
         return whole
     normal = _normal(truth, i)
     if normal is None or bool(normal.all()):
@@ -183,9 +213,10 @@ def _is_narrow(operands: Sequence[torch.Tensor]) -> bool:
 def _normal(truth: Truth, i: int) -> torch.Tensor | None:
     """Where neither an operand nor the result is subnormal; None where operands do not lie as the result does."""
     kept = torch.ones(truth.own[i].numel(), dtype=torch.bool)
-    for t in (*truth.operands, truth.own[i]):
-        if t.is_floating_point() and t.numel() in (1, len(kept)):
-            kept &= ~((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).flatten()
+    narrow = truth.own[i].dtype
+    for t, dtype in (*((t, t.dtype) for t in truth.operands), (truth.own[i], narrow), (truth.exact[i], narrow)):
+        if dtype.is_floating_point and t.numel() in (1, len(kept)):
+            kept &= ~((t != 0) & (t.abs() < torch.finfo(dtype).tiny)).flatten()
         elif t.numel() not in (1, len(kept)):
             return None
     return kept

@@ -63,12 +63,13 @@ def _of_kind(rows: Iterable[Row]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    colour = "bad" if not row.fine else "good" if row.verdict == "right" else "dim"
+    colour = "bad" if not row.fine else "good" if row.verdict in ("right", "by design") else "dim"
     errors = "<br>".join(
         f"{escape(dtype)} {ulp:.3g} / {'–' if own is None else f'{own:.3g}'}" for dtype, (ulp, own) in row.ulp.items()
     )
     details = "".join(_details(problem) for problem in row.problems)
-    details += "".join(f'<div class="dim">{escape(note)}</div>' for note in row.notes)
+    notes = (*(f"by design: {reason}" for reason in row.by_design), *row.notes)
+    details += "".join(f'<div class="dim">{escape(note)}</div>' for note in notes)
     name = row.name.removeprefix("aten.")
     verdict = f'<span class="{colour}">{escape(verdict_of(row))}</span>'
     return f"<code>{escape(name)}</code>", verdict, str(row.cases), errors, details

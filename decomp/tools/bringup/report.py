@@ -69,14 +69,24 @@ class BringUp:
         return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
     @property
+    def by_design(self) -> dict[str, list[str]]:
+        """What the backend states of its primitives and was seen: the primitives by reason."""
+        found: dict[str, list[str]] = {}
+        for row in self.of("primitive"):
+            for reason in row.by_design:
+                found.setdefault(reason, []).append(_short(row.name))
+        return found
+
+    @property
     def headline(self) -> str:
         """A line that says it all."""
         parts = []
         for kind in KINDS:
             rows = [row for row in self.of(kind) if row.verdict not in ("not lowered", "not tried")]
             if rows:
-                right = sum(row.fine for row in rows)
-                parts.append(f"{right} of {len(rows)} {kind}s right")
+                right, but = sum(row.fine for row in rows), sum(row.verdict == "by design" for row in rows)
+                stated = f" ({but} but for what is by design)" if but else ""
+                parts.append(f"{right} of {len(rows)} {kind}s right{stated}")
         left = sum(row.verdict == "not lowered" for row in self.rows)
         return f"{self.backend}: {', '.join(parts)}" + (f"; {left} ops do not reach {self.target}" if left else "")
 
@@ -144,6 +154,8 @@ class BringUp:
             if row.kind != "primitive" and not row.fine and row.verdict != "blames":
                 yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}, though the primitives that it uses are right"
                 yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
+        for reason, names in self.by_design.items():
+            yield f"by design: {', '.join(names)}: {reason}"
 
 
 def counted_as(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from decomp.tools.bringup.judging import Judged
 
-FINE = ("right", "not lowered", "not tried")
+FINE = ("right", "by design", "not lowered", "not tried")
 """Verdicts that find nothing amiss."""
 EXAMPLES = 4
 """How many problems a row names."""
@@ -51,8 +51,9 @@ class Row:
     """"primitive", "op" or "model"."""
     name: str
     verdict: str = "right"
-    """"right", "wrong", "fails", "refused" (legal, yet it cannot be loaded), "missing", "hangs", "crashes", "blames"
-    (a primitive that it uses is wrong), "not lowered", "not tried"."""
+    """"right", "by design" (right but for what the backend states), "wrong", "fails", "refused" (legal, yet it cannot
+    be loaded), "missing", "hangs", "crashes", "blames" (a primitive that it uses is wrong), "not lowered", "not
+    tried"."""
     cases: int = 0
     points: int = 0
     ulp: dict[str, tuple[float, float | None]] = field(default_factory=dict)
@@ -61,6 +62,8 @@ class Row:
     """The primitive that a wrong op or model uses."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    by_design: list[str] = field(default_factory=list)
+    """The reasons, as the backend states them, why results differ."""
     wrong_cases: int = 0
     seconds: float = 0.0
 
@@ -77,6 +80,9 @@ class Row:
             own = [each for each in (before[1], found.own) if each is not None]
             self.ulp[dtype] = (max(before[0], found.ulp), max(own, default=None))
         self.notes += [note for note in found.notes if note not in self.notes]
+        self.by_design += [reason for reason in found.by_design if reason not in self.by_design]
+        if found.by_design and self.verdict == "right":
+            self.verdict = "by design"
 
     def blame(self, verdict: str, problem: Problem, blames: str = "") -> None:
         """Add one case that is not. The first verdict stands."""

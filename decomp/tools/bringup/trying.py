@@ -21,7 +21,7 @@ from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
 from decomp.tools.bringup.blaming import Difference, copied, difference_in, loaded_call, primitive_of
 from decomp.tools.bringup.cases import Case, cases, samples_for
-from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, truth_of
+from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, departures_of, truth_of
 from decomp.tools.bringup.rows import Problem, Row, problem_of
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
@@ -78,7 +78,7 @@ def _try_case(backend: Backend, row: Row, case: Case) -> None:
             continue  # what overflows on the way depends on the order of additions
         try:
             result = loaded(*sample.tensors)
-            found = against(sample, truth, result, inputs.measured)
+            found = against(sample, truth, result, inputs.measured, departures=departures_of(backend, sample))
         except Exception as error:  # whatever a function of the backend raises is a finding
             row.blame("fails", Problem(where, _said(error), call))
             continue
@@ -196,16 +196,21 @@ def _run_program(
         if not found.problem:
             return row.count(_first_dtype(truth), found)
         problem = problem_of(found, "as a whole", call)
-    difference = _blamed(backend, lowering, loaded, inputs, call)
-    if difference is None:
-        row.blame("wrong" if problem.at or problem.expected else "fails", problem)
-    else:
+    by_design: list[str] = []
+    difference = _blamed(backend, lowering, loaded, inputs, call, by_design)
+    if difference is not None:
         row.blame("blames", difference.problem, difference.primitive)
+    elif by_design:
+        row.count("", Judged(by_design=tuple(dict.fromkeys(by_design))))
+    else:
+        row.blame("wrong" if problem.at or problem.expected else "fails", problem)
 
 
-def _blamed(backend: Backend, lowering: Lowering, loaded: Any, inputs: Any, call: str) -> Difference | None:
+def _blamed(
+    backend: Backend, lowering: Lowering, loaded: Any, inputs: Any, call: str, by_design: list[str]
+) -> Difference | None:
     try:
-        return difference_in(backend, lowering, loaded, inputs, f"in {call}")
+        return difference_in(backend, lowering, loaded, inputs, f"in {call}", by_design)
     except Exception as error:  # then nothing is known of its primitives
         logging.getLogger(__name__).debug("%s: %s", call, error)
         return None

@@ -116,7 +116,7 @@ def _primitives(report: BringUp) -> RenderableType:
     table, culprits = _table(("primitive", "verdict", "cases", "ULP / PyTorch", "blamed")), report.culprits
     for row in report.of("primitive"):
         name = row.name.removeprefix("aten.")
-        colour = "green" if row.verdict == "right" else "red" if not row.fine else "dim"
+        colour = "green" if row.verdict in ("right", "by design") else "red" if not row.fine else "dim"
         blamed = culprits.get(name, 0)
         errors = ", ".join(f"{dtype} {ulp:.2g}/{_own(own)}" for dtype, (ulp, own) in row.ulp.items() if ulp or own)
         cells = (Text(name), Text(verdict_of(row), style=colour), Text(str(row.cases)), Text(errors))

@@ -1,0 +1,150 @@
+"""Where the runtimes of the backends compute otherwise than PyTorch by their own design. Everything else that differs
+is a fault, and bring-up says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from decomp import Backend
+
+Table = Iterable[tuple[str, Mapping[str, Any]]]
+"""Ops, separated by blanks, and what `Backend.departs` says of them."""
+
+
+def state(backend: Backend, table: Table) -> None:
+    """Make the statements of a table."""
+    for ops, statement in table:
+        backend.departs(*ops.split(), **statement)
+
+
+def not_finite(own: torch.Tensor, *operands: torch.Tensor) -> bool:
+    """Whether an operand has NaN or infinities."""
+    return any(t.is_floating_point() and not bool(t.isfinite().all()) for t in operands)
+
+
+def has_nan(own: torch.Tensor, *operands: torch.Tensor) -> bool:
+    """Whether an operand has NaN."""
+    return any(bool(t.isnan().any()) for t in operands)
+
+
+def _is_empty(own: torch.Tensor, *operands: torch.Tensor) -> bool:
+    return any(t.numel() == 0 for t in operands)
+
+
+def _in_float64(own: torch.Tensor, *operands: torch.Tensor) -> bool:
+    return own.dtype == torch.float64
+
+
+# ONNX Runtime
+
+
+def _beyond_float64(combine: Any) -> Any:
+    """Whether the absolute values of integers come together to more than float64 tells apart."""
+
+    def where(own: torch.Tensor, x: torch.Tensor) -> bool:
+        return not x.is_floating_point() and float(combine(x.double().abs())) > 2**53
+
+    return where
+
+
+def _tiny(own: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.abs() < 1e-35
+
+
+def _far_away(own: torch.Tensor, x: torch.Tensor, grid: torch.Tensor) -> bool:
+    return not_finite(own, x, grid) or bool((grid.abs() > 1e8).any())
+
+
+def _squares_overflow(own: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> bool:
+    return bool((x.abs() > 1e18).any())
+
+
+ONNX: Table = (
+    (
+        "amax amin argmax argmin max_pool1d max_pool2d max_pool3d",
+        {"where": has_nan, "reason": "ONNX leaves open what comes of NaN, and ONNX Runtime passes over it"},
+    ),
+    (
+        "grid_sampler_2d grid_sampler_3d",
+        {
+            "where": _far_away,
+            "reason": "ONNX leaves open what is sampled beside infinities and NaN; ONNX Runtime counts positions in "
+            "32 bits",
+        },
+    ),
+    ("linalg_det", {"where": not_finite, "reason": "determinants with infinities depend on the order of pivots"}),
+    ("mean.dim", {"where": _is_empty, "reason": "ONNX leaves the mean of nothing open, and ONNX Runtime gives 0"}),
+    (
+        "sum.dim_IntList",
+        {
+            "where": _beyond_float64(torch.sum),
+            "reason": "ONNX Runtime adds integers in float64, which has 53 bits",
+        },
+    ),
+    (
+        "prod.dim_int",
+        {
+            "where": _beyond_float64(lambda x: x.clamp(min=1).prod()),
+            "reason": "ONNX Runtime multiplies integers in float64, which has 53 bits",
+        },
+    ),
+    (
+        "instance_norm",
+        {"where": _squares_overflow, "reason": "ONNX Runtime adds squares in float32, which overflow above 1e18"},
+    ),
+    (
+        "sigmoid",
+        {"epsilons": 2, "reason": "ONNX Runtime's sigmoid is a rational function, right to so many digits of 1"},
+    ),
+    ("tanh", {"where": _tiny, "ulp": 128, "reason": "ONNX Runtime's tanh meets subnormal numbers below 1e-35"}),
+    ("tanh", {"ulp": 8, "reason": "ONNX Runtime's tanh is a rational function, up to 7 ULP off"}),
+)
+
+# XLA on the CPU
+
+
+def _no_normal_numbers(own: torch.Tensor, *operands: torch.Tensor) -> bool:
+    small = (bool(((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).any()) for t in operands)
+    return not_finite(own, *operands) or any(small)
+
+
+STABLEHLO: Table = (
+    ("exp expm1 tanh", {"ulp": 6, "reason": "XLA's exp, expm1 and tanh are up to 6 ULP off"}),
+    (
+        "triangular_solve",
+        {
+            "where": _no_normal_numbers,
+            "reason": "XLA multiplies by inverses of blocks, which spread infinities, NaN and what is flushed to 0",
+        },
+    ),
+)
+
+# tinygrad
+
+
+def _signed_base(own: torch.Tensor, base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """Bases whose sign counts, where it is lost."""
+    return base.signbit() & ((base == 0) | (exponent.abs() >= 2**31))
+
+
+def _near_overflow(own: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
+    return own.abs() > 0.9999 * torch.finfo(own.dtype).max
+
+
+TINYGRAD: Table = (
+    ("sin", {"epsilons": 8, "reason": "tinygrad's SIN is up to 1e-6 off, whatever its result is"}),
+    ("sin", {"where": _in_float64, "epsilons": 2**35, "reason": "tinygrad's SIN of float64 is up to 1e-5 off"}),
+    (
+        "pow.Tensor_Tensor",
+        {
+            "where": _signed_base,
+            "reason": "tinygrad's POW is 2^(y·log2 |x|) with a sign: -0 loses it, and exponents from 2³¹ on are no "
+            "integers to it",
+        },
+    ),
+    ("pow.Tensor_Tensor", {"ulp": 256, "reason": "tinygrad's POW is 2^(y·log2 x), up to 256 ULP off"}),
+    ("pow.Tensor_Tensor", {"where": _near_overflow, "reason": "tinygrad's POW is inf just below the largest numbers"}),
+)
