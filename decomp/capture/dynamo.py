@@ -169,6 +169,14 @@ class _ProgramTape(Tape):
             self._sizes.setdefault(out.node.expr, node)
         return node
 
+    def keep_metadata(self, fake: torch.Tensor) -> None:
+        """Nodes that have this fake tensor for their metadata get a view of it: its own shape is about to change."""
+        with torch.enable_grad():
+            as_it_is_now = torch.ops.aten.alias.default(fake)
+        for node in self.graph.nodes:
+            if node.meta.get("val") is fake:
+                node.meta["val"] = as_it_is_now
+
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
         yield from super()._known_sizes()
         for whole in self.data_dependent:
@@ -188,6 +196,8 @@ class _ProgramRecorder(Recorder):
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func = torch.ops.aten.clone.default  # made anew at each run: the program may write it
         args, kwargs = tree_map(self._fake, (args, kwargs or {}))
+        if torch.Tag.inplace_view in func.tags:
+            self.tape.keep_metadata(args[0])
         out = self.executed(func, args, kwargs)
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))]
         if not results:

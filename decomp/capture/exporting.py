@@ -119,6 +119,22 @@ def refuse_lazy(model: nn.Module) -> None:
         )
 
 
+def refuse_traced_state(model: nn.Module) -> None:
+    """Raise `CaptureError` if a buffer is a proxy: a symbolic trace ran a forward that assigns to it (`self.b += x`),
+    and torch 2.13 leaves the proxy in the module."""
+    left = [
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        for name, value in (*module._buffers.items(), *vars(module).items())
+        if isinstance(value, fx.Proxy)
+    ]
+    if left:
+        raise CaptureError(
+            f"{type(model).__name__} holds proxies of a symbolic trace in the place of: {', '.join(left)}\n"
+            "  to do: lower the module itself with args=, or write to the buffer in place (self.b.add_(x))"
+        )
+
+
 @contextlib.contextmanager
 def _masks_for_what_they_are(model: nn.Module) -> Iterator[None]:
     """While it lasts, encoders and decoders take their masks as they are. Left alone they read the data of a mask to

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture import inlining
 from decomp.capture.calling import unlifted
-from decomp.capture.exporting import Infer, export, exported_body, lacks_data, refuse_lazy
+from decomp.capture.exporting import Infer, export, exported_body, lacks_data, refuse_lazy, refuse_traced_state
 from decomp.capture.inlining import Body, Leaves
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
@@ -88,6 +88,7 @@ def capture(
         refuse_wrapped_state(model)
         return _exported(model, "exported")
     if isinstance(model, nn.Module):
+        refuse_traced_state(model)
         with source_unchanged(model):
             return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer)
     if callable(model):

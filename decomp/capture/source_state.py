@@ -109,8 +109,10 @@ class _TensorState:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self.grad = tensor.grad if tensor.is_leaf else None
-        self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
+        is_leaf = _is_leaf(tensor)
+        self.grad = tensor.grad if is_leaf else None
+        self.requires_grad = tensor.requires_grad if is_leaf else None
+        self.place = _place(tensor)
         self.version = tensor._version if _counts_writes(tensor) else None
         self.data: torch.Tensor | None = None
         if not isinstance(tensor, nn.Parameter) and _has_data(tensor):
@@ -133,8 +135,24 @@ class _TensorState:
                 self.tensor.grad = self.grad
         if self.data is not None:
             with torch.no_grad(), unset_fake_temporarily():
+                if self.place is not None and _place(self.tensor) != self.place:
+                    self.tensor.data = self.tensor.data.as_strided(*self.place)
                 if not _is_equal(self.tensor, self.data):
                     self.tensor.copy_(self.data)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # one of several views whose base was written without it: autograd forbids its history
+        return False
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, Any, int] | None:
+    """Where in its memory a tensor lies: `t_` and its like change that."""
+    if tensor.layout is not torch.strided or nn.parameter.is_lazy(tensor):
+        return None
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:

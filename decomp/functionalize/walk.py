@@ -197,7 +197,7 @@ class _Walk:
         if tensor.alias.storage.source is base and node.target is operator.getitem and kind_of(base) == "many":
             self._result(node, base)
             return
-        if shares and is_same_tensor(node, base):
+        if shares and kind_of(node) != "many" and is_same_tensor(node, base):
             self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
             return

@@ -80,7 +80,7 @@ VIEW_KINDS: Mapping[str, ViewKind] = {
                "atleast_1d atleast_2d atleast_3d"),
         ViewKind.RESHAPED,
     ),
-    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), ViewKind.EXPANDED),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to", "broadcast_tensors"), ViewKind.EXPANDED),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), ViewKind.TRANSPOSED),
     **dict.fromkeys(("movedim", "moveaxis"), ViewKind.MOVED),
     **dict.fromkeys(_names("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view"), ViewKind.OWN_INVERSE),

@@ -37,12 +37,14 @@ class NewGuard(Exception):
 @contextlib.contextmanager
 def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     """Within, what would add a guard raises `NewGuard`; the list has what was asked, also where the asker caught the
-    exception. Under `without_guards` within, PyTorch's own questions are answered."""
+    exception. Under `without_guards` within, PyTorch's own questions are answered: by the example, but that a dynamic
+    size is never taken for one because the example's is, which would broadcast it."""
     env = mode.shape_env if mode is not None else None
     asked: list[str] = []
     if env is None:
         yield asked
         return
+    from decomp.torch_internals.sizes import sizes_config  # imported already: there is an environment
 
     # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
     def refuse(expr: Any, value: Any) -> None:
@@ -53,7 +55,8 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     outer = env.__dict__.get("_check_frozen")
     env._check_frozen = refuse
     try:
-        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
+        oblivious = sizes_config.patch(backed_size_oblivious=True)
+        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log), oblivious:
             yield asked
     except Exception as error:
         if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):

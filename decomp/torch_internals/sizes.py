@@ -1,8 +1,10 @@
 """Symbolic sizes. To import this module costs a quarter of a second, sympy among it, so that it is imported where a
 program of dynamic sizes has come: such a program has imported it already. All of it is experimental.
 
-`TLS.suppress_guards` says whether questions about sizes are answered by the example, without a guard."""
+`TLS.suppress_guards` says whether questions about sizes are answered by the example, without a guard;
+`sizes_config.backed_size_oblivious` whether a size may be taken for 0 or 1 because the example's is."""
 
+from torch.fx.experimental import _config as sizes_config
 from torch.fx.experimental.symbolic_shapes import (
     TLS as TLS,
     DimDynamic as DimDynamic,

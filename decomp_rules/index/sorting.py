@@ -313,6 +313,8 @@ def _running_extreme(x: Tensor, key: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
+    if type(x.shape[dim]) is int and x.shape[dim] == 0:
+        return x.clone(), torch.full(x.shape, 0, dtype=torch.int64, device=x.device)
     number = ramp(x, x.shape[dim], dim + 1, x.dim() + 1)
     place = number.movedim(dim + 1, dim)
     key = key.to(torch.int32) if key.dtype == torch.bool else key.detach()

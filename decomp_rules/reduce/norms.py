@@ -199,6 +199,8 @@ def length(gap: Tensor, p: float) -> Tensor:
     if p != math.inf:
         return torch.linalg.vector_norm(gap, p, [gap.dim() - 1])
     size = torch.abs(gap)
+    if type(gap.shape[-1]) is int and gap.shape[-1] == 0:
+        return torch.sum(size, [gap.dim() - 1])
     far = torch.amax(size, [gap.dim() - 1], keepdim=True).detach()
     slope = torch.where((size == far) & (far < math.inf), size - size.detach(), 0)
     return torch.sum(slope, [gap.dim() - 1]) + far.squeeze(-1)

@@ -141,11 +141,16 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 @register(aten.unfold)
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Windows of `size` at every step-th place, in a last dimension: the i-th elements of all windows are one slice."""
+    """Windows of `size` at every step-th place, in a last dimension: where none overlap they are a view, else the i-th
+    elements of all windows are one slice."""
     if x.dim() == 0:
         return x.view(1) if size else torch.full((0,), 0, dtype=x.dtype, device=x.device)
     dim = wrap(dimension, x.dim())
     windows = (x.shape[dim] - size) // step + 1
+    if size == step or type(x.shape[dim]) is int and 0 < size < step and windows * step <= x.shape[dim]:
+        shape = list(x.shape)
+        apart = shape[:dim] + [windows, step] + shape[dim + 1:]
+        return x.narrow(dim, 0, windows * step).view(apart).movedim(dim + 1, -1).narrow(-1, 0, size)
     if size and (not isinstance(windows, int) or size <= windows):
         reach = (windows - 1) * step + 1
         return torch.stack([aten.slice.Tensor(x, dim, i, i + reach, step) for i in range(size)], -1)

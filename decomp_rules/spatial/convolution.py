@@ -200,7 +200,8 @@ def _convolve(x: Tensor, weight: Tensor, stride: Sequence[int], pads: Sequence[t
     kernel = list(weight.shape[2:])
     x = _padded(x, pads)
     places = _places(x, kernel, stride, dilation)
-    grouped = weight.reshape([groups, -1] + list(weight.shape[1:]))
+    outputs = _per_group(weight.shape[0], groups)
+    grouped = weight.reshape([groups, outputs] + list(weight.shape[1:]))
     if disjoint(kernel, stride, dilation):
         out = _contract(grouped.flatten(2), _patches(x, places, stride, kernel, groups))
     else:
@@ -211,14 +212,19 @@ def _convolve(x: Tensor, weight: Tensor, stride: Sequence[int], pads: Sequence[t
             total = term if total is None else total + term
         assert total is not None
         out = total
-    return _batch_first(out.reshape([groups, -1, x.shape[0]] + places))
+    return _batch_first(out.reshape([groups, outputs, x.shape[0]] + places))
+
+
+def _per_group(channels: Any, groups: int) -> Any:
+    """How many channels a group has; −1 where that is left to `reshape`, which of an empty tensor cannot tell."""
+    return channels // groups if isinstance(channels, int) else -1
 
 
 def _transpose(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                output_padding: Sequence[Any], groups: int) -> Tensor:
     """x (N, G·C, *S) and weight (G·C, O, *K) → (N, G·O, *places); the adjoint of `_convolve` in its input."""
     dims, kernel = len(stride), list(weight.shape[2:])
-    grouped = weight.reshape([groups, -1] + list(weight.shape[1:])).transpose(1, 2)
+    grouped = weight.reshape([groups, _per_group(weight.shape[0], groups)] + list(weight.shape[1:])).transpose(1, 2)
     if disjoint(kernel, stride, dilation):
         return _tiles(x, grouped, stride, padding, output_padding)
     pads = []

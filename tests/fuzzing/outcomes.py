@@ -121,9 +121,11 @@ def _strides(value):
     return tuple(stride if size > 1 else 0 for size, stride in zip(value.shape, value.stride()))
 
 
-def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True) -> str:
+def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True,
+               zeros: bool = False) -> str:
     """The first difference, in words; empty if there is none. `again`: runs the program as PyTorch runs it. `views`:
-    whether an output that is a view of part of an input has to be one; a target may have no such views."""
+    whether an output that is a view of part of an input has to be one; a target may have no such views. `zeros`:
+    whether an output may need no gradient where one that is zero throughout is lost."""
     if wanted.structure != found.structure:
         return f"structure of the outputs: {found.structure}, not {wanted.structure}"
     gained = {i: place for i, place in found.aliases.items() if wanted.aliases.get(i) != place}
@@ -138,7 +140,7 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
         if problem.startswith("values") and again is not None:
             known = known or _perturbed(again)
             problem = _unlike(value, theirs[name], [run.values().get(name) for run in known])
-        if problem:
+        if problem and not (zeros and problem == "requires_grad False, not True"):
             return f"{name}: {problem}"
     return ""
 
