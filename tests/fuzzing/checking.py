@@ -13,7 +13,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 import decomp
-from decomp.errors import InternalError, RuleError
+from decomp.errors import InputsOverlap, InternalError, RuleError
 from decomp.proof.correspondence import VerificationError
 from decomp_rules import targets
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
@@ -139,7 +139,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                               zeros=any(name in loaded.program.source for name in ZERO_GRADIENT))
         except Exception as error:
             own = _own(error)
-            if isinstance(own, decomp.DecompError) and form in COMPILED:
+            refusal = decomp.DecompError if form in COMPILED else InputsOverlap
+            if isinstance(own, refusal):
                 return _refusal(loaded, form, target, error)
             text = f"raises when run: {type(error).__name__}: {str(error)[:1500]}"
         if text:
