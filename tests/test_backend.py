@@ -272,3 +272,16 @@ def test_a_target_by_name_is_refused_at_once() -> None:
 def test_an_unknown_compiler_is_refused_at_once() -> None:
     with pytest.raises(decomp.ArgumentError, match="must be 'eager', 'inductor', a Backend or a function, not 'cuda'"):
         decomp.backend(to=targets.tinygrad, compiler="cuda")
+
+
+def reshaped_in_place(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    v = torch.tanh(x)
+    w = F.layer_norm(v, (4,))
+    v.unsqueeze_(0)
+    return w, v
+
+
+def test_what_a_tensor_was_before_its_shape_changed_in_place_is_known() -> None:
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    compiled = torch.compile(reshaped_in_place, backend=decomp.backend(to=targets.tinygrad), fullgraph=True)
+    torch.testing.assert_close(compiled(x), reshaped_in_place(x))

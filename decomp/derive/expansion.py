@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from dataclasses import dataclass, field, replace
 import re
 from typing import Any
@@ -18,7 +19,7 @@ from decomp.ir.call import NUMBER, kind_of, metadata, substituted
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
 from decomp.metadata.fakes import Fakes
-from decomp.metadata.shape_env import NewGuard, refusing_guards
+from decomp.metadata.shape_env import NewGuard, refusing_guards, sizes_never_one
 from decomp.metadata.strides import dense_order, inverse, same_strides
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.rules.declining import Declined
@@ -85,7 +86,14 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
         return accepted
     args, kwargs = accepted
     function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.on_accepted
-    return _record(rule, function, args, kwargs, site)
+    try:
+        return _record(rule, function, args, kwargs, site)
+    except RuleError as error:
+        first = error
+    if site.mode is not None and site.mode.shape_env is not None:
+        with contextlib.suppress(RuleError), sizes_never_one():
+            return _record(rule, function, args, kwargs, site)
+    raise first
 
 
 def _is_of_numbers(bound: Bound) -> bool:

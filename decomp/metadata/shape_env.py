@@ -37,14 +37,12 @@ class NewGuard(Exception):
 @contextlib.contextmanager
 def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     """Within, what would add a guard raises `NewGuard`; the list has what was asked, also where the asker caught the
-    exception. Under `without_guards` within, PyTorch's own questions are answered: by the example, but that a dynamic
-    size is never taken for one because the example's is, which would broadcast it."""
+    exception. Under `without_guards` within, PyTorch's own questions are answered."""
     env = mode.shape_env if mode is not None else None
     asked: list[str] = []
     if env is None:
         yield asked
         return
-    from decomp.torch_internals.sizes import sizes_config  # imported already: there is an environment
 
     # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
     def refuse(expr: Any, value: Any) -> None:
@@ -55,8 +53,7 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     outer = env.__dict__.get("_check_frozen")
     env._check_frozen = refuse
     try:
-        oblivious = sizes_config.patch(backed_size_oblivious=True)
-        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log), oblivious:
+        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
             yield asked
     except Exception as error:
         if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):
@@ -68,6 +65,15 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
         del env._check_frozen
         if outer is not None:
             env._check_frozen = outer
+
+
+@contextlib.contextmanager
+def sizes_never_one() -> Iterator[None]:
+    """Within, a dynamic size is not taken for one, which would broadcast it, because that of the example is."""
+    from decomp.torch_internals.sizes import sizes_config  # a quarter of a second, unless sizes are dynamic
+
+    with sizes_config.patch(backed_size_oblivious=True):
+        yield
 
 
 @contextlib.contextmanager

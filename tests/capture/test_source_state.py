@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 import decomp
+from decomp.capture.source_state import source_unchanged
 from decomp_rules import targets
 
 X = torch.randn(2, 3, 8, 8)
@@ -101,3 +102,21 @@ def test_what_only_dynamo_captures_is_captured():
 
     lowered = decomp.lower(Outside(), to=targets.core_aten, args=(X,)).result
     torch.testing.assert_close(lowered(X + 1), (X + 1) + (X + 1).square())
+
+
+class Transposes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b", torch.arange(6.0).view(2, 3))
+
+    def forward(self, x):
+        self.b.t_()
+        return x * 2
+
+
+def test_a_buffer_that_is_transposed_in_place_keeps_its_shape():
+    model = Transposes()
+    with source_unchanged(model):
+        model(torch.ones(1))
+        assert model.b.shape == (3, 2)
+    assert model.b.shape == (2, 3) and torch.equal(model.b, torch.arange(6.0).view(2, 3))

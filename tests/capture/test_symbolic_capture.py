@@ -188,3 +188,18 @@ def test_a_region_inside_a_leaf_module_is_refused():
 
     with pytest.raises(decomp.NotLowered, match="its forward cannot be traced symbolically; pass args="):
         decomp.lower(Outer(), to=targets.core_aten, tracer_class=Leaves)
+
+
+class AssignsBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b", torch.ones(3))
+
+    def forward(self, x):
+        self.b += x
+        return x.relu()
+
+
+def test_a_proxy_that_a_trace_left_in_a_buffer_is_refused_by_name():
+    with pytest.raises(decomp.CaptureError, match=r"holds proxies of a symbolic trace in the place of: b\n"):
+        decomp.lower(fx.symbolic_trace(AssignsBuffer()), to=targets.core_aten)

@@ -179,3 +179,16 @@ def test_sizes_that_depend_on_data_are_known_after_lowering_too():
     again = decomp.lower(lowered, to=targets.core_aten, partial=True).result
     x = torch.tensor([[0.0, 1, 2, 0], [1, 0, 0, 0], [0, 0, 0, 3]])
     torch.testing.assert_close(again.module()(x), Found()(x))
+
+
+def windows(x):
+    return x.unfold(1, 2, 3), torch.cat([x[:, ::4], x[:, ::4]], 0)
+
+
+def test_a_size_is_not_taken_for_one_because_it_is_one_in_the_example():
+    torch.compiler.reset()
+    compiled = torch.compile(windows, backend=decomp.backend(to=targets.luminal), dynamic=True, fullgraph=True)
+    for size in (4, 8, 11):
+        x = torch.randn(3, size)
+        for got, wanted in zip(compiled(x), windows(x)):
+            assert torch.equal(got, wanted)

@@ -305,3 +305,18 @@ def test_sums_of_integers_in_place_keep_their_dtype(name, dtype):
     x = torch.tensor([[1, 0, 2, 3]]).to(dtype)
     for to in (targets.core_aten, targets.tinygrad):
         assert torch.equal(decomp.lower(Model(), to=to, args=(x,)).result(x), Model()(x))
+
+
+class WritesBroadcast(nn.Module):
+    def forward(self, x):
+        y = x * 1
+        first, second = torch.broadcast_tensors(y, y)
+        second.relu_()
+        return first + 1, y
+
+
+def test_a_write_through_one_of_several_broadcast_tensors_is_a_write_to_what_they_show():
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    low = decomp.lower(WritesBroadcast(), to=targets.core_aten, args=(x,))
+    for got, wanted in zip(low.result(x), WritesBroadcast()(x)):
+        assert torch.equal(got, wanted)
