@@ -192,6 +192,8 @@ class _ProgramTape(Tape):
 class _ProgramRecorder(Recorder):
     """Records what a program does: unlike a rule it may mutate, and may read data."""
 
+    tape: _ProgramTape
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func = torch.ops.aten.clone.default  # made anew at each run: the program may write it

@@ -143,7 +143,7 @@ class _TensorState:
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
-        return tensor.is_leaf
+        return bool(tensor.is_leaf)
     except RuntimeError:  # one of several views whose base was written without it: autograd forbids its history
         return False
 

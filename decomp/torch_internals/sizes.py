@@ -4,7 +4,7 @@ program of dynamic sizes has come: such a program has imported it already. All o
 `TLS.suppress_guards` says whether questions about sizes are answered by the example, without a guard;
 `sizes_config.backed_size_oblivious` whether a size may be taken for 0 or 1 because the example's is."""
 
-from torch.fx.experimental import _config as sizes_config
+import torch.fx.experimental._config
 from torch.fx.experimental.symbolic_shapes import (
     TLS as TLS,
     DimDynamic as DimDynamic,
@@ -23,3 +23,5 @@ from torch.utils._sympy.symbol import (
     symbol_is_type as symbol_is_type,
 )
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
+
+sizes_config = torch.fx.experimental._config
