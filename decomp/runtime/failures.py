@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.errors import DecompError, describe, first_line, located, source_line
+from decomp.errors import DecompError, InputMismatch, describe, first_line, located, source_line
 
 
 class LoadError(DecompError):
@@ -30,3 +30,15 @@ class PrimitiveError(DecompError):
         lines.append(f"  at {describe(node)}")
         line = source_line(node)
         super().__init__("\n".join([*lines, *([f"  {line}"] if line else [])]))
+
+
+class WrongInputs(InputMismatch):
+    """A loaded program was called with other inputs than it takes: too few, too many, of other sizes, no tensors."""
+
+    def __init__(self, inputs: Sequence[str], cause: BaseException) -> None:
+        DecompError.__init__(
+            self,
+            f"these are not the inputs of the program: {first_line(cause).rstrip(': ')}\n"
+            f"  it takes: {'; '.join(inputs) or 'nothing'}\n"
+            "  to do: call it as the model that was lowered; lower that with dynamic_shapes= where sizes are to vary",
+        )

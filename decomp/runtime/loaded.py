@@ -12,13 +12,13 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import flat_inputs
-from decomp.errors import ArgumentError, CaptureError, boundary
+from decomp.errors import ArgumentError, CaptureError, DecompError, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
-from decomp.runtime.failures import PrimitiveError
+from decomp.runtime.failures import PrimitiveError, WrongInputs
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
@@ -68,7 +68,10 @@ class Loaded:
         """The program as a function of one array (or number) for each of `leaves`. It returns a flat tuple: the values
         of `writes`, then the results. It changes nothing, and is compiled by the backend's `jit` if it has one."""
         plain = self._code.function
-        return plain if self.backend.jit is None else self.backend.jit(plain)
+        compiled = plain if self.backend.jit is None else self.backend.jit(plain)
+        if not callable(compiled):
+            raise ArgumentError(f"jit= of {self.backend.name} must return a function, and returned {compiled!r}")
+        return compiled
 
     @property
     def text(self) -> str:
@@ -99,11 +102,14 @@ class Loaded:
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
-        have."""
+        have, or a tensor of another shape or dtype than it has."""
         known = {leaf.name: leaf for leaf in self.leaves if leaf.kind != "input"}
         for name, tensor in tensors.items():
             if name not in known:
                 raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
+            own = known[name].meta
+            if (own.shape, own.dtype) != (tensor.shape, tensor.dtype):
+                raise CaptureError(f"{name!r} is {_described(own)}, and cannot be {_described(tensor)}")
             known[name].value = self._moved(tensor)
 
     def _moved(self, value: Any) -> Any:
@@ -111,8 +117,14 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
-        for key, hook in self._root._forward_pre_hooks.items():
-            hook(self._root, args, *([kwargs] if key in self._root._forward_pre_hooks_with_kwargs else []))
+        try:
+            for key, hook in self._root._forward_pre_hooks.items():
+                hook(self._root, args, *([kwargs] if key in self._root._forward_pre_hooks_with_kwargs else []))
+        except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
+            if isinstance(error, DecompError):
+                raise
+            inputs = (f"{leaf.name}: {_described(leaf.meta)}" for leaf in self.leaves if leaf.kind == "input")
+            raise WrongInputs(tuple(inputs), error) from error
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
         names = [leaf.name for leaf in self.leaves if leaf.kind == "input"]
@@ -163,10 +175,20 @@ class Loaded:
         """A value of the program as a tensor; of a call with several results, each."""
         if isinstance(meta, (list, tuple)):
             return [self._to_torch(each, of) for each, of in zip(value, meta)]
-        return self.backend.to_torch(value)
+        tensor = self.backend.to_torch(value)
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(tensor).__name__}")
+        return tensor
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
+
+
+def _described(meta: Any) -> str:
+    """Dtype and sizes of a tensor; another value as it is."""
+    if not isinstance(meta, torch.Tensor):
+        return repr(meta)
+    return f"{str(meta.dtype).removeprefix('torch.')} ({', '.join(map(str, meta.shape))})"
 
 
 def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor]) -> list[Leaf]:

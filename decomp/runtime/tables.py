@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from decomp.errors import TargetError, UnknownOp, boundary
+from decomp.errors import ArgumentError, TargetError, UnknownOp, boundary
 from decomp.ir.call import Call, Predicate
 from decomp.ir.op_facts import CONTROL_FLOW
 from decomp.ir.ops import Op, meant_overload, resolve
@@ -74,7 +74,18 @@ class Backend:
         - `dtypes`: what the backend calls each dtype that it has. Arguments that are dtypes arrive so, and programs
           with another dtype are refused when they are loaded. By default dtypes arrive as PyTorch's own.
         - `jit(function)`: compiles a function of arrays that returns a tuple of arrays; applied to whole programs.
-        - `shape(array)`: the sizes of an array; by default `array.shape`."""
+        - `shape(array)`: the sizes of an array; by default `array.shape`.
+
+        Raises `ArgumentError` for what is none of these."""
+        if target is not None and not isinstance(target, Target):
+            raise ArgumentError(f"target= takes a decomp.Target, as decomp_rules.targets.tinygrad, not {target!r}")
+        functions = {"from_torch": from_torch, "to_torch": to_torch, "jit": jit, "shape": shape}
+        for option, function in functions.items():
+            if not callable(function) and (function is not None or option.endswith("torch")):
+                raise ArgumentError(f"{option}= takes a function, not {function!r}")
+        for dtype in dtypes or ():
+            if not isinstance(dtype, torch.dtype):
+                raise ArgumentError(f"dtypes= takes a dict by torch dtypes, {{torch.float32: ...}}, not by {dtype!r}")
         self.name, self.dtypes, self.jit = name, dict(dtypes) if dtypes is not None else None, jit
         self.from_torch, self.to_torch = from_torch, to_torch
         self.shape: Callable[[Any], Sequence[Any]] = shape or (lambda array: array.shape)
@@ -88,12 +99,17 @@ class Backend:
         """Decorates the function of one op or several, written as in the list of a target: `"add"` means all overloads
         that have no function of their own, `"sum.dim_IntList"` the one; a key of another table is taken too. With
         `when`, it serves the calls of which the predicate is true, in words `reason` ("groups must be 1"); a later
-        function is asked first. Raises `UnknownOp`, and `TargetError` for a condition without words."""
+        function is asked first. Raises `UnknownOp`, `TargetError` for a condition without words, and
+        `ArgumentError` for no op or no function."""
         if when is not None and not reason:
             raise TargetError('when= needs reason=, its words for errors: reason="groups must be 1"')
+        if not ops:
+            raise ArgumentError('implements() needs the op that the function computes: implements("add")')
         keys = [_key(spelling) for spelling in ops]
 
         def implementing(function: F) -> F:
+            if not callable(function):
+                raise ArgumentError(f"implements({ops[0]!r}) takes a function, not {function!r}")
             self._made = None
             for key in keys:
                 self._table.setdefault(key, []).insert(0, Implementation(key, function, when, reason))

@@ -237,3 +237,35 @@ def test_a_graph_in_pytorchs_own_functions_runs_where_they_are_implemented():
 class _Relu(nn.Module):
     def forward(self, x):
         return torch.relu(x) + x
+
+
+@pytest.mark.parametrize("args", [(torch.ones(4),), (), (torch.ones(3), torch.ones(3)), ([1.0, 2.0, 3.0],)])
+def test_other_inputs_than_the_program_takes_are_refused_with_those(args):
+    chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
+    chip.implements("exp")(torch.exp)
+    loaded = chip.load(decomp.lower(Exponential(), to=chip.target, args=(torch.ones(3),)))
+    with pytest.raises(decomp.InputMismatch, match=r"it takes: x: float32 \(3\)") as refused:
+        loaded(*args)
+    assert "to do: call it as the model that was lowered" in str(refused.value)
+
+
+class Exponential(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x):
+        return {"scale": torch.exp(self.scale), "x": torch.exp(x)}
+
+
+def test_what_jit_and_to_torch_and_new_weights_must_be_is_said():
+    program = torch.export.export(Exponential(), (torch.ones(3),))
+    chips = [decomp.Backend("chip", from_torch=lambda x: x, to_torch=how, jit=jit) for how, jit in
+             ((lambda x: x, lambda f: None), (lambda x: x.tolist(), None))]  # fmt: skip
+    for chip, said in zip(chips, ("jit= of chip must return a function", "must return a tensor, not list")):
+        chip.implements("exp")(torch.exp)
+        loaded = chip.load(program)
+        with pytest.raises(decomp.ArgumentError, match=said):
+            loaded(torch.ones(3))
+    with pytest.raises(decomp.CaptureError, match=r"'scale' is float32 \(3\), and cannot be float64 \(2\)"):
+        loaded.load_state_dict({"scale": torch.ones(2, dtype=torch.float64)})

@@ -125,3 +125,24 @@ def test_a_custom_op_is_an_op_like_any_other():
         chip.implements("chip_test::twice")(lambda x, times=2: x * times + 100)
         loaded = chip.load(exported(lambda x: torch.ops.chip_test.twice(x, 3), torch.ones(1)))
         assert loaded(torch.ones(1)).item() == 103
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"target": "tinygrad"}, "target= takes a decomp.Target, as decomp_rules.targets.tinygrad, not 'tinygrad'"),
+        ({"from_torch": 3}, "from_torch= takes a function, not 3"),
+        ({"jit": "fast"}, "jit= takes a function, not 'fast'"),
+        ({"dtypes": {"float32": 1}}, r"dtypes= takes a dict by torch dtypes, .* not by 'float32'"),
+    ],
+)
+def test_what_no_backend_is_made_of_is_said(options, said):
+    with pytest.raises(decomp.ArgumentError, match=said):
+        decomp.Backend("chip", **{"from_torch": abs, "to_torch": abs, **options})
+
+
+def test_a_function_and_its_op_are_asked_for():
+    with pytest.raises(decomp.ArgumentError, match="needs the op that the function computes"):
+        made().implements()(abs)
+    with pytest.raises(decomp.ArgumentError, match="implements.'add'. takes a function, not 3"):
+        made().implements("add")(3)
