@@ -39,6 +39,8 @@ class Fold:
     """The nodes that go with it although they have no users: those that only look at a value on the way."""
     parts: Mapping[Path, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Names and metadata of the nodes that take one of several results, where they are known."""
+    origin: fx.Node | None = None
+    """The node that it is a part of, where it gives no value of the graph."""
 
 
 class Circular(DecompError):
@@ -159,6 +161,8 @@ class _Folding:
         args, kwargs = fx.node.map_aggregate((fold.args, fold.kwargs), self._value_of)
         new = self._create(fold.op, fold.target, args, kwargs, fold.name, fold.meta)
         self.calls[fold] = new
+        if fold.origin is not None:
+            self.rewrite.origin[new] = fold.origin
         for node, path in fold.gives.items():
             self.rewrite.origin.setdefault(new, node)
             if not path or node in self.read:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
@@ -53,6 +54,15 @@ def _with_bodies(program: Program) -> Graphs:
     bodies = [inner for inner in program.root.modules() if isinstance(inner, fx.GraphModule)]
     by_owner = {inner: inner.graph for inner in bodies if inner is not program.root}
     return Graphs(program, {program.root: program.graph, **by_owner})
+
+
+def lifted_constants(program: Program) -> dict[str, torch.Tensor]:
+    """The tensors of an exported program that are neither parameters nor buffers, by the names of their inputs."""
+    exported = program.exported
+    if exported is None:
+        return {}
+    names = exported.graph_signature.inputs_to_lifted_tensor_constants
+    return {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
 
 
 def count_calls(graph: fx.Graph) -> int:

@@ -78,7 +78,7 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
             yield Reading(f"{name}", (Spelling(packet.int, (dim - rank if dim == rank - 1 else dim,)),
                                       Spelling(core, (dim - rank if dim == rank - 1 else dim, False))))
     shape = metadata(x).shape
-    for eps in _small_numbers(region):
+    for eps in small_numbers(region):
         for first in range(rank - 1, 0, -1):
             sizes = list(shape[first:])
             if all(type(size) is int for size in sizes):
@@ -106,7 +106,7 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
         yield Reading("group_norm", tuple(spellings))
 
 
-def _small_numbers(region: list[fx.Node]) -> list[float]:
+def small_numbers(region: list[fx.Node]) -> list[float]:
     """The numbers of a region that may be what is added to a variance."""
     found: dict[float, None] = {}
     for node in region:

@@ -31,6 +31,7 @@ from decomp.refolding.programs import (
     captured_graphs,
     count_calls,
     graphs_of_result,
+    lifted_constants,
     rebuilt,
     with_folds,
 )
@@ -186,9 +187,12 @@ def _of_program(
 ) -> Refolding:
     with _timed(times, "capture"):
         graphs = captured_graphs(program, check.args, check.kwargs)
-    wanted = wanted_by(to)
+    wanted, constants = wanted_by(to), lifted_constants(graphs.program)
     with _timed(times, "find"), without_guards(graphs.program.mode):
-        found = {owner: search(graph, owner, wanted, rules) for owner, graph in graphs.by_owner.items()}
+        found = {
+            owner: search(graph, owner, wanted, rules, constants if owner is graphs.program.root else None)
+            for owner, graph in graphs.by_owner.items()
+        }
     refolded = {owner: each.refolded for owner, each in found.items()}
     with _timed(times, "rebuild"):
         result = rebuilt(graphs, refolded)

@@ -3,7 +3,7 @@ nothing outside looks into it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import heapq
 from typing import Any
@@ -26,6 +26,8 @@ class Region:
     root: fx.Node
     inputs: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
+    statistics: tuple[fx.Node, ...] = ()
+    """The inputs that are a mean and a variance, which is never negative; they have no gradients."""
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -34,11 +36,19 @@ class Region:
 class Surroundings:
     """A graph with tables of what is asked again and again."""
 
-    def __init__(self, graph: fx.Graph, owner: nn.Module) -> None:
+    def __init__(
+        self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         self.graph, self.owner = graph, owner
+        self.given: dict[fx.Node, torch.Tensor] = {}
+        """Inputs that are constants of the program, and no weights: indices and masks."""
+        for node in graph.nodes if constants else ():
+            value = constants.get(node.name) if constants and node.op == "placeholder" else None
+            if value is not None and not value.is_floating_point() and not value.is_complex():
+                self.given[node] = value
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
-        self.constant: set[fx.Node] = set()
+        self.constant: set[fx.Node] = set(self.given)
         """Calls that compute from numbers alone."""
         self.marks: list[int] = []
         marks = 0

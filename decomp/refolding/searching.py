@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 import functools
 from typing import Any
@@ -19,6 +19,7 @@ from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.programs import Refolded, with_folds
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.searches.attention import Attention
+from decomp.refolding.searches.batch_norms import BatchNorms
 from decomp.refolding.searches.functions import Functions
 from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
@@ -27,7 +28,7 @@ from decomp.refolding.searches.weights import Weights
 from decomp.refolding.trials import Runner, Verdict
 from decomp.rules.rules import Rules
 
-ROUNDS = (Functions, Weights, Attention, Products, Names)
+ROUNDS = (Functions, Weights, BatchNorms, Attention, Products, Names)
 """The searches, in order: what a later one looks for is made of what earlier ones find."""
 
 
@@ -40,8 +41,15 @@ class Search:
     missed: list[Missed] = field(default_factory=list)
 
 
-def search(graph: fx.Graph, owner: nn.Module, wanted: Wanted, rules: Rules | None = None) -> Search:
-    """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first."""
+def search(
+    graph: fx.Graph,
+    owner: nn.Module,
+    wanted: Wanted,
+    rules: Rules | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+) -> Search:
+    """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
+    the values of inputs that are constants of the program, by name."""
     verdicts: dict[Any, Verdict] = {}
     counts: dict[str, int] = {}
     result = Search(Refolded(graph, _folded(graph, owner, [])))
@@ -49,7 +57,7 @@ def search(graph: fx.Graph, owner: nn.Module, wanted: Wanted, rules: Rules | Non
         if kind is None:
             continue
         current = result.refolded.rewrite.graph
-        around = Surroundings(current, owner)
+        around = Surroundings(current, owner, constants)
         findings: Findings = kind(around, Runner(around, verdicts), wanted).search()
         made = [fold_of(found, around, counts) for found in findings.chosen(around)]
         counts.update((record.node, record.nodes) for _, record in made)

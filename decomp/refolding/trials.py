@@ -85,6 +85,8 @@ class Runner:
     def _value(self, node: fx.Node, found: Mapping[fx.Node, Any], wide: bool) -> Any:
         if node in found:
             return found[node]
+        if node in self.around.given:
+            return self.around.given[node]
         value = metadata(node)
         if isinstance(value, (int, float, bool, *SYMBOLIC)):
             return self.size(value)
@@ -113,10 +115,12 @@ class Runner:
     def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> Verdict:
         wide, worst = self.function(region, wide=True), 0.0
         own = self.function(region, wide=False)
+        variances, fixed = region.statistics[1:], [node in region.statistics for node in region.inputs]
         try:
             for seed, scale in enumerate(SCALES):
                 operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
-                verdict = _wide(wide, call, operands)
+                operands = [t.abs() if node in variances else t for node, t in zip(region.inputs, operands)]
+                verdict = _wide(wide, call, operands, fixed)
                 worst = max(worst, verdict.error)
                 if verdict.fault is not None:
                     return verdict
@@ -152,9 +156,9 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return worst / max(largest, 1e-30) if worst == worst else float("inf")
 
 
-def _wide(region: Function, call: Function, operands: Tensors) -> Verdict:
-    """The comparison in float64, of values and gradients."""
-    mine, theirs = (_with_slopes(function, operands) for function in (region, call))
+def _wide(region: Function, call: Function, operands: Tensors, fixed: Sequence[bool]) -> Verdict:
+    """The comparison in float64, of values and gradients, but of those of `fixed` operands."""
+    mine, theirs = (_with_slopes(function, operands, fixed) for function in (region, call))
     error = distance(mine[0], theirs[0])
     if error > SAME:
         return Verdict(error, f"it differs by {error:.1g} of the largest value")
@@ -165,8 +169,11 @@ def _wide(region: Function, call: Function, operands: Tensors) -> Verdict:
     return Verdict(error)
 
 
-def _with_slopes(function: Function, operands: Tensors) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in operands]
+def _with_slopes(
+    function: Function, operands: Tensors, fixed: Sequence[bool]
+) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    differentiable = [t.is_floating_point() and not each for t, each in zip(operands, fixed)]
+    leaves = [t.detach().clone().requires_grad_(each) for t, each in zip(operands, differentiable)]
     with torch.enable_grad():
         result = function(*leaves)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]

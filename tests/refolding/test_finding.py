@@ -193,6 +193,42 @@ def test_weights_of_a_normalization_are_part_of_it(bias):
     assert [given.name for given in call.all_input_nodes][1:] == (["p_weight", "p_bias"] if bias else ["p_weight"])
 
 
+class Normalized(nn.Module):
+    """Batch norm of inference in words, on statistics of its own."""
+
+    def __init__(self, affine=True, learned=False):
+        super().__init__()
+        kind = nn.Parameter if learned else nn.Buffer
+        self.mean, self.variance = kind(torch.randn(4)), kind(torch.rand(4))
+        self.weight, self.bias = (nn.Parameter(torch.randn(4)) if affine else None for _ in range(2))
+
+    def forward(self, x):
+        mean, variance = (t.view(1, 4, 1) for t in (self.mean, self.variance))
+        x = (x - mean) / (variance + 1e-3).sqrt()
+        return x * self.weight[:, None] + self.bias[:, None] if self.weight is not None else x
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_found_with_its_parameters(affine):
+    program = torch.export.export(Normalized(affine), (torch.randn(2, 4, 5),)).run_decompositions()
+    refolding = decomp.refold(program, verify="values")
+    [call] = [node for node in refolding.result.graph.nodes if node.op == "call_function"]
+    assert str(call.target) == "aten.batch_norm.default" and call.args[7] == 1e-3
+    names = [given.name for given in call.all_input_nodes]
+    assert names == ["x", *(["p_weight", "p_bias"] if affine else []), "b_mean", "b_variance"]
+
+
+def test_batch_norm_whose_results_were_several_is_found():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    program = torch.export.export(module, (torch.randn(2, 3, 5, 5),)).run_decompositions()
+    assert found(program, verify="values")["batch_norm"] == 1
+
+
+def test_statistics_that_have_gradients_are_those_of_no_batch_norm():
+    program = torch.export.export(Normalized(learned=True), (torch.randn(2, 4, 5),)).run_decompositions()
+    assert not found(program)["batch_norm"]
+
+
 # Products and attention.
 
 
@@ -228,6 +264,21 @@ def test_attention_is_found(options):
     torch.testing.assert_close(refolding.result.module()(*args), function(*args))
 
 
+@pytest.mark.parametrize("first, found_as", [(0, (None, 0.0, True)), (1, None)])
+def test_a_mask_among_the_constants_is_causal_or_it_is_not(first, found_as):
+    """Attention of one place more is that of no call."""
+    later = torch.arange(5)[None, :] > torch.arange(5)[:, None] + first
+
+    def attend(q, k, v):
+        scores = q @ k.transpose(-1, -2) * 0.25
+        return torch.softmax(torch.where(later, float("-inf"), scores), -1) @ v
+
+    program = exported(attend, *(torch.randn(2, 4, 5, 16) for _ in range(3)))
+    assert program.graph_signature.inputs_to_lifted_tensor_constants
+    calls = [n for n in decomp.refold(program, verify="values").result.graph.nodes if "attention" in str(n.target)]
+    assert [call.args[3:] for call in calls] == ([found_as] if found_as else [])
+
+
 def test_a_linear_layer_is_found_in_any_spelling():
     w, b = torch.randn(4, 8), torch.randn(4)
 
@@ -254,6 +305,18 @@ def test_ops_of_lowered_sample_models_are_found(name, to):
     refolding = decomp.refold(lowering.result, verify="values")
     back = Counter(each.op.split(".")[1] for each in refolding.folded)
     for op in ("gelu", "silu", "layer_norm", "group_norm", "linear", "scaled_dot_product_attention"):
+        assert back[op] >= derived[op], op
+
+
+@pytest.mark.parametrize("name, to", [("gpt", targets.tinygrad), ("encoder", targets.stablehlo)], ids=str)
+def test_what_simplification_leaves_is_found_too(name, to):
+    module, args = model(name)
+    lowering = decomp.lower(torch.export.export(module.eval(), args), to=to, simplify=True)
+    assert any(piece.simplified is not None for piece in lowering.pieces)
+    derived = Counter(node.target._schema.name.split("::")[1] for node in lowering.plan.derived)
+    refolding = decomp.refold(lowering.result, verify="values")
+    back = Counter(each.op.split(".")[1] for each in refolding.folded)
+    for op in ("gelu", "layer_norm", "linear", "scaled_dot_product_attention"):
         assert back[op] >= derived[op], op
 
 

@@ -4,7 +4,7 @@ grouped heads are keys and values that were repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 import math
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.found import Findings, Found, Prepared, Trier, reshaped
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
 from decomp.refolding.searches.products import product_operands
@@ -37,8 +37,8 @@ class _Scores:
     scale: float = 1.0
     masks: list[fx.Node] = field(default_factory=list)
     """What is added, the nearest to the softmax first; or where it is not hidden."""
-    hidden: bool = False
-    """Whether the mask tells where scores stay, and constants stand elsewhere."""
+    hides: bool = False
+    """Whether the mask tells where scores are hidden, not where they stay; only constant ones may."""
 
 
 class Attention(Trier):
@@ -78,11 +78,11 @@ class Attention(Trier):
 
     def _scores(self, node: fx.Node) -> _Scores | None:
         """What is multiplied, scaled and masked to give `node`."""
-        scale, masks, hidden = 1.0, list[fx.Node](), False
+        scale, masks, hides = 1.0, list[fx.Node](), False
         for _ in range(STEPS):
             pair = product_operands(node)
             if pair is not None:
-                return _Scores(*pair, scale, masks, hidden)
+                return _Scores(*pair, scale, masks, hides)
             called, given = op_called(node), self.around.data_inputs(node)
             number = _number(node)
             if called in _SCALES and number is not None and len(given) == 1:
@@ -94,14 +94,20 @@ class Attention(Trier):
                 if self._depends(mask, node):
                     return None
                 masks.append(mask)
-            elif called == "aten::where" and len(given) > 0 and isinstance(node.args[1], fx.Node):
+            elif called == "aten::where" and (shown := self._weighed(node)) is not None:
                 masks.append(node.args[0])  # type: ignore[arg-type]
-                node, hidden = node.args[1], True
+                hides = shown is not node.args[1]
+                node = shown
             elif len(given) == 1 and node is not given[0]:
                 node = given[0]
             else:
                 return None
         return None
+
+    def _weighed(self, where: fx.Node) -> fx.Node | None:
+        """The operand of `where` that is not a constant."""
+        rest = [arg for arg in where.args[1:] if isinstance(arg, fx.Node) and arg not in self.around.constant]
+        return rest[0] if len(rest) == 1 else None
 
     def _distance(self, node: fx.Node) -> int:
         """How many steps above a node there is a product; many where there is none."""
@@ -153,20 +159,21 @@ class Attention(Trier):
         self, root: fx.Node, scores: _Scores, value: fx.Node
     ) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
         """The calls to be tried, those that stand for most first."""
-        out = metadata(root).shape
-        for q in self._shown(scores.query, len(out)):
-            size = metadata(q).shape[-1]
-            if list(metadata(q).shape[:-1]) != list(out[:-1]):
+        out = list(metadata(root).shape)
+        for q in self._shown(scores.query, out):
+            size = _shape(q)[-1]
+            if list(_shape(q)[:-1]) != list(out[:-1]):
                 continue
-            for v in self._shown(value, len(out)):
-                if metadata(v).shape[-1] != out[-1] or metadata(v).shape[:-3] != out[:-3]:
+            for v in self._shown(value, out):
+                if _shape(v)[-1] != out[-1] or _shape(v)[:-3] != out[:-3]:
                     continue
-                for k in self._shown(scores.key, len(out)):
-                    if metadata(k).shape[:-1] == metadata(v).shape[:-1] and metadata(k).shape[-1] == size:
+                for k in self._shown(scores.key, out):
+                    if _shape(k)[:-1] == _shape(v)[:-1] and _shape(k)[-1] == size:
                         yield from self._masked(q, k, v, scores)
 
-    def _shown(self, node: fx.Node, rank: int) -> list[fx.Node]:
-        """A factor of a product and what it shows, in so many dimensions, the farthest up first."""
+    def _shown(self, node: fx.Node, out: Sequence[Any]) -> list[fx.Node | Prepared]:
+        """A factor of a product and what it shows, in as many dimensions as `out`, the farthest up first; where none
+        has its leading dimensions, also in these."""
         found = [node]
         for _ in range(STEPS):
             given = self.around.data_inputs(node)
@@ -180,29 +187,35 @@ class Attention(Trier):
                 found.append(node)
             else:
                 break
-        return [each for each in reversed(found) if is_float(each) and metadata(each).dim() == rank]
+        floats = [each for each in reversed(found) if is_float(each)]
+        same: list[fx.Node | Prepared] = [each for each in floats if metadata(each).dim() == len(out)]
+        if any(_shape(each)[:-2] == out[:-2] for each in same):
+            return same
+        others = (each for each in floats if metadata(each).dim() > 1)
+        made = (reshaped(each, (*out[:-2], *metadata(each).shape[-2:])) for each in others)
+        return same + [each for each in made if each is not None]
 
     def _masked(
-        self, q: fx.Node, k: fx.Node, v: fx.Node, scores: _Scores
+        self, q: fx.Node | Prepared, k: fx.Node | Prepared, v: fx.Node | Prepared, scores: _Scores
     ) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
-        grouped = metadata(q).dim() > 2 and metadata(q).shape[-3] != metadata(k).shape[-3]
+        grouped = len(_shape(q)) > 2 and _shape(q)[-3] != _shape(k)[-3]
         for scale in self._scales(q, scores):
             kwargs: tuple[tuple[str, Any], ...] = (("scale", scale),) if scale is not None else ()
             kwargs += (("enable_gqa", True),) if grouped else ()
             spelling = Spelling(aten.scaled_dot_product_attention.default, (), kwargs)
             if scores.masks and scores.masks[-1] in self.around.constant:
                 yield (q, k, v, None, 0.0, True), spelling
-            elif scores.masks:
+            elif scores.masks and not scores.hides:
                 for mask in reversed(self.around.views_above(scores.masks[0])):
                     yield (q, k, v, mask), spelling
-            else:
+            elif not scores.masks:
                 yield (q, k, v), spelling
 
-    def _scales(self, q: fx.Node, scores: _Scores) -> list[float | None]:
+    def _scales(self, q: fx.Node | Prepared, scores: _Scores) -> list[float | None]:
         """The scale, as none where it is the default; that of the operands is part of the region, too."""
-        width = metadata(q).shape[-1]
+        width, shown = _shape(q)[-1], q.node if isinstance(q, Prepared) else q
         usual = 1 / math.sqrt(width) if type(width) is int else None
-        product = scores.scale * self._scale_above(scores.query, q) * self._scale_above(scores.key, None)
+        product = scores.scale * self._scale_above(scores.query, shown) * self._scale_above(scores.key, None)
         if usual is not None and abs(product / usual - 1) < 1e-6:
             return [None]
         return [product]
@@ -224,6 +237,11 @@ class Attention(Trier):
                 break
             node = views[1]
         return scale
+
+
+def _shape(operand: fx.Node | Prepared) -> Any:
+    """The shape of an operand."""
+    return operand.args[0] if isinstance(operand, Prepared) else list(metadata(operand).shape)
 
 
 def _number(node: fx.Node) -> float | None:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.found import Findings, Found, Prepared, Trier, reshaped
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
 
@@ -53,8 +53,9 @@ class Products(Trier):
         end = self.around.only_user(below[-1])
         for root, bias in self._ends(node, below, end):
             for x, w in _pairs(self.around.views_above(a), self.around.views_above(b)):
-                if _fits(root, x, w) and (bias is None or tuple(metadata(bias).shape) == tuple(metadata(w).shape[:1])):
-                    args = (x, w) if bias is None else (x, w, bias)
+                shown = _fitting(root, x, w)
+                if shown and (bias is None or tuple(metadata(bias).shape) == tuple(metadata(w).shape[:1])):
+                    args = (shown, w) if bias is None else (shown, w, bias)
                     found = self.stands(root, "linear", LINEAR, args)
                     if found is not None and not self.around.why_open(found.region):
                         return found
@@ -84,14 +85,18 @@ def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Nod
             yield b, a
 
 
-def _fits(root: fx.Node, x: fx.Node, w: fx.Node) -> bool:
-    """Whether a linear layer of these shapes gives that of `root`."""
-    shapes = [_sizes(each) for each in (root, x, w)]
-    if any(shape is None for shape in shapes):
-        return False
-    out, given, weight = shapes
-    assert out is not None and given is not None and weight is not None
-    return len(weight) == 2 and len(given) > 0 and given[-1] == weight[1] and out == (*given[:-1], weight[0])
+def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> fx.Node | Prepared | None:
+    """The operand with which a linear layer gives the shape of `root`: `x`, or `x` without dimensions of one element;
+    None if there is none."""
+    out, given, weight = (_sizes(each) for each in (root, x, w))
+    if out is None or given is None or weight is None or len(weight) != 2 or out[-1:] != weight[:1]:
+        return None
+    needed = (*out[:-1], weight[1])
+    if given == needed:
+        return x
+    if [size for size in given if size != "1"] != [size for size in needed if size != "1"]:
+        return None
+    return reshaped(x, [*metadata(root).shape[:-1], metadata(w).shape[1]])
 
 
 def _sizes(node: fx.Node) -> tuple[str, ...] | None:

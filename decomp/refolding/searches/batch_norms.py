@@ -1,0 +1,150 @@
+"""Batch norm of inference: a value less a mean, over the root of a variance, with a weight and a bias, each of one
+element a channel. The search begins at the root of a variance and goes down to what it scales; which of the other
+operands is the mean, the weight or the bias is tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import itertools
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.readings import Spelling, small_numbers
+from decomp.refolding.regions import is_float, op_called
+
+aten = torch.ops.aten
+STEPS = 12
+"""How many calls it goes up and down."""
+
+_ROOTS = ("aten::sqrt", "aten::rsqrt", "aten::pow")
+_ARITHMETIC = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::addcmul")
+_NATIVE = aten._native_batch_norm_legit_no_training.default
+
+
+class BatchNorms(Trier):
+    """The search in one graph."""
+
+    def search(self) -> Findings:
+        """All that is found."""
+        for node in self.around.graph.nodes:
+            best = None
+            if node.target is _NATIVE:
+                best = self._native(node)
+            elif op_called(node) in _ROOTS and (variance := self._statistic_above(node)) is not None:
+                best = self._spelled(node, variance)
+            if best is not None:
+                self.take(best)
+        return self.findings
+
+    def _native(self, node: fx.Node) -> Found | None:
+        """The call that gives what is used of one with three results."""
+        taken = [user for user in node.users if user.users]
+        if len(taken) != 1 or taken[0].args[1:] != (0,):
+            return None
+        *args, _, eps = node.args
+        return self._call(taken[0], args, eps)
+
+    def _statistic_above(self, root: fx.Node) -> fx.Node | None:
+        """The variance of which a root is taken."""
+        node = root
+        for _ in range(STEPS):
+            if self._is_parameter(node):
+                return node if not metadata(node).requires_grad else None
+            given = self.around.data_inputs(node)
+            if len(given) != 1 or self.around.is_leaf(node):
+                return None
+            node = given[0]
+        return None
+
+    def _is_parameter(self, node: fx.Node) -> bool:
+        """Whether a node is an input of one dimension."""
+        return node.op in ("placeholder", "get_attr") and is_float(node) and metadata(node).dim() == 1
+
+    def _spelled(self, root: fx.Node, variance: fx.Node) -> Found | None:
+        """The call that spans most around the root of a variance."""
+        channels = metadata(variance).shape[0]
+        for end in reversed(self._ends(root, channels)):
+            for x, parameters in self._operands(end, channels):
+                others = [node for node in parameters if node is not variance]
+                region = self.around.between(end, (x, *parameters)) if variance in parameters else None
+                if region is None or not 1 <= len(others) <= 3:
+                    continue
+                for eps in small_numbers([*region.nodes, *self._constants(region.nodes)]):
+                    for mean, weight, bias in _roles(others):
+                        found = self._call(end, (x, weight, bias, mean, variance), eps)
+                        if found is not None and self.around.why_open(found.region) is None:
+                            return found
+        return None
+
+    def _constants(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+        """The constants that calls take."""
+        for node in nodes:
+            yield from (given for given in node.all_input_nodes if given in self.around.constant)
+
+    def _ends(self, root: fx.Node, channels: Any) -> list[fx.Node]:
+        """Where the norm may end, the nearest first."""
+        waiting, seen = [root], {root}
+        for node in waiting:
+            if _is_wide(node, channels):
+                return list(self._chain(node))
+            fresh = [user for user in node.users if user not in seen and user.op == "call_function"]
+            seen.update(fresh)
+            waiting += fresh if len(waiting) < STEPS else []
+        return []
+
+    def _chain(self, node: fx.Node) -> Iterator[fx.Node]:
+        """A value and the arithmetic that follows it."""
+        current: fx.Node | None = node
+        for _ in range(4):
+            if current is None or op_called(current) not in _ARITHMETIC:
+                return
+            yield current
+            current = self.around.only_user(current)
+
+    def _operands(self, end: fx.Node, channels: Any) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
+        """What may be normalized, the farthest up first, with the parameters that the rest is made of."""
+        wide = [end]
+        for node in wide:
+            above = self.around.data_inputs(node) if op_called(node) in _ARITHMETIC else []
+            wide += [each for each in above if _is_wide(each, channels) and each not in wide and len(wide) < STEPS]
+        for x in reversed(wide[1:]):
+            parameters = self._parameters(end, x)
+            if parameters is not None:
+                yield x, parameters
+
+    def _parameters(self, end: fx.Node, x: fx.Node) -> tuple[fx.Node, ...] | None:
+        """The inputs of one dimension from which alone, beside `x`, a value is computed."""
+        waiting, seen = [end], {end, x}
+        for node in waiting:
+            fresh = [each for each in self.around.data_inputs(node) if each not in seen]
+            seen.update(fresh)
+            waiting += [each for each in fresh if not self._is_parameter(each)]
+            if self.around.is_leaf(node) or len(waiting) > 3 * STEPS:
+                return None
+        return tuple(sorted((each for each in seen if self._is_parameter(each)), key=self.around.place.__getitem__))
+
+    def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> Found | None:
+        x, weight, bias, mean, variance = args
+        spelling = Spelling(aten.batch_norm.default, (False, 0.1, eps, torch.backends.cudnn.enabled))
+        statistics = tuple(each for each in (mean, variance) if isinstance(each, fx.Node))
+        if len(statistics) < 2 or any(metadata(each).requires_grad for each in statistics):
+            return None
+        return self.stands(root, "batch_norm", spelling, (x, weight, bias, mean, variance), statistics)
+
+
+def _is_wide(node: fx.Node, channels: Any) -> bool:
+    """Whether a node gives several elements a channel."""
+    if not is_float(node):
+        return False
+    shape = metadata(node).shape
+    return len(shape) > 1 and shape[1] == channels and any(size != 1 for i, size in enumerate(shape) if i != 1)
+
+
+def _roles(others: Sequence[fx.Node]) -> Iterator[tuple[Any, Any, Any]]:
+    """Which of one to three parameters is the mean, the weight and the bias."""
+    padded = (*others, *[None] * (3 - len(others)))
+    yield from dict.fromkeys(each for each in itertools.permutations(padded) if each[0] is not None)
