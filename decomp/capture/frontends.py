@@ -329,6 +329,8 @@ def _lint(graph: fx.Graph) -> None:
         graph.lint()
     except Exception as error:
         raise CaptureError(f"the graph is malformed: {first_line(error)}") from error
+    if not any(node.op == "output" for node in graph.nodes):
+        raise CaptureError("the graph is malformed: it has no output\n  to do: end it with graph.output(...)")
 
 
 @dataclass(frozen=True)

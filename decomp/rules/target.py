@@ -68,6 +68,8 @@ class Target:
         """Read a target from a TOML file. Raises `TargetError`, which names the file and the key, and `UnknownOp`."""
         from decomp.rules.target_files import read
 
+        if not isinstance(path, (str, Path)):
+            raise TargetError(f"a target is read from a path, not from {type(path).__name__}")
         return read(Path(path))
 
     def legal_if(self, spelling: Any, predicate: Predicate, reason: str) -> Target:

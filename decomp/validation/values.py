@@ -365,7 +365,8 @@ def whole_programs(
     gradients: bool = True,
 ) -> str:
     """Runs two programs on the same inputs and compares all that a caller sees, gradients only if the second is to have
-    them; `promise` is what its rules may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`."""
+    them; `promise` is what its rules may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`, and
+    `ArgumentError` if the source does not run on them."""
     before, after = callable_of(source), callable_of(lowered)
     if _is_random(source) or _is_random(lowered):
         return "the whole program not compared, as it is random"
@@ -394,6 +395,16 @@ def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], grad
         raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
 
 
+def _of_source(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run:
+    try:
+        return run(module, args, kwargs, gradients=False)
+    except Exception as error:
+        raise ArgumentError(
+            f"the source does not run on the inputs given: {type(error).__name__}: {first_line(error)}\n"
+            "  to do: pass args= and kwargs= on which it runs"
+        ) from error
+
+
 def _counts(result: torch.Tensor) -> bool:
     return bool(result.is_floating_point() and result.numel() and result.isfinite().all())
 
@@ -411,7 +422,7 @@ class _Truth:
     ) -> None:
         own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
-        self.own = own or run(module, args, kwargs, gradients=False)
+        self.own = own or _of_source(module, args, kwargs)
         how = {"gradients": self.differentiable}
         self.wide = self._tried(module, args, kwargs, wide=True, plain=plain, **how)
         tried = (self._tried(module, args, kwargs, moved=nudged(seed), **how) for seed in range(2))

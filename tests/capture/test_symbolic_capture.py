@@ -203,3 +203,10 @@ class AssignsBuffer(nn.Module):
 def test_a_proxy_that_a_trace_left_in_a_buffer_is_refused_by_name():
     with pytest.raises(decomp.CaptureError, match=r"holds proxies of a symbolic trace in the place of: b\n"):
         decomp.lower(fx.symbolic_trace(AssignsBuffer()), to=targets.core_aten)
+
+
+def test_a_graph_without_an_output_is_refused():
+    graph = fx.Graph()
+    graph.call_function(torch.relu, (graph.placeholder("x"),))
+    with pytest.raises(decomp.CaptureError, match="the graph is malformed: it has no output"):
+        decomp.lower(fx.GraphModule(nn.Module(), graph), to=targets.core_aten)

@@ -277,3 +277,9 @@ def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(decomp.TargetError) as caught:
         Target.load(tmp_path / "none.toml")
     assert str(caught.value) == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("path", [None, 3, b"chip.toml", []])
+def test_what_is_no_path_is_no_target_file(path):
+    with pytest.raises(decomp.TargetError, match=f"a target is read from a path, not from {type(path).__name__}"):
+        decomp.Target.load(path)

@@ -147,3 +147,10 @@ def test_a_program_that_cannot_be_trained_is_compared_in_value():
 def test_at_infinity_the_answer_of_the_kernel_and_of_float64_are_both_right(found, wrong):
     truth = Truth([torch.tensor([float("nan")])], [torch.tensor([float("inf")], dtype=torch.float64)], [])
     assert (judge([torch.tensor([float(found)])], truth, 4.0, pointwise=True).fault is not None) == wrong
+
+
+@pytest.mark.parametrize("args", [(), (1,), (torch.ones(3), torch.ones(3)), (None,)])
+def test_inputs_on_which_the_source_does_not_run_are_the_callers(args):
+    low = decomp.lower(torch.nn.GELU(), to=targets.core_aten, args=(torch.ones(3),))
+    with pytest.raises(decomp.errors.ArgumentError, match="the source does not run on the inputs given"):
+        decomp.verify(torch.nn.GELU(), low, level="values", args=args)
