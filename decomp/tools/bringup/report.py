@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import json
 from pathlib import Path
+import re
 from typing import Any
 
 from decomp.errors import ArgumentError
-from decomp.tools.bringup.rows import FINE, Row
+from decomp.tools.bringup.rows import FINE, Problem, Row
 from decomp.tools.writing import one_row_a_line, whole
 
 KINDS = ("primitive", "op", "model")
+MOST = 8
+"""How many reasons a report names why ops do not reach the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,21 @@ class BringUp:
                 right, but = sum(row.fine for row in rows), sum(row.verdict == "by design" for row in rows)
                 stated = f" ({but} but for what is by design)" if but else ""
                 parts.append(f"{right} of {len(rows)} {kind}s right{stated}")
-        left = sum(row.verdict == "not lowered" for row in self.rows)
-        return f"{self.backend}: {', '.join(parts)}" + (f"; {left} ops do not reach {self.target}" if left else "")
+        left = [sum(row.verdict == "not lowered" for row in self.of(kind)) for kind in KINDS]
+        said = [f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in zip(KINDS, left) if count]
+        rest = [f"{' and '.join(said)} not reached by what {self.target} has"] if said else []
+        return f"{self.backend}: {'; '.join([*([', '.join(parts)] if parts else []), *rest])}"
+
+    def _not_reached(self) -> Iterator[str]:
+        """What stands in the way of ops and models that do not reach the target, what is most often first."""
+        waiting: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.verdict == "not lowered":
+                for note in row.notes:
+                    waiting.setdefault(note, []).append(_short(row.name))
+        for note, names in sorted(waiting.items(), key=lambda pair: -len(pair[1]))[:MOST]:
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            yield f"not lowered: {shown}: {note}"
 
     def compare(self, old: BringUp) -> list[Change]:
         """What came out otherwise than in `old`, the worse first."""
@@ -142,7 +158,7 @@ class BringUp:
                 count = culprits.get(_short(row.name), 0)
                 because = f"; to blame in {counted_as(count)}" if count else ""
                 yield f"{_short(row.name)}: {verdict_of(row)}{because}"
-                yield from (f"  {line}" for problem in row.problems[:2] for line in str(problem).splitlines())
+                yield from (f"  {line}" for problem in _different(row)[:2] for line in str(problem).splitlines())
         own = {_short(row.name) for row in self.of("primitive") if not row.fine}
         for name, count in culprits.items():
             if name not in own:
@@ -154,8 +170,17 @@ class BringUp:
             if row.kind != "primitive" and not row.fine and row.verdict != "blames":
                 yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}, though the primitives that it uses are right"
                 yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
+        yield from self._not_reached()
         for reason, names in self.by_design.items():
             yield f"by design: {', '.join(names)}: {reason}"
+
+
+def _different(row: Row) -> list[Problem]:
+    """The problems of a row, one of each kind: of an error that the same call shows on other values, the first."""
+    found: dict[tuple[str, str], Problem] = {}
+    for each in row.problems:
+        found.setdefault((re.sub(r"\d[\d.e+]*", "0", each.problem), each.call), each)
+    return list(found.values())
 
 
 def counted_as(count: int) -> str:

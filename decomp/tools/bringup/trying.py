@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from decomp._library import samples as library_samples
-from decomp.errors import DecompError, NotLowered, first_line
+from decomp.errors import Blocker, DecompError, NotLowered, first_line
 from decomp.ir.call import calls, metadata
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
@@ -139,11 +139,11 @@ def _try_program(
     original = copy.deepcopy(module)
     try:
         with silenced():
-            lowering = lower(module, to=backend.target, args=copied(tuple(args)), verify=False)
+            lowering = lower(module, to=backend.target, args=copied(tuple(args)), verify=False, training=False)
     except NotLowered as error:
         if not row.cases:
             row.verdict = "not lowered"
-        row.notes.append(first_line(error))
+        row.notes += [note for note in map(_lacking, error.blockers) if note not in row.notes]
         return
     except (DecompError, *FAILURES) as error:
         row.notes.append(f"cannot be lowered: {first_line(error)}")
@@ -163,6 +163,13 @@ def _try_program(
     except LoadError as error:
         return row.blame("refused", Problem("loading", "; ".join(error.problems), call))
     _run_program(backend, row, lowering, loaded, original, args, call, sample)
+
+
+def _lacking(blocker: Blocker) -> str:
+    """Why an op does not reach the target. What it would have to know in addition is a search of its own."""
+    because = blocker.limitation or (f"legal only if {blocker.condition}" if blocker.condition else "")
+    tried = sorted(blocker.tried, key=lambda pair: "is for targets that know" in pair[1])
+    return f"{blocker.op} is not reached: {because or ' '.join(tried[0] if tried else ('no rule is for it',))}"
 
 
 def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:

@@ -3,6 +3,7 @@ crashes is a row."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from decomp.tools.bringup.jobs import fingerprint, place_of
 from decomp.tools.bringup.report import BringUp
 from decomp.tools.bringup.rows import Row
 from decomp.tools.cli.app import app
+from decomp_rules.backends import numpy_arrays
 from tests.tools.bringup import chips
 
 aten = torch.ops.aten
@@ -93,6 +95,24 @@ def test_what_hangs_or_crashes_is_a_row_and_is_not_run_again():
     assert report.row("primitive", "sin").problems[0].call.startswith("aten.sin")
     assert {row.blames for row in report.of("op")} == {"sqrt"} and not report.ok
     assert "not run" in report.row("op", "rsqrt").problems[0].where
+
+
+def test_what_is_not_reached_is_named_with_what_stands_in_the_way():
+    chip = chips._made("few", {}, decomp.Target("few", ["mul", "reciprocal"]))
+    report = decomp.bring_up(chip, ops=["relu", "threshold"], models=(), only=["op"], quick=True, isolate=False)
+    assert report.headline == "few: 2 ops not reached by what few has"
+    (line,) = [line for line in report.lines() if line.startswith("not lowered: relu")]
+    assert "aten.relu is not reached: relu" in line and "needs aten." in line
+
+
+def test_an_op_is_not_asked_for_what_only_gradients_need():
+    names = ["sub", "exp", "mul", "reciprocal", "amax", "sum.dim_IntList", "div.Tensor"]
+    chip = decomp.Backend("inference", from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch)
+    for name, function in zip(names, (np.subtract, np.exp, np.multiply, np.reciprocal, numpy_arrays.amax,
+                                      numpy_arrays.sum, np.divide)):  # fmt: skip
+        chip.implements(name)(function)
+    report = decomp.bring_up(chip, ops=["softmax"], models=(), only=["op"], quick=True, isolate=False)
+    assert report.row("op", "softmax").verdict == "right"
 
 
 def test_rows_are_kept_and_not_made_again(tmp_path):
