@@ -26,7 +26,8 @@ def pytest_report_header(config):
     if config.getoption("--whole"):
         return "sweeps: every case"
     seed = config.getoption("--sample-seed")
-    return f"sweeps: each value of each parameter once, of rare ops a third, seed {seed}; every case: --whole"
+    drawn = "each value of each parameter once, of long tables half, of rare ops a third"
+    return f"sweeps: {drawn}, seed {seed}; every case: --whole"
 
 
 def pytest_generate_tests(metafunc):

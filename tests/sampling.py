@@ -1,6 +1,8 @@
 """Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
-each value is drawn at least once, by one seed: five models on three targets are five cases. Of ops that models hardly
-call, as Bessel functions, a third of the tests is drawn. `pytest --whole` runs all.
+each value is drawn at least once, by one seed: five models on three targets are five cases. Of a long table of a test
+of the rules half of the rows are drawn: the certificate of each rule, which a change makes stale, holds what was
+measured of it over its whole domain. Of ops that models hardly call, as Bessel functions, a third of the tests is drawn.
+`pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ T = TypeVar("T")
 SWEEPS = Path(__file__).parent / "decomp_rules"
 """Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
-RARE = SWEEPS / "special"
+RARE = (SWEEPS / "special", SWEEPS / "complex")
 """Tests of ops that models hardly call."""
+
+LONG = 8
+"""Of a table of parameters with more rows than these, half are drawn."""
 
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
@@ -49,6 +54,16 @@ def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
     return sorted(chosen)
 
 
+def shortened(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
+    """Places of the cases with those rows of long tables that are drawn: half of them, by the seed."""
+    chance, places = random.Random(seed), range(len(cases))
+    for table in {table: None for case in cases for table in case}:
+        rows = list({cases[place][table]: None for place in places if table in cases[place]})
+        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 1) // 2))
+        places = [place for place in places if cases[place].get(table) in drawn or table not in cases[place]]
+    return list(places)
+
+
 def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     """Those items that run: of a sweep a few, of other tests all."""
     tests: dict[Any, list[pytest.Item]] = {}
@@ -59,11 +74,17 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     for own in tests.values():
         marker = own[0].get_closest_marker("sampled")
         (at_most,) = marker.args if marker is not None and marker.args else (len(own),)
-        places = covering([_parameters(item) for item in own], seed)
+        cases = [_parameters(item) for item in own]
+        kept = shortened(cases, seed) if own[0].path.is_relative_to(SWEEPS) else range(len(own))
+        places = [kept[place] for place in covering([cases[place] for place in kept], seed)]
         if at_most < len(places):
             places = random.Random(seed).sample(places, at_most)
         left -= {item for place, item in enumerate(own) if place not in places}
-    return thinned([item for item in items if item in left], lambda item: item.path.is_relative_to(RARE), seed)
+    return thinned([item for item in items if item in left], _is_rare, seed)
+
+
+def _is_rare(item: pytest.Item) -> bool:
+    return any(item.path.is_relative_to(folder) for folder in RARE)
 
 
 def _parameters(item: Any) -> dict[str, Hashable]:

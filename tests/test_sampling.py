@@ -3,7 +3,7 @@
 import pytest
 
 from tests import sampling
-from tests.sampling import covering, one_of_each, thinned
+from tests.sampling import LONG, covering, one_of_each, shortened, thinned
 
 pytest_plugins = ["pytester"]
 CASES = [{"model": model, "target": target} for model in range(5) for target in range(3)]
@@ -30,6 +30,16 @@ def test_one_case_of_each_kind_is_drawn():
     names = ["add-int", "add-float", "mul-int", "mul-float"]
     add, mul = one_of_each(names, lambda name: name[:3], 0)
     assert add.startswith("add-") and mul.startswith("mul-")
+
+
+def test_of_a_long_table_half_of_the_rows_are_drawn_and_of_others_all():
+    cases = [{"function": row, "target": target} for row in range(LONG + 1) for target in range(3)]
+    drawn = [[cases[place] for place in shortened(cases, seed)] for seed in range(10)]
+    rows = [{case["function"] for case in kept} for kept in drawn]
+    assert all(len(kept) == (LONG + 2) // 2 for kept in rows) and len(set(map(frozenset, rows))) > 1
+    assert all(len(kept) == 3 * len(own) for kept, own in zip(drawn, rows))
+    assert shortened(cases[:3 * LONG], 0) == list(range(3 * LONG))
+    assert shortened(cases, 3) == shortened(cases, 3)
 
 
 def test_of_what_is_rare_a_third_is_drawn_and_all_of_the_rest():

@@ -1,6 +1,7 @@
 """What several programs want of a target, and what it would be worth."""
 
 from concurrent.futures import Executor, Future
+import functools
 import json
 import pickle
 
@@ -27,16 +28,18 @@ def programs(**functions):
     return {name: exported(function, X) for name, function in functions.items()}
 
 
-THREE = programs(
-    done=lambda x: x + x,
-    easy=lambda x: torch.square(x) + x,
-    hard=lambda x: torch.exp(torch.square(x)) + torch.neg(x),
-)
+@functools.cache
+def three():
+    return programs(
+        done=lambda x: x + x,
+        easy=lambda x: torch.square(x) + x,
+        hard=lambda x: torch.exp(torch.square(x)) + torch.neg(x),
+    )
 
 
 def test_the_program_that_needs_least_comes_first():
     chip = decomp.Target("chip", ["add"])
-    advice = decomp.advise(THREE, to=chip, rules=RULES)
+    advice = decomp.advise(three(), to=chip, rules=RULES)
     assert advice.lowers == ("done",) and not advice.out_of_reach and advice.smallest
     assert [milestone.unlocks for milestone in advice.milestones] == [("easy",), ("hard",)]
     assert advice.milestones[0].add == ("mul",) and advice.curve == ((0, 1), (1, 2), (2, 3))
@@ -64,7 +67,7 @@ def test_what_an_op_saves_is_what_planning_with_it_comes_to():
 
 
 def test_the_text():
-    assert str(decomp.advise(THREE, to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
+    assert str(decomp.advise(three(), to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
         "1 of 3 programs lower to chip as it is",
         "1 more op is enough for all; no smaller set is",
         "  add mul: then easy and hard lower too, 3 of 3",
@@ -82,7 +85,7 @@ def test_programs_that_nothing_helps_do_not_hide_what_the_others_need():
     def transformed(x):
         return torch.ops.prims.fft_r2c(x, dim=[1], onesided=True).real
 
-    given = {**THREE, **programs(transformed=transformed), "moody": (Moody(), (X,))}
+    given = {**three(), **programs(transformed=transformed), "moody": (Moody(), (X,))}
     advice = decomp.advise(given, to=decomp.Target("chip", ["add", "real"]), rules=RULES)
     assert set(advice.out_of_reach) == {"transformed", "moody"} and all(advice.out_of_reach.values())
     assert advice.milestones[-1].reached == 3 and "3 of 5" in str(advice)
@@ -91,15 +94,15 @@ def test_programs_that_nothing_helps_do_not_hide_what_the_others_need():
 def test_keyword_inputs_and_the_order_of_programs():
     model = Holder(torch.square)
     chip = decomp.Target("chip", ["add"])
-    one = decomp.advise({"a": (model, (X,)), **THREE}, to=chip, rules=RULES)
-    other = decomp.advise({**dict(reversed(THREE.items())), "a": (model, (X,))}, to=chip, rules=RULES)
+    one = decomp.advise({"a": (model, (X,)), **three()}, to=chip, rules=RULES)
+    other = decomp.advise({**dict(reversed(three().items())), "a": (model, (X,))}, to=chip, rules=RULES)
     assert one.ops == other.ops and one.calls == other.calls
     assert json.loads(json.dumps(one.as_dict()))["calls"]["a"] == 1
 
 
 def test_each_step_is_told():
     said = []
-    decomp.advise(THREE, to=CHIP, rules=RULES, savings=0, progress=lambda *each: said.append(each))
+    decomp.advise(three(), to=CHIP, rules=RULES, savings=0, progress=lambda *each: said.append(each))
     assert said == 2 * [(1, 3, "done"), (2, 3, "easy"), (3, 3, "hard")]
 
 
@@ -130,7 +133,7 @@ def hard():
 
 def test_the_result_does_not_depend_on_where_it_was_found():
     rules = decomp.Rules({"square": squared})
-    made = {"easy": easy, "stays": THREE["done"], "hard": hard}
+    made = {"easy": easy, "stays": three()["done"], "hard": hard}
     here = decomp.advise(made, to=CHIP, rules=rules)
     away = Travelling()
     assert decomp.advise(made, to=CHIP, rules=rules, executor=away) == here and here.ops
@@ -159,7 +162,7 @@ def test_what_was_found_is_not_asked_for_again(tmp_path):
         return lambda: asked.append(name) or program
 
     def advice(*names):
-        made = {name: one(name, THREE[name]) for name in names}
+        made = {name: one(name, three()[name]) for name in names}
         return decomp.advise(made, to=CHIP, rules=RULES, results=tmp_path)
 
     first = advice("easy", "hard")
@@ -171,19 +174,19 @@ def test_what_was_found_is_not_asked_for_again(tmp_path):
     asked.clear()
     assert advice("done", "easy", "hard").lowers == ("done",)
     assert set(asked) == {"done"}
-    decomp.advise({"done": one("done", THREE["done"])}, to=decomp.Target("chip", ["neg"]), results=tmp_path)
+    decomp.advise({"done": one("done", three()["done"])}, to=decomp.Target("chip", ["neg"]), results=tmp_path)
     assert asked.count("done") == 2
 
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(decomp.ArgumentError, match="results= must be a directory"):
-        decomp.advise(THREE, to=CHIP, rules=RULES, results=tmp_path / "file")
+        decomp.advise(three(), to=CHIP, rules=RULES, results=tmp_path / "file")
 
 
 def test_what_is_no_executor_is_refused():
     with pytest.raises(decomp.ArgumentError, match="executor= must be a concurrent.futures.Executor, not int"):
-        decomp.advise(THREE, to=CHIP, executor=4)
+        decomp.advise(three(), to=CHIP, executor=4)
 
 
 @pytest.mark.parametrize("given", [{}, [1], {1: nn.ReLU()}, nn.ReLU()], ids=["empty", "list", "number", "module"])
@@ -194,7 +197,7 @@ def test_what_is_no_collection_of_programs_is_refused(given):
 
 def test_the_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    advice = decomp.advise(THREE, to=decomp.Target("chip", ["add"]), rules=RULES, savings=0)
+    advice = decomp.advise(three(), to=decomp.Target("chip", ["add"]), rules=RULES, savings=0)
     text = advice.plot(tmp_path / "advice.svg").read_text()
     assert "</svg>" in text
 

@@ -85,7 +85,7 @@ def test_threads_with_different_programs_targets_and_verbs():
 
     works = [
         lambda: decomp.lower(static, to=targets.tinygrad, rules=rules),
-        lambda: decomp.lower(dynamic, to=targets.luminal, rules=rules),
+        lambda: decomp.lower(dynamic, to=targets.stablehlo, rules=rules),
         lambda: decomp.lower(Net(), to=targets.core_aten, rules=rules, args=(X,)),
         lambda: decomp.plan(dynamic, to=targets.tinygrad, rules=rules),
         lambda: decomp.decompose(Net(), {F.gelu: lambda x: x * 2}, args=(X,)),
@@ -169,7 +169,7 @@ CASES = [
 
 @pytest.mark.parametrize("dynamic, error, points", CASES)
 def test_an_interrupt_at_any_point_leaves_nothing_behind(dynamic, error, points):
-    source, chip = exported(Rolled() if dynamic else Net(), dynamic), targets.tinygrad
+    source, chip = exported(Rolled() if dynamic else Net(), dynamic), targets.stablehlo
     decomp.lower(source, to=chip, rules=decomp.Rules(RULES.entries))
     total = calls_of(lambda: decomp.lower(source, to=chip, rules=decomp.Rules(RULES.entries)))
     rules = decomp.Rules(RULES.entries)
