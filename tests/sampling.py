@@ -1,8 +1,8 @@
 """Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
 each value is drawn at least once, by one seed: five models on three targets are five cases. Of a long table of a test
 of the rules half of the rows are drawn: the certificate of each rule, which a change makes stale, holds what was
-measured of it over its whole domain. Of ops that models hardly call, as Bessel functions, a third of the tests is drawn.
-`pytest --whole` runs all.
+measured of it over its whole domain. Of ops that models hardly call, as Bessel functions, a third of the tests is
+drawn. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
