@@ -307,7 +307,7 @@ def rules_and_target(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: 
 
 @functools.lru_cache(maxsize=256)
 def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
-    return Target._of(target.name, (target | keep)._entries, target.description, target.costs)
+    return Target._of(target.name, (target | keep)._entries, target.description, target.costs, target.dtypes)
 
 
 def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:

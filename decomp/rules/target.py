@@ -3,7 +3,7 @@ with `|`, `&` and `-`; they can be written in Python or as a TOML file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from decomp.costs.model import CostModel
 from decomp.errors import TargetError, pickled
 from decomp.ir.call import Call, Predicate, metadata
+from decomp.ir.dtypes import KINDS, common, is_of, name_of, unknown_in
 from decomp.ir.ops import Op, Spelling, meant_overload, resolve
 from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
 
@@ -26,6 +27,55 @@ class Condition:
 
     holds: Predicate
     reason: str
+    remark: Callable[[Call], str] | None = None
+    """What is to be added to the reason for a call of which it does not hold."""
+
+    @property
+    def of_all(self) -> bool:
+        """Whether it is a condition on all calls, whatever the op."""
+        return isinstance(self.holds, _OfAnyTensor)
+
+    def why(self, call: Call) -> str:
+        """The reason, for this call."""
+        return self.reason if self.remark is None else self.reason + self.remark(call)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfAnyTensor:
+    """Whether the tensor arguments of a call and its results, where they are known, have a dtype of these names."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, call: Call) -> bool:
+        return next(_outside(call, self.names), None) is None
+
+
+@dataclass(frozen=True, eq=False)
+class _Outside:
+    """Which dtype of a call is not among these names, and what to do about it."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, call: Call) -> str:
+        found = next(_outside(call, self.names), None)
+        if found is None:
+            return ""
+        remedy = next((said for kind, said in _REMEDIES.items() if is_of(found, (kind,))), "")
+        return f", and one is {name_of(found)}{remedy}"
+
+
+_REMEDIES = {
+    "complex": " (complex numbers become pairs of real ones where rules know how; see its reasons)",
+    "float64": " (model.float() and inputs of float32 avoid it)",
+    "float": " (model.float() avoids it)",
+}
+"""What avoids a dtype, by name or kind, the first that fits."""
+
+
+def _outside(call: Call, names: tuple[str, ...]) -> Iterator[torch.dtype]:
+    results = call.meta if isinstance(call.meta, (tuple, list)) else (call.meta,)
+    tensors = (*call.tensors, *(each for each in results if isinstance(each, torch.Tensor)))
+    return (tensor.dtype for tensor in tensors if not is_of(tensor.dtype, names))
 
 
 class OpenCondition(str):
@@ -36,6 +86,7 @@ Alternatives = tuple[tuple[Condition, ...], ...]
 """A call is legal if all conditions of one alternative hold; `((),)` is always, `()` never."""
 
 ALWAYS: Alternatives = ((),)
+_DETACH = Op("aten.detach")
 
 
 class Target:
@@ -47,20 +98,38 @@ class Target:
     ```
     """
 
-    def __init__(self, name: str, ops: Iterable[Any] = (), *, description: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        ops: Iterable[Any] = (),
+        *,
+        description: str = "",
+        dtypes: Iterable[torch.dtype | str] | None = None,
+    ) -> None:
         """`ops`: ops by any spelling (`"add"`, `torch.exp`, `F.conv2d`); an overload (`"sum.dim_IntList"`) means that
-        overload alone. Raises `UnknownOp`."""
+        overload alone. `dtypes`: those that tensors may have, as in `with_dtypes`; by default all. Raises `UnknownOp`,
+        and `TargetError` for a dtype that there is not."""
         self.name, self.description = name, description
+        self.dtypes: tuple[str, ...] | None = None
+        """Names or kinds of the dtypes that tensors may have; None if nothing is said of them."""
         self.costs: CostModel | None = None
         """What calls cost on this target, where its file says so."""
         self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
+        if dtypes is not None:
+            limited = self.with_dtypes(dtypes)
+            self._entries, self.dtypes = limited._entries, limited.dtypes
 
     @classmethod
     def _of(
-        cls, name: str, entries: Mapping[Key, Alternatives], description: str = "", costs: CostModel | None = None
+        cls,
+        name: str,
+        entries: Mapping[Key, Alternatives],
+        description: str = "",
+        costs: CostModel | None = None,
+        dtypes: tuple[str, ...] | None = None,
     ) -> Target:
         target = cls(name, description=description)
-        target._entries, target.costs = dict(entries), costs
+        target._entries, target.costs, target.dtypes = dict(entries), costs, dtypes
         return target
 
     @classmethod
@@ -81,15 +150,37 @@ class Target:
         for key in meant or [(op, overload)]:
             now = self._lookup(key) or ALWAYS
             entries[key] = tuple((*conditions, condition) for conditions in now)
-        return self._of(self.name, entries, self.description, self.costs)
+        return self._of(self.name, entries, self.description, self.costs, self.dtypes)
+
+    def with_dtypes(self, dtypes: Iterable[torch.dtype | str]) -> Target:
+        """A copy of this target on which a call is legal only if all tensors that it takes and gives have one of these
+        dtypes: `torch.float32` or "float32", or a kind, one of "float", "complex", "integer" and "bool". `detach`
+        computes nothing and stays legal on any, and so do ops that are added to the target later. Where complex numbers
+        are left out, programs with complex numbers are lowered with pairs of real ones in their place. Raises
+        `TargetError` for a dtype that there is not."""
+        names = tuple(dict.fromkeys(map(name_of, [dtypes] if isinstance(dtypes, (str, torch.dtype)) else dtypes)))
+        wrong = unknown_in(names)
+        if wrong is not None:
+            raise TargetError(f"unknown dtype {wrong!r}; known are {', '.join(KINDS)}, and names as float32")
+        condition = Condition(_OfAnyTensor(names), f"its tensors are {' or '.join(names)}", _Outside(names))
+        entries = {
+            key: alternatives if key[0] == _DETACH else tuple((*each, condition) for each in alternatives)
+            for key, alternatives in self._entries.items()
+        }
+        known = names if self.dtypes is None else common(self.dtypes, names)
+        return self._of(self.name, entries, self.description, self.costs, known)
+
+    def knows_dtype(self, dtype: torch.dtype) -> bool:
+        """Whether tensors may have this dtype."""
+        return self.dtypes is None or is_of(dtype, self.dtypes)
 
     def named(self, name: str) -> Target:
         """A copy of this target under another name."""
-        return self._of(name, self._entries, self.description, self.costs)
+        return self._of(name, self._entries, self.description, self.costs, self.dtypes)
 
     def with_costs(self, costs: CostModel | None) -> Target:
         """A copy of this target on which calls cost what `costs`, one of `decomp.costs`, says."""
-        return self._of(self.name, self._entries, self.description, costs)
+        return self._of(self.name, self._entries, self.description, costs, self.dtypes)
 
     def why_illegal(self, call: Call) -> str | None:
         """None if the call is legal; otherwise the reason of the condition that does not hold, or "" if the target does
@@ -140,14 +231,15 @@ class Target:
         return sum(bool(alternatives) for alternatives in self._entries.values())
 
     def __repr__(self) -> str:
-        return f"Target({self.name!r}, {len(self)} ops)"
+        on = f" on {', '.join(self.dtypes)}" if self.dtypes is not None else ""
+        return f"Target({self.name!r}, {len(self)} ops{on})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         conditions = (c for alternatives in self._entries.values() for conditions in alternatives for c in conditions)
         remedy = "define its predicate at the top level of a module, or write the target as TOML"
         for condition in dict.fromkeys(conditions):
             pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
-        return type(self)._of, (self.name, self._entries, self.description, self.costs)
+        return type(self)._of, (self.name, self._entries, self.description, self.costs, self.dtypes)
 
     def __copy__(self) -> Target:
         return self
@@ -160,15 +252,17 @@ class Target:
         right = _as_target(other)
         keys = dict.fromkeys((*self._entries, *right._entries))
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
-        return self._of(_joined(self, "|", other), entries, self.description, self.costs or right.costs)
+        dtypes = _either_dtypes(self.dtypes, other.dtypes) if isinstance(other, Target) else self.dtypes
+        return self._of(_joined(self, "|", other), entries, self.description, self.costs or right.costs, dtypes)
 
     def __and__(self, other: Any) -> Target:
         """The ops that both have: a call is legal if it is in each of them."""
         right = _as_target(other)
         keys = {*self._entries, *right._entries}
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
-        common = {key: found for key, found in both.items() if found or key[1]}
-        return self._of(_joined(self, "&", other), common, self.description, self.costs)
+        shared = {key: found for key, found in both.items() if found or key[1]}
+        dtypes = _both_dtypes(self.dtypes, right.dtypes)
+        return self._of(_joined(self, "&", other), shared, self.description, self.costs, dtypes)
 
     def __sub__(self, other: Any) -> Target:
         """The ops of this target without those of the other."""
@@ -176,7 +270,7 @@ class Target:
         gone = {op for op, overload in right._entries if overload is None}
         entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
         entries.update({key: () for key in right._entries if key[1] is not None})
-        return self._of(_joined(self, "-", other), entries, self.description, self.costs)
+        return self._of(_joined(self, "-", other), entries, self.description, self.costs, self.dtypes)
 
     def _lookup(self, key: Key) -> Alternatives:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
@@ -199,10 +293,10 @@ def _broken(condition: Condition, call: Call) -> str | None:
     try:
         try:
             with decided_at_every_size(env):
-                return None if condition.holds(call) else condition.reason
+                return None if condition.holds(call) else condition.why(call)
         except Undecided:
             with of_two_or_more(env), decided_at_every_size(env):
-                return None if condition.holds(call) else condition.reason
+                return None if condition.holds(call) else condition.why(call)
     except Undecided:
         return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
     except (AttributeError, TypeError, LookupError) as error:
@@ -260,6 +354,16 @@ def _as_target(other: Any) -> Target:
 
 def _joined(left: Target, sign: str, right: Any) -> str:
     return f"{left.name} {sign} {right.name}" if isinstance(right, Target) else left.name
+
+
+def _either_dtypes(left: tuple[str, ...] | None, right: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if left is None or right is None else tuple(dict.fromkeys((*left, *right)))
+
+
+def _both_dtypes(left: tuple[str, ...] | None, right: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return common(left, right)
 
 
 def _either(left: Alternatives, right: Alternatives) -> Alternatives:

@@ -29,6 +29,7 @@ import torch
 
 from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile
 from decomp.ir.call import Call, Predicate
+from decomp.ir.dtypes import KINDS, is_of, unknown_in
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
 from decomp.ir.schema import names
 from decomp.rules.target import Key, Target
@@ -36,12 +37,6 @@ from decomp.torch_internals.schemas import all_schemas
 
 _LISTS = ("ops", "tags", "namespaces")
 _KEYS = ("name", "description", *_LISTS, "when", "costs", "dtypes")
-_DTYPES: dict[str, Callable[[torch.dtype], bool]] = {
-    "float": lambda dtype: dtype.is_floating_point,
-    "complex": lambda dtype: dtype.is_complex,
-    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
-    "bool": lambda dtype: dtype == torch.bool,
-}
 
 
 def read(path: Path) -> Target:
@@ -72,22 +67,17 @@ def _target(data: dict[str, Any], stem: str) -> Target:
     for entry in conditions:
         for each in _each_op(entry):
             target = _with_condition(target, each)
-    return _with_dtypes(target, _names(data, "dtypes")) if "dtypes" in data else target
+    if "dtypes" not in data:
+        return target
+    dtypes = _names(data, "dtypes")
+    _check_kinds("'dtypes'", dtypes)
+    return target.with_dtypes(dtypes)
 
 
 def _each_op(entry: Any) -> list[Any]:
     """A `[[when]]`, once for each of the ops that it names."""
     ops = entry.get("op") if isinstance(entry, dict) else None
     return [{**entry, "op": op} for op in ops] if isinstance(ops, list) else [entry]
-
-
-def _with_dtypes(target: Target, kinds: list[str]) -> Target:
-    """`target` with a condition on what dtypes the tensors of any call have, where that is known. It is not put on
-    `detach`, which computes nothing: a target that has it always keeps the meaning of `no_grad`."""
-    _check_kinds("'dtypes'", kinds)
-    for key in [key for key in target.spellings() if key[0] != op_of("detach")]:
-        target = target.legal_if(key, _OfAnyTensor(tuple(kinds)), f"its tensors are {' or '.join(kinds)}")
-    return target
 
 
 def _priced(target: Target, data: dict[str, Any], file: str) -> Target:
@@ -210,17 +200,9 @@ def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Pre
 
 def _check_kinds(where: str, kinds: list[str]) -> None:
     """Raise `TargetError` for what is neither a kind of dtypes nor the name of one."""
-    wrong = [kind for kind in kinds if kind not in _DTYPES and not isinstance(_dtype_named(kind), torch.dtype)]
-    if wrong:
-        raise TargetError(f"{where}: unknown dtype {wrong[0]!r}; known are {', '.join(_DTYPES)}, and names as float32")
-
-
-def _dtype_named(name: Any) -> Any:
-    return getattr(torch, name, None) if isinstance(name, str) else None
-
-
-def _is_of(dtype: torch.dtype, kinds: tuple[str, ...]) -> bool:
-    return any(_DTYPES[kind](dtype) if kind in _DTYPES else dtype == _dtype_named(kind) for kind in kinds)
+    wrong = unknown_in(kinds)
+    if wrong is not None:
+        raise TargetError(f"{where}: unknown dtype {wrong!r}; known are {', '.join(KINDS)}, and names as float32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,19 +215,9 @@ class _OfDtypes:
 
     def __call__(self, call: Call) -> bool:
         if self.argument is not None:
-            return all(_is_of(t.dtype, self.kinds) for t in _tensors(call.argument(self.argument)))
+            return all(is_of(t.dtype, self.kinds) for t in _tensors(call.argument(self.argument)))
         found = _tensors(call.meta) if self.of_result else call.tensors
-        return bool(found) and all(_is_of(t.dtype, self.kinds) for t in found)
-
-
-@dataclass(frozen=True, eq=False)
-class _OfAnyTensor:
-    """Whether the tensor arguments of a call and its results, where they are known, have a dtype of these kinds."""
-
-    kinds: tuple[str, ...]
-
-    def __call__(self, call: Call) -> bool:
-        return all(_is_of(t.dtype, self.kinds) for t in (*call.tensors, *_tensors(call.meta)))
+        return bool(found) and all(is_of(t.dtype, self.kinds) for t in found)
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -217,6 +219,9 @@ rank = [4]
 """
 
 
+AND_ONE = ", and one is float64 (model.float() and inputs of float32 avoid it)"
+
+
 def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
     chip = Target.load(written(tmp_path / "chip.toml", NARROW))
 
@@ -227,12 +232,40 @@ def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
     assert ask(torch.abs, x) is None and ask(torch.abs, i) is None
     assert ask(torch.abs, i.short()) == ask(lambda i: i + i, i.int()) == ask(torch.abs, x.double()) == own
     assert ask(lambda x: torch.where(x, x, x), x > 0) is None
-    assert ask(lambda x, y: torch.where(x, y, y), x > 0, x.double()) == everywhere
+    assert ask(lambda x, y: torch.where(x, y, y), x > 0, x.double()) == everywhere + AND_ONE
     assert ask(lambda x, i: aten.index(x, [None, i]), x, i) is None
     assert ask(lambda x, i: aten.index(x, [i, i]), x, i) == "indices has tensors: 1"
     assert ask(lambda x: aten.max_pool2d(x, [1, 1]), x[None, None]) is None
     assert ask(lambda x: aten.max_pool2d(x, [1, 1]), x[None]) == "self has rank [4]"
     assert ask(lambda x: x.detach(), x.double()) is None and chip.surely_legal(decomp.op("detach"), None)
+
+
+def test_a_target_in_python_says_which_dtypes_tensors_may_have(tmp_path):
+    chip = Target("chip", ["abs", "add", "detach"], dtypes=[torch.float32, "integer"])
+    file = Target.load(written(tmp_path / "chip.toml", 'ops = ["abs", "add", "detach"]\ndtypes = ["float32", "integer"]'))
+    assert chip.conditions() == file.conditions() == Target("c", chip).with_dtypes(["float32", "integer"]).conditions()
+    assert repr(chip) == "Target('chip', 3 ops on float32, integer)" and repr(file) == repr(chip)
+    assert chip.why_illegal(call(i, f=torch.abs)) is None and not chip.surely_legal(decomp.op("abs"), None)
+    for dtype, remark in (
+        (torch.float64, " (model.float() and inputs of float32 avoid it)"), (torch.bfloat16, " (model.float() avoids it)"),
+        (torch.bool, ""), (torch.complex64, " (complex numbers become pairs of real ones where rules know how; see its "
+                                            "reasons)"),
+    ):  # fmt: skip
+        said = f"its tensors are float32 or integer, and one is {str(dtype)[6:]}{remark}"
+        assert chip.why_illegal(call(x.to(dtype), f=lambda x: x + x)) == said
+    assert chip.surely_legal(decomp.op("detach"), None)
+    with pytest.raises(decomp.TargetError, match="unknown dtype 'flaot32'; known are float, complex, integer, bool, and"):
+        Target("chip", ["abs"], dtypes=["flaot32"])
+
+
+def test_dtypes_compose_as_ops_do():
+    floats, ints = Target("a", ["abs"], dtypes=["float"]), Target("b", ["abs"], dtypes=["int64"])
+    assert (floats | ints).dtypes == ("float", "int64") and (floats & ints).dtypes == ()
+    assert (floats | ["add"]).dtypes == ("float",) and (floats | Target("c", ["add"])).dtypes is None
+    assert (floats - ["add"]).dtypes == floats.named("d").dtypes == ("float",)
+    assert floats.with_dtypes(["float32", "int64"]).dtypes == ("float32",)
+    assert (floats | ints).why_illegal(call(i, f=torch.abs)) is None
+    assert pickle.loads(pickle.dumps(floats)).dtypes == ("float",)
 
 
 @pytest.mark.parametrize(

@@ -133,19 +133,26 @@ def documentation(rule: Rule) -> str:
 
 def targets_table(targets: Iterable[Target]) -> RenderableType:
     """One row a target."""
-    table = _table("target", "ops", "what it is")
+    table = _table("target", "ops", "dtypes", "what it is")
     for target in targets:
-        table.add_row(Text(target.name), str(len(target)), Text(target.description))
+        table.add_row(Text(target.name), str(len(target)), Text(_dtypes(target)), Text(target.description))
     return table
 
 
 def target_table(target: Target) -> RenderableType:
-    """The ops of one target, each with its condition if it has one."""
+    """The ops of one target, each with its condition if it has one beside that on dtypes."""
     table = _table("op", "legal if")
     for name in target:
         table.add_row(Text(name), Text(condition(target, name)))
     about = f": {target.description}" if target.description else ""
-    return Group(Text(f"{target.name}, {len(target)} ops{about}", style="bold"), "", table)
+    lines = [Text(f"{target.name}, {len(target)} ops{about}", style="bold")]
+    lines += [Text(f"dtypes: {_dtypes(target)}")] if target.dtypes is not None else []
+    return Group(*lines, "", table)
+
+
+def _dtypes(target: Target) -> str:
+    """The dtypes that tensors may have on a target: `float, integer, bool`."""
+    return "any" if target.dtypes is None else ", ".join(target.dtypes)
 
 
 def condition(target: Target, name: str) -> str:
@@ -153,7 +160,8 @@ def condition(target: Target, name: str) -> str:
     spelling = resolve(name)
     known = target._entries
     alternatives = known.get((spelling.op, spelling.overload)) or known.get((spelling.op, None), ())
-    return " or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
+    own = ([condition for condition in conditions if not condition.of_all] for conditions in alternatives)
+    return " or ".join(" and ".join(condition.reason for condition in conditions) for conditions in own)
 
 
 def explanation(

@@ -1,0 +1,50 @@
+"""Dtypes as files and targets name them: each by its own name (float32), or as one of a kind (float, complex, integer,
+bool)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+KINDS: dict[str, Callable[[torch.dtype], bool]] = {
+    "float": lambda dtype: dtype.is_floating_point,
+    "complex": lambda dtype: dtype.is_complex,
+    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
+    "bool": lambda dtype: dtype == torch.bool,
+}
+"""By name, the dtypes that are of a kind."""
+
+
+def dtype_named(name: Any) -> torch.dtype | None:
+    """The dtype of a name; None if there is none."""
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+def name_of(dtype: Any) -> str:
+    """A dtype by name: `float32`; a name, or a kind, as it is."""
+    return str(dtype).removeprefix("torch.")
+
+
+def unknown_in(names: Iterable[Any]) -> str | None:
+    """The first of `names` that is neither a kind nor the name of a dtype."""
+    return next((str(name) for name in names if name not in KINDS and dtype_named(name) is None), None)
+
+
+def is_of(dtype: torch.dtype, names: Iterable[str]) -> bool:
+    """Whether a dtype is one of those named, or of a kind among them."""
+    return any(KINDS[name](dtype) if name in KINDS else dtype == dtype_named(name) for name in names)
+
+
+def common(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """The names for what is in both: of a kind and a dtype of that kind the dtype."""
+    own = [name for name in first if name in second or name not in KINDS and is_of(_known(name), second)]
+    return tuple(dict.fromkeys([*own, *(name for name in second if name not in KINDS and is_of(_known(name), first))]))
+
+
+def _known(name: str) -> torch.dtype:
+    found = dtype_named(name)
+    assert found is not None
+    return found
