@@ -54,6 +54,8 @@ class Report:
     """The levels of accuracy that `max_error=` picked, and what the program loses with them."""
     unsimplified: int = 0
     """How many calls there were before the lowered program was simplified, sizes and results of several included."""
+    notes: tuple[str, ...] = ()
+    """What became of complex numbers on a target that leaves them out, and where they come in and go out."""
     removed: dict[str, int] = field(default_factory=dict)
     """How many of them each pass of `decomp.simplify` removed, the most first."""
 
@@ -158,6 +160,7 @@ def report_of(lowering: Lowering) -> Report:
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
         effects=dict(effects.most_common()),
         picked=str(lowering.picked or ""),
+        notes=lowering.plan.notes,
         unsimplified=plain,
         removed=dict(removed.most_common()),
         proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
@@ -200,6 +203,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield from textwrap.wrap(report.simplified, 110, initial_indent="  simplified  ", subsequent_indent=" " * 14)
     if report.besides:
         yield f"  besides     {report.besides}"
+    for note in report.notes:
+        yield from textwrap.wrap(note, 110, initial_indent="  besides     ", subsequent_indent=" " * 14)
     if report.picked:
         yield from textwrap.wrap(report.picked, 110, initial_indent="  error       ", subsequent_indent=" " * 14)
     yield f"  time        {report.timing}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+import itertools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +33,7 @@ from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
+from decomp.metadata.fakes import Fakes
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, reaches
 from decomp.rules.declining import Declined
@@ -233,6 +235,39 @@ class Candidates:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")
+
+
+class ComplexCalls:
+    """What rules record for complex calls that are to be computed on pairs of real numbers. Those that take complex
+    numbers apart by Fourier transforms, or without a choice between numbers, are for targets that cannot do otherwise.
+    """
+
+    def __init__(self, candidates: Candidates) -> None:
+        known = {"where", "convolution"} | (set() if candidates.target.knows_dtype(torch.float64) else {"cos"})
+        target = (candidates.target | known) - {"_fft_r2c", "_fft_c2r", "_fft_c2c", "take"}
+        self.candidates = Candidates(
+            candidates.rules, target, candidates.dialect, candidates.mode, candidates.memory, candidates.composites
+        )
+
+    def key(self, node: fx.Node) -> tuple[Any, bool]:
+        """The signature of a call, and whether its sizes mean something within this program only."""
+        signature = self.candidates.memory.signatures.of(node)
+        return signature.key, signature.symbolic
+
+    def of(self, node: fx.Node) -> Iterator[Expansion]:
+        """What rules record for a call, in order, and then what PyTorch's own kernel does."""
+        signature = self.candidates.memory.signatures.of(node)
+        request = Request(node, signature, LEVELS[0], call=call_if_bound(node))
+        for candidate in itertools.chain(self.candidates.of_rules(request), self.candidates.of_composite(request)):
+            if isinstance(candidate.expansion, Expansion):
+                yield candidate.expansion
+
+    def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
+        """The fake mode in which what holds for these sizes is recorded."""
+        memory = self.candidates.memory
+        if not symbolic or self.candidates.mode is None:
+            return memory.mode, memory.fakes
+        return self.candidates.mode, None
 
 
 # The cheapest.

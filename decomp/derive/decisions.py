@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
-from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line
+from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
@@ -127,6 +127,8 @@ class Plan:
     """What became of the rules for patterns, graph by graph."""
     suggesting: Callable[[], Suggestion] | None = field(default=None, repr=False, compare=False)
     """What finds out how the target would reach all of it."""
+    notes: tuple[str, ...] = ()
+    """What else was decided: where complex numbers come in and go out, on a target that leaves them out."""
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
@@ -202,7 +204,7 @@ class Plan:
         return f"plan for {self.target}: {counted}"
 
     def __str__(self) -> str:
-        lines = [self.headline, *self._pattern_lines()]
+        lines = [self.headline, *(f"  {note}" for note in self.notes), *self._pattern_lines()]
         if self.pricing is not None:
             lines += [f"  {line}" for line in self.costs().lines()]
         for blocker in self.blockers:
@@ -253,3 +255,16 @@ def with_reasons(decisions: dict[fx.Node, Decision], fused: Fused) -> dict[fx.No
             tried = [(name, Declined(reason, applicable=False)) for name, reason in reasons.get(node.name, ())]
             found[node] = functools.reduce(lambda blocked, each: blocked.after(*each), tried, decision)
     return found
+
+
+def not_in_pairs(decision: Decision, node: fx.Node, refused: str | None) -> Decision:
+    """The decision for a call that stays complex, with the reason why it is not computed on pairs of real numbers."""
+    if refused is None:
+        return decision
+    if isinstance(decision, Blocked):
+        return decision.after(PAIRS, Declined(refused))
+    reason = f"takes or gives complex numbers, which the target leaves out: {refused}"
+    return Blocked.because(spelled(node.target), reason)
+
+
+PAIRS = "pairs of real numbers"

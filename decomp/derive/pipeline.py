@@ -17,21 +17,23 @@ from decomp.capture.frontends import Parts, Program
 from decomp.capture.input_checks import check_inputs
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, with_reasons
+from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, not_in_pairs, with_reasons
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
 from decomp.derive.planning_memory import Memory
-from decomp.derive.regions import without_regions
+from decomp.derive.regions import bodies_of, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import StridePropagation
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.aliases import attribute
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
+from decomp.pairs.checking import check_in_pairs
+from decomp.pairs.functional import border, said_of, without_complex
+from decomp.pairs.program import InPairs
 from decomp.patterns.fusing import Fused, fuse
 from decomp.patterns.pattern import Pattern
 from decomp.proof.checks import check_program
@@ -42,8 +44,6 @@ from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.simplifier import Settings, Simplified, Subject, simplified
-
-# Captured: a model as a graph.
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,18 @@ class PlannedGraph:
     """Whether the casts of autocast were written out in its bodies."""
     fused: Fused = Fused()
     """What became of the patterns of the rules in it."""
+    pairs: InPairs | None = None
+    """How pairs of real numbers came into it, if they did."""
 
     @property
     def graph(self) -> fx.Graph:
         """The functional graph."""
         return self.functional.graph
+
+    def chains_of(self, pairs: InPairs) -> Mapping[fx.Node, tuple[Any, ...]]:
+        """For each node of the functional graph that computes a complex call on pairs, the rules that made it."""
+        by_name = {node.name: chain for node, chain in pairs.chains.items()}
+        return {node: by_name[node.name] for node in self.graph.nodes if node.name in by_name}
 
     @property
     def whole(self) -> Rewrite:
@@ -141,7 +148,8 @@ def plan_program(program: Program, matching: Matching, policy: Policy) -> Planne
         planner.kept.close()
     entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
     uses = tuple(use for graph in graphs for use in graph.fused.uses())
-    plan = Plan(matching.target.name, entries, patterns=uses)
+    notes = tuple(note for graph in graphs if graph.pairs is not None and (note := said_of(graph.pairs)))
+    plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
     return Planned(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
 
 
@@ -159,13 +167,14 @@ class _Planning:
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
     ) -> list[PlannedGraph]:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
-        functional, fused = self._fused(self._functional(name, graph, owner), owner)
-        bodies = _bodies(functional, owner, policy)
-        functional, decisions = self._decided(functional, owner)
+        functional, pairs = self._in_pairs(self._functional(name, graph, owner), owner)
+        functional, fused = self._fused(functional, owner)
+        bodies = bodies_of(functional, owner, policy)
+        functional, decisions = self._decided(functional, owner, pairs)
         decisions = with_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
-        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused)]
+        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused, pairs)]
         for key, (body, policy) in bodies.items():
             if body not in self.begun:
                 self.begun.add(body)
@@ -183,8 +192,13 @@ class _Planning:
             return functional
         signature = exported.graph_signature
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
-        rewrite = without_regions(functional.graph, lambda body: _body_named(body, functional, owner), owner, frozen)
+        rewrite = without_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
         return functional if rewrite is None else functional.rewritten(rewrite)
+
+    def _in_pairs(self, functional: Functional, owner: nn.Module) -> tuple[Functional, InPairs | None]:
+        """The graph with pairs of real numbers where the target leaves out complex ones."""
+        found = without_complex(functional, self.planner.pairs, self.planner.target, owner)
+        return (functional, None) if found is None else found
 
     def _fused(self, functional: Functional, owner: nn.Module) -> tuple[Functional, Fused]:
         """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
@@ -198,11 +212,14 @@ class _Planning:
             return functional, fused
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
-    def _decided(self, functional: Functional, owner: nn.Module) -> tuple[Functional, dict[fx.Node, Decision]]:
+    def _decided(
+        self, functional: Functional, owner: nn.Module, pairs: InPairs | None
+    ) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions."""
         self.planner.memory.signatures.written.update(write.value for write in functional.writes)
         propagation = StridePropagation(functional.graph, functional.captured_meta)
         decisions: dict[fx.Node, Decision] = {}
+        at_border = {node.name for node in border(functional.graph)} if pairs is not None else ()
         depth = 0
         for node in propagation.nodes():
             marker = autocast.marker(node)
@@ -213,8 +230,11 @@ class _Planning:
                 decisions[node] = self._module(owner, node)
             elif node in propagation.lost:
                 decisions[node] = Blocked.because(spelled(node.target), propagation.lost[node])
+            elif node.name in at_border:
+                decisions[node] = KEEP
             elif node.op in ("call_function", "call_method"):
-                decisions[node] = self.planner.decide(node)
+                refused = pairs.why_refused(node) if pairs is not None else None
+                decisions[node] = not_in_pairs(self.planner.decide(node), node, refused)
                 self.planner.propagate(propagation, node, decisions[node])
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
         own_memory.separate_results(functional.graph, decisions, self.planner)
@@ -237,33 +257,6 @@ _SILENT_CASTS = (
     "ExportedProgram, whose regions are made explicit"
 )
 _UNDER_AUTOCAST = Blocked.because("autocast", _SILENT_CASTS, needs_metadata=True)
-
-
-def _bodies(
-    functional: Functional, owner: nn.Module, policy: autocast.Policy | None
-) -> dict[str, tuple[fx.GraphModule, autocast.Policy | None]]:
-    """By attribute, the bodies of higher-order ops, with the autocast under which each runs: its casts are written
-    out."""
-    found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
-    for node in functional.graph.find_nodes(op="get_attr"):
-        name = str(node.target)
-        body = _body_named(name, functional, owner) if name not in found else None
-        if body is not None:
-            regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
-            own = autocast.region_policy(regions[0]) if regions else policy
-            found[name] = _with_explicit_casts(body, own), own
-    return found
-
-
-def _with_explicit_casts(body: fx.GraphModule, policy: autocast.Policy | None) -> fx.GraphModule:
-    return autocast.explicit(body, lambda _: policy) if policy is not None else body
-
-
-def _body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphModule | None:
-    if name in functional.submodules:
-        return functional.submodules[name]
-    value = attribute(owner, name)
-    return value if isinstance(value, fx.GraphModule) else None
 
 
 def _with_true_metadata(
@@ -311,7 +304,10 @@ class RewrittenGraph:
     @property
     def chains(self) -> Mapping[fx.Node, tuple[Any, ...]]:
         """For each node of that graph that a rule made, the rules, the outermost first."""
-        lowered = self.retraced.chains
+        lowered, pairs = self.retraced.chains, self.planned.pairs
+        if pairs is not None:
+            first, own = self.planned.chains_of(pairs), lowered
+            lowered = {n: (*first.get(at, ()), *own.get(n, ())) for n, at in self.retraced.rewrite.origin.items()}
         return lowered if self.simplified is None else self.simplified.carried(lowered)
 
     @property
@@ -343,6 +339,7 @@ class RewrittenGraph:
     def correspondence(self, target: Target) -> Correspondence:
         """How the lowered graph relates to its source, as the proof wants it."""
         retraced = self.retraced
+        at_border = border(retraced.graph) if self.planned.pairs is not None else ()
         blocked = (retraced.rewrite.values[node] for node, d in self.decisions.items() if isinstance(d, Blocked))
         return Correspondence(
             source=self.source,
@@ -350,7 +347,7 @@ class RewrittenGraph:
             origin=retraced.rewrite.origin,
             values=retraced.rewrite.values,
             expansions=tuple(stamp.graph for stamp in retraced.stamps),
-            illegal=why_illegal_in(target, {*blocked, *self._write_backs()}),
+            illegal=why_illegal_in(target, {*blocked, *self._write_backs(), *at_border}),
             added=frozenset(rebuild_exported.input_names(retraced.constants)),
             writes=tuple(write.value for write in self.writes),
             stamps={node: d.stamp for node, d in self.decisions.items() if isinstance(d, Derived)},
@@ -392,8 +389,11 @@ def rewrite_program(planned: Planned) -> Rewritten:
 def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
     derived = {node: d for node, d in planned.decisions.items() if isinstance(d, Derived)}
     gone = frozenset(node for node, d in planned.decisions.items() if d is PROVED)
-    names = [*planned.owner.__dict__.get("_buffers", {}), *planned.owner.__dict__]
+    own = dict(planned.pairs.constants) if planned.pairs is not None else {}
+    names = [*planned.owner.__dict__.get("_buffers", {}), *planned.owner.__dict__, *own]
     retraced = retrace(planned.graph, derived, planned.program.mode, names, gone)
+    used = {str(node.target) for node in retraced.graph.find_nodes(op="get_attr")} if own else set()
+    retraced.constants.update({name: tensor for name, tensor in own.items() if name in used})
     respell(retraced.graph, aliases)
     for node in retraced.graph.nodes if planned.casts_written else ():
         if autocast.is_region(node):
@@ -489,6 +489,7 @@ def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, ta
     `program`. Raises `VerificationError`."""
     proof = check_program([graph.correspondence(target) for graph in graphs], program, full)
     phrases: list[str] = []
+    proof = proof.also([check_in_pairs(each.planned.pairs) for each in graphs if each.planned.pairs is not None])
     for graph in graphs:
         if graph.simplified is not None:
             added = rebuild_exported.input_names([*graph.retraced.constants, *graph.simplified.constants])

@@ -21,6 +21,7 @@ from decomp.derive.candidates import (
     Basis,
     Candidate,
     Candidates,
+    ComplexCalls,
     Context,
     Derivation,
     Race,
@@ -45,6 +46,7 @@ from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
+from decomp.pairs.recording import PairRecorder
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.declining import Declined
@@ -71,6 +73,8 @@ class Planner:
         self.memory = Memory.within(rules.memory, dialect, key)
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
+        self.pairs = PairRecorder(ComplexCalls(self.candidates))
+        """Computes complex calls on pairs of real numbers."""
         self.kept = None if self.everywhere or key is None or mode is None else self._kept(dialect)
         """What other processes have planned."""
         self.kept_depth = 0

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture import autocast
-from decomp.functionalize.writes import can_require_grad
+from decomp.functionalize.writes import Functional, can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
@@ -143,3 +143,33 @@ class _Walk:
     def _name(self, name: str, call: fx.Node) -> str:
         """A name for what is moved: its own, if no other node of the program has it."""
         return f"{call.name}_{name}" if name in self.rewrite.names else name
+
+
+# Bodies.
+
+
+def bodies_of(
+    functional: Functional, owner: nn.Module, policy: autocast.Policy | None
+) -> dict[str, tuple[fx.GraphModule, autocast.Policy | None]]:
+    """By attribute, the bodies of higher-order ops, with the autocast under which each runs: its casts are written
+    out."""
+    found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
+    for node in functional.graph.find_nodes(op="get_attr"):
+        name = str(node.target)
+        body = body_named(name, functional, owner) if name not in found else None
+        if body is not None:
+            regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
+            own = autocast.region_policy(regions[0]) if regions else policy
+            found[name] = _with_explicit_casts(body, own), own
+    return found
+
+
+def _with_explicit_casts(body: fx.GraphModule, policy: autocast.Policy | None) -> fx.GraphModule:
+    return autocast.explicit(body, lambda _: policy) if policy is not None else body
+
+
+def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphModule | None:
+    if name in functional.submodules:
+        return functional.submodules[name]
+    value = attribute(owner, name)
+    return value if isinstance(value, fx.GraphModule) else None

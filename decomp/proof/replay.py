@@ -63,7 +63,10 @@ class _Replay:
     def visit(self, source: fx.Node) -> None:
         lowered = self.lowered.pop(source, ())
         stamp = self.stamps.get(source)
-        if stamp is not None:
+        own = self.work.correspondence.constants.get(str(source.target)) if source.op == "get_attr" else None
+        if own is not None:
+            self._require_kept_constant(source, own)
+        elif stamp is not None:
             self._require_stamped(source, stamp, iter(lowered))
         else:
             self._require_copied(source, lowered)
@@ -85,6 +88,12 @@ class _Replay:
                 f"{node.name!r} is no copy of {source.name!r}", node, source, expected=wanted,
                 found=(node.args, node.kwargs),
             )  # fmt: skip
+
+    def _require_kept_constant(self, source: fx.Node, tensor: torch.Tensor) -> None:
+        """A tensor that a rule brought into the source graph is there, as an attribute or an input."""
+        found = self.values.get(source)
+        if source.users and (found is None or found is not self.constants.get(id(tensor))):
+            raise ValueLost(f"the constant {source.name!r} is missing", source=source)
 
     def _is_element_of_replaced_call(self, source: fx.Node, found: Any) -> bool:
         """Whether a node is a getitem of a call that was replaced by a tuple, so that it needs no node of its own."""

@@ -1,0 +1,1 @@
+"""Complex numbers as pairs of real ones, for targets that have no complex dtype."""

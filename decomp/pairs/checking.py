@@ -1,0 +1,190 @@
+"""The check of a program in pairs: decided anew from the two graphs and the expansions, whatever put the new graph
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.template import Stamp
+from decomp.ir.call import is_projection, metadata, projected
+from decomp.ir.effects import is_proved
+from decomp.metadata.strides import inverse
+from decomp.metadata.symbolic_sizes import same_shape
+from decomp.pairs.functional import border, words
+from decomp.pairs.pair import real_dtype
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs
+from decomp.pairs.recording import is_complex_call
+from decomp.proof.correspondence import MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
+from decomp.proof.replay import same, same_call
+
+aten = torch.ops.aten
+
+
+def check_in_pairs(found: InPairs) -> str:
+    """Checks a graph in pairs against the one that it was made from; returns what holds, in words. Inputs and outputs
+    are the same; every call on real numbers is the same on what stands for its operands; a complex call became its
+    expansion on the parts of its operands, and its value a pair of its shape; no call but those at the border, and
+    those that stay, takes or gives a complex tensor. Raises the `VerificationError` of what does not hold."""
+    replay = _Replay(found)
+    for node in found.source.nodes:
+        replay.visit(node)
+    replay.require_nothing_left()
+    found.graph.lint()
+    at_border = words(found.graph)
+    return (
+        f"{len(found.stamps)} complex calls computed on pairs of real numbers, each by its expansion on the parts of "
+        f"its operands; every other call is the same; {len(found.refused) or 'none'} left inside"
+        + (f" ({at_border})" if at_border else "")
+    )
+
+
+class _Replay:
+    """One walk over the source that takes the nodes that it became off a list."""
+
+    def __init__(self, found: InPairs) -> None:
+        self.found = found
+        self.images: dict[fx.Node, Any] = {}
+        """What stands for each node: a node, a pair of them, or several of either."""
+        self.parts: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+        """The parts of complex tensors that are taken apart."""
+        self.whole: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+        """For each complex tensor that is put together, its parts."""
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.made: dict[fx.Node, list[fx.Node]] = {}
+        self.constants = {id(found.constants[str(node.target)]): node for node in found.graph.find_nodes(op="get_attr")
+                          if str(node.target) in found.constants}  # fmt: skip
+        self.border = set(border(found.graph))
+        at_border: set[fx.Node] = set()
+        for node in found.graph.nodes:
+            if node in found.chains:
+                self.made.setdefault(found.rewrite.origin[node], []).append(node)
+            elif node.target is TAKEN_APART and node in self.border and node.name not in self._names():
+                at_border |= self._taken_apart(node)
+            elif node.target is PUT_TOGETHER and node in self.border and node.name not in self._names():
+                at_border |= self._put_together(node)
+        for node in found.graph.nodes:
+            if node not in found.chains and node not in at_border and node not in self.constants.values():
+                self.copies.setdefault(found.rewrite.origin[node], node)
+
+    def _names(self) -> set[str]:
+        return {node.name for node in self.found.source.nodes}
+
+    def _taken_apart(self, pair: fx.Node) -> set[fx.Node]:
+        """Note the parts of a complex tensor, which are the selections of the border."""
+        wanted = [(aten.select.int, (pair, -1, place)) for place in (0, 1)]
+        first, second = (next((u for u in pair.users if (u.target, u.args) == each), None) for each in wanted)
+        if first is None or second is None:
+            raise NotAsRecorded(f"{pair.name!r} is not taken apart into two parts", pair)
+        self.parts[pair.args[0]] = first, second  # type: ignore[index]
+        return {pair, first, second}
+
+    def _put_together(self, whole: fx.Node) -> set[fx.Node]:
+        """Note the parts of which a complex tensor is made, perhaps in another order of dimensions."""
+        (pair,), at_border = whole.all_input_nodes, {whole}
+        order: Any = None
+        if pair.target is aten.permute.default:
+            at_border.add(pair)
+            order, pair = pair.args[1], pair.all_input_nodes[0]
+        parts = pair.args[0]
+        if pair.target is not aten.stack.default or len(parts) != 2 or pair.args[1] != -1:  # type: ignore[arg-type]
+            raise NotAsRecorded(f"{whole.name!r} is not put together of two parts", whole)
+        at_border.add(pair)
+        if order is not None:
+            before = [part.args[1] for part in parts]  # type: ignore[union-attr]
+            if any([*inverse(list(each)), len(each)] != list(order) for each in before):
+                raise NotAsRecorded(f"{whole.name!r} has its dimensions in another order", whole)
+            at_border |= set(parts)  # type: ignore[arg-type]
+            parts = [part.args[0] for part in parts]  # type: ignore[union-attr]
+        self.whole[whole] = tuple(parts)  # type: ignore[assignment]
+        return at_border
+
+    def visit(self, node: fx.Node) -> None:
+        """Find out what stands for a node, and hold it against the new graph."""
+        stamp = self.found.stamps.get(node)
+        if stamp is not None:
+            self.images[node] = self._stamped(node, stamp)
+            self._require_parts(node, self.images[node], metadata(node))
+        elif is_projection(node) and not isinstance(self.images[node.args[0]], fx.Node):  # type: ignore[index]
+            self.images[node] = projected(node, self.images[node.args[0]])  # type: ignore[index]
+        elif node not in self.copies:
+            if not is_proved(node):
+                raise ValueLost(f"{node.name!r} is not in the graph in pairs", source=node)
+        else:
+            self.images[node] = self._copied(node, self.copies.pop(node))
+
+    def _copied(self, node: fx.Node, new: fx.Node) -> fx.Node:
+        """A call on what stands for its operands, complex tensors being put together before it."""
+        if node.op == "output" and new.op != "output":
+            raise OutputsChanged("the output is not that of the source", new, node)
+        operands = {}
+        for given in node.all_input_nodes:
+            image = self.images[given]
+            is_pair = isinstance(metadata(given), torch.Tensor) and isinstance(image, tuple)
+            operands[given] = self._made_of(image, new) if is_pair else image
+        if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
+            raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
+        return new
+
+    def _made_of(self, pair: Any, user: fx.Node) -> fx.Node | None:
+        """The complex tensor, put together of these parts, that a call takes."""
+        return next((each for each in user.all_input_nodes if same(self.whole.get(each), pair)), None)
+
+    def _stamped(self, node: fx.Node, stamp: Stamp) -> Any:
+        """What an expansion on the parts of the operands gives; its calls are there, one after the other."""
+        values = [value for given in node.all_input_nodes for value in self._operand(given)]
+        made = iter(self.made.pop(node, ()))
+        for entry in stamp.entries:
+            if entry.op == "get_attr":
+                constant = self.constants.get(id(stamp.constants[entry.target]))
+                if constant is None:
+                    raise ValueLost(f"the constant {entry.target!r} of {node.name!r} is missing", source=node)
+                values.append(constant)
+                continue
+            new = next(made, None)
+            args, kwargs = entry.arguments(values)
+            if new is None or new.op != entry.op or not same_call(new, entry.target, args, kwargs):
+                name = new.name if new is not None else "nothing"
+                raise NotAsRecorded(f"{name} is not {entry.target} in the place of {node.name}", new, node)
+            values.append(new)
+        extra = next(made, None)
+        if extra is not None:
+            raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {node.name!r}", extra, node)
+        return stamp.outputs(values)
+
+    def _operand(self, given: fx.Node) -> Iterator[Any]:
+        """What an expansion takes for a node: the parts of a complex one."""
+        image, value = self.images[given], metadata(given)
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            yield from image if isinstance(image, tuple) else self.parts[image]
+        else:
+            yield image
+
+    def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
+        """A pair stands for a complex value, and its parts have its shape."""
+        if isinstance(expected, (tuple, list)):
+            for each, of in zip(image, expected):
+                self._require_parts(node, each, of)
+        elif isinstance(expected, torch.Tensor):
+            parts = image if isinstance(image, tuple) else (image,)
+            if len(parts) != 1 + expected.is_complex():
+                raise NotAsRecorded(f"what stands for {node.name!r} is no pair", source=node)
+            for part in parts:
+                known, dtype = metadata(part), real_dtype(expected.dtype)
+                if known.dtype != dtype or not same_shape(expected.shape, known.shape):
+                    said = f"{list(known.shape)} of {known.dtype}, for {list(expected.shape)} of {expected.dtype}"
+                    raise MetadataChanged(f"{part.name!r} is {said}", part, node)
+
+    def require_nothing_left(self) -> None:
+        """Every node is accounted for, and none is complex but at the border, or where a call was to stay."""
+        left = [*self.copies.values(), *(node for nodes in self.made.values() for node in nodes)]
+        if left:
+            raise NotAsRecorded(f"{left[0].name!r} comes from no node of the source", left[0])
+        stay = {image for node, image in self.images.items() if node not in self.found.stamps and is_complex_call(node)
+                and isinstance(image, fx.Node)}  # fmt: skip
+        for node in self.found.graph.nodes:
+            if is_complex_call(node) and node not in self.border and node not in stay:
+                raise NotAsRecorded(f"{node.name!r} is complex, inside a graph in pairs", node)

@@ -1,0 +1,79 @@
+"""Where a program meets a target that has no complex dtype: whether pairs are needed, which complex calls may stay, and
+what stands at the border."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.functionalize.writes import Functional
+from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.ops import op as op_of
+from decomp.metadata.fakes import mode_of
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, in_pairs
+from decomp.pairs.recording import PairRecorder, is_complex_call
+from decomp.rules.target import Target
+from decomp.torch_internals.pytree import tensors_in
+
+
+def without_complex(
+    functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module
+) -> tuple[Functional, InPairs] | None:
+    """The program with pairs of real numbers in the place of complex ones; None if it has none that `target`, which
+    leaves out complex dtypes, does not know. `owner` holds what the graph names."""
+    graph = functional.graph
+    if target.dtypes is None or mode_of(graph) is None or not any(_unknown(node, target) for node in graph.nodes):
+        return None
+    kept = {node for node in graph.nodes if is_complex_call(node) and _may_stay(node, target)}
+    written = {write.value for write in functional.writes}
+    taken = [*owner.__dict__.get("_buffers", {}), *owner.__dict__]
+    found = in_pairs(graph, recorder, kept, written, taken)
+    after = functional.rewritten(found.rewrite)
+    captured = {**after.captured_meta, **found.captured_meta}
+    return replace(after, captured_meta=captured, before=functional.before or functional.rewrite), found
+
+
+def _unknown(node: fx.Node, target: Target) -> bool:
+    return any(each.is_complex() and not target.knows_dtype(each.dtype) for each in tensors_in(metadata(node)))
+
+
+def _may_stay(node: fx.Node, target: Target) -> bool:
+    """Whether the target, or the user, wants a complex call as it is. (That it has `detach` on any dtype says nothing
+    of complex numbers.)"""
+    call = call_if_bound(node)
+    return call is not None and call.op != op_of("detach") and target.why_illegal(call) is None
+
+
+def border(graph: fx.Graph) -> Iterator[fx.Node]:
+    """The calls of a graph that take apart complex numbers that come in, and put together those that go out. What comes
+    in, or out of a call that stays complex, is no pair that was put together; and what goes out, or into such a call,
+    is not taken apart again."""
+    for node in graph.nodes:
+        if node.target is TAKEN_APART and node.args[0].target is not PUT_TOGETHER:
+            yield node
+        elif node.target is PUT_TOGETHER and all(user.target is not TAKEN_APART for user in node.users):
+            yield node
+
+
+def words(graph: fx.Graph) -> str:
+    """What stands at the border of a lowered graph: `1 input taken apart, 2 results put together`."""
+    calls = list(border(graph))
+    apart = dict.fromkeys(node.args[0] for node in calls if node.target is TAKEN_APART)
+    together = [node for node in calls if node.target is PUT_TOGETHER]
+    said = [f"{_names(apart)} taken apart by view_as_real" if apart else "",
+            f"{_names(together)} put together by view_as_complex" if together else ""]  # fmt: skip
+    return "; ".join(filter(None, said))
+
+
+def said_of(found: InPairs) -> str:
+    """What became of the complex numbers of a program, for plans and reports."""
+    calls = f"{len(found.stamps)} call{'s' if len(found.stamps) != 1 else ''}"
+    at_border = words(found.graph)
+    return f"complex numbers: {calls} on pairs of real numbers" + (f"; at the border {at_border}" if at_border else "")
+
+
+def _names(nodes: Any) -> str:
+    return ", ".join(node.name for node in nodes)

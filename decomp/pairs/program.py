@@ -1,0 +1,229 @@
+"""A program without complex numbers: each call on them is replaced by what computes it from real ones. What comes in
+complex is taken apart where it is first used, and what goes out complex is put together before it leaves; calls that
+cannot be computed on pairs stay, between the two, and are the planner's to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.graph_builder import own_memory
+from decomp.graphs.rewrite import Rewrite
+from decomp.graphs.template import Stamp, make_value
+from decomp.graphs.tracing import without_guards
+from decomp.ir.call import is_projection, metadata
+from decomp.ir.effects import is_proved
+from decomp.metadata.fakes import Fakes, mode_of
+from decomp.metadata.strides import dense_order, inverse, same_layout
+from decomp.pairs.recording import PairRecorder, is_complex, is_complex_call
+from decomp.torch_internals.modes import enable_python_dispatcher
+
+aten = torch.ops.aten
+TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
+_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings"))
+
+
+@dataclass
+class InPairs:
+    """A graph in which pairs stand for complex numbers, and how it relates to the one that it was made from."""
+
+    source: fx.Graph
+    rewrite: Rewrite
+    stamps: dict[fx.Node, Stamp] = field(default_factory=dict)
+    """What each complex call of the source became."""
+    chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
+    """For each node that a call on pairs became, the rules that made it."""
+    refused: dict[fx.Node, str] = field(default_factory=dict)
+    """Complex calls that stay, and why."""
+    taken_apart: dict[str, list[fx.Node]] = field(default_factory=dict)
+    """Inputs, and what they became."""
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Tensors that rules use, by attribute."""
+    captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
+    """Real results that lie otherwise than was captured, and the metadata that was."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The new graph."""
+        return self.rewrite.graph
+
+    def why_refused(self, node: fx.Node) -> str | None:
+        """Why a call of the new graph, or of a copy of it, stays complex; None if it does not, or was to stay."""
+        return next((reason for refused, reason in self.refused.items() if refused.name == node.name), None)
+
+
+def in_pairs(
+    source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], written: Collection[fx.Node], taken: Any
+) -> InPairs:
+    """`source` with pairs of real numbers. `kept` calls stay complex, `written` values are observed complex though no
+    node uses them, and `taken` are names of attributes in use."""
+    walk = _Walk(source, recorder, kept, set(taken))
+    for node in source.nodes:
+        walk.visit(node)
+        if node in written and is_complex(metadata(node)):
+            walk.observed(node)
+    return walk.out
+
+
+class _Walk:
+    """One pass over a graph."""
+
+    def __init__(self, source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], taken: set[str]) -> None:
+        self.recorder, self.kept, self.taken = recorder, kept, taken
+        self.rewrite = Rewrite.of(source)
+        self.out = InPairs(source, self.rewrite)
+        mode = mode_of(source)
+        assert mode is not None
+        self.mode, self.fakes = mode, Fakes(mode)
+        self.whole: dict[fx.Node, fx.Node] = {}
+        """What stands for a complex value of the source as a complex tensor, where there is one."""
+        self.pairs: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+        self.attributes: dict[int, fx.Node] = {}
+
+    def visit(self, node: fx.Node) -> None:
+        """Copy a node, or what computes it on pairs."""
+        if node.op in ("placeholder", "get_attr"):
+            self._copy(node)
+        elif is_projection(node):
+            self._projected(node)
+        elif is_complex_call(node) and is_proved(node):
+            self.rewrite.replace(node, None)
+        elif node.op == "output" or not is_complex_call(node):
+            self._copy(node)
+        elif node in self.kept:
+            self._copy(node)
+        else:
+            self._stamped(node)
+
+    def observed(self, node: fx.Node) -> None:
+        """From here on a complex tensor stands for a complex value, for it leaves the program."""
+        self.rewrite.replace(node, self._as_complex(node, node))
+
+    # Values.
+
+    def _copy(self, node: fx.Node) -> None:
+        new = self.rewrite.copy(node, lambda given: self._as_complex(given, node) if _is(given) else self._real(given))
+        if isinstance(new, fx.Node) and _is(node):
+            self.whole[node] = new
+
+    def _real(self, node: fx.Node) -> Any:
+        return self.rewrite.values[node]
+
+    def _projected(self, node: fx.Node) -> None:
+        """One of several results: a pair or a real tensor, or a call where these belong to one that stays."""
+        whole = self.rewrite.values[node.args[0]]  # type: ignore[index]
+        if isinstance(whole, fx.Node):
+            self._copy(node)
+            return
+        value = self.rewrite.copy(node)
+        if _is(node):
+            self.pairs[node] = value
+
+    def _as_complex(self, node: fx.Node, at: fx.Node) -> fx.Node:
+        """A complex tensor for a complex value, which is put together if need be."""
+        if node not in self.whole:
+            value = metadata(node)
+            first, second = self.pairs[node]
+            order = dense_order(value)
+            order = order if order is not None and order != sorted(order) else None
+            if order is not None:
+                first, second = (self._call(aten.permute.default, (x, order), node, "part") for x in (first, second))
+            pair = self._call(aten.stack.default, ([first, second], -1), node, "pair")
+            if order is not None:
+                pair = self._call(aten.permute.default, (pair, [*inverse(order), len(order)]), node, "pair")
+            self.whole[node] = self._call(PUT_TOGETHER, (pair,), node, "complex")
+        return self.whole[node]
+
+    def _parts(self, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The parts of a complex value, which is taken apart if need be."""
+        if node not in self.pairs:
+            whole = self.whole[node]
+            pair = self._call(TAKEN_APART, (whole,), node, "pair")
+            self.pairs[node] = (
+                self._call(aten.select.int, (pair, -1, 0), node, "real"),
+                self._call(aten.select.int, (pair, -1, 1), node, "imag"),
+            )
+            self.out.taken_apart[node.name] = [pair, *self.pairs[node]]
+        return self.pairs[node]
+
+    # Calls.
+
+    def _call(self, target: Any, args: tuple[Any, ...], at: fx.Node, label: str) -> fx.Node:
+        """A call that comes from the source node `at`."""
+        new = self.rewrite.add("call_function", target, args, {}, f"{at.name}_{label}", at=at)
+        new.meta = {key: value for key, value in at.meta.items() if key not in _OWN_META}
+        given, _ = fx.node.map_arg((args, {}), metadata)
+        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
+            new.meta["val"] = target(*given)
+        return new
+
+    def _stamped(self, node: fx.Node) -> None:
+        """Put the expansion of a call on pairs in its place; or leave it, where there is none."""
+        operands: list[Any] = []
+        for given in node.all_input_nodes:
+            operands.append(self._parts(given) if _is(given) else self._real(given))
+        stamp = self.recorder.stamp(node, operands)
+        if isinstance(stamp, str):
+            self.out.refused[node] = stamp
+            self._copy(node)
+            return
+        self.out.stamps[node] = stamp
+        result = self._put(node, stamp, [part for each in operands for part in _flat(each)])
+        self.rewrite.replace(node, result)
+        if _is(node):
+            self.pairs[node] = result
+        else:
+            self._note_layout(node, result)
+
+    def _put(self, node: fx.Node, stamp: Stamp, values: list[Any]) -> Any:
+        """Nodes for the calls of an expansion; returns what stands for its results."""
+        metas = [metadata(value) if isinstance(value, fx.Node) else None for value in values]
+        kept = {key: value for key, value in node.meta.items() if key not in _OWN_META}
+        for i, entry in enumerate(stamp.entries):
+            if entry.op == "get_attr":
+                new = self._constant(stamp.constants[entry.target], entry.spec, node)
+            else:
+                args, kwargs = entry.arguments(values)
+                name = None if i == stamp.result else f"{node.name}_{entry.suffix}"
+                new = self.rewrite.add(entry.op, entry.target, args, kwargs, name, at=node)
+                new.meta.update(kept)
+                self.out.chains[new] = entry.chain
+                if entry.spec is not None:
+                    new.meta["val"] = make_value(entry.spec, self.fakes, metas)
+            values.append(new)
+            metas.append(metadata(new))
+        return stamp.outputs(values)
+
+    def _constant(self, tensor: torch.Tensor, spec: Any, at: fx.Node) -> fx.Node:
+        found = self.attributes.get(id(tensor))
+        if found is None:
+            name = next(f"_part{i}" for i in range(len(self.taken) + 1) if f"_part{i}" not in self.taken)
+            self.taken.add(name)
+            self.out.constants[name] = tensor
+            found = self.rewrite.add("get_attr", name, (), {}, name, at=at)
+            found.meta["val"] = make_value(spec, self.fakes, [])
+            self.attributes[id(tensor)] = found
+        return found
+
+    def _note_layout(self, node: fx.Node, result: Any) -> None:
+        """Remember what the nodes after a real result were captured with, where that lies otherwise."""
+        expected = metadata(node)
+        pairs = zip(result, expected) if isinstance(expected, (tuple, list)) else [(result, expected)]
+        for new, value in pairs:
+            found = metadata(new) if isinstance(new, fx.Node) else None
+            if isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor) and not same_layout(found, value):
+                self.out.captured_meta[new] = own_memory(value)
+
+
+def _is(node: fx.Node) -> bool:
+    """Whether a node gives a complex tensor."""
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _flat(operand: Any) -> tuple[Any, ...]:
+    return operand if isinstance(operand, tuple) else (operand,)

@@ -1,0 +1,309 @@
+"""One complex call as an expansion over pairs: an operation on pairs computes it, or a rule's expansion does, whose
+complex calls are computed so in turn. What the calls on real tensors are is recorded, once a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+import inspect
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from decomp.graphs.template import Stamp, compile_stamp
+from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
+from decomp.ir.call import Call, call_if_bound, is_projection, metadata, projected, substituted
+from decomp.ir.signature import described
+from decomp.metadata.fakes import Fakes
+from decomp.metadata.shape_env import NewGuard, refusing_guards
+from decomp.metadata.symbolic_sizes import same_shape
+from decomp.pairs.pair import (
+    LINEAR,
+    OPERATIONS,
+    NotAsPairs,
+    Pair,
+    first_part,
+    pair_of,
+    real_dtype,
+    second_part,
+    view_of_dtype,
+)
+from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.modes import disable_current_modes
+from decomp.torch_internals.pytree import tensors_in, tree_leaves
+
+DEEPEST = 24
+"""Rules within rules."""
+
+
+class Recorded(Protocol):
+    """What a rule recorded for a call: a graph whose placeholders are the call's distinct nodes."""
+
+    @property
+    def rule(self) -> Any:
+        """The rule."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """What it recorded."""
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        """The tensors that the graph names."""
+
+
+class Alternatives(Protocol):
+    """What rules there are for a complex call."""
+
+    def key(self, node: fx.Node) -> tuple[Any, bool]:
+        """The signature of a call, and whether its sizes mean something within this program only."""
+
+    def of(self, node: fx.Node) -> Iterator[Recorded]:
+        """What rules record for a call, in order."""
+
+    def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
+        """The fake mode in which they record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairOperation:
+    """An operation on pairs, in the place of a rule in records of where nodes come from."""
+
+    name: str
+
+    @property
+    def location(self) -> str:
+        """Where operations on pairs are defined."""
+        return "on pairs of real numbers"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.location})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Inlined:
+    """A call computed by a rule's expansion, and how the complex calls in that are computed."""
+
+    recorded: Recorded
+    steps: dict[fx.Node, Any]
+
+
+@dataclass
+class PairRecorder:
+    """Records complex calls on pairs, each once a signature."""
+
+    alternatives: Alternatives
+    stamps: dict[Any, Stamp | str] = field(default_factory=dict)
+
+    def stamp(self, node: fx.Node, operands: list[Any]) -> Stamp | str:
+        """The expansion of a call over `operands`, which stand for the distinct nodes among its arguments, a pair of
+        nodes for each complex tensor: its inputs are these nodes, its results those of the call, each complex one a
+        pair. Or the reason why there is none."""
+        key, symbolic = self.alternatives.key(node)
+        described = tuple(tuple(map(_layout, each)) if isinstance(each, tuple) else _layout(each) for each in operands)
+        if (key, described) not in self.stamps:
+            self.stamps[key, described] = self._stamp(node, operands, symbolic)
+        return self.stamps[key, described]
+
+    def _stamp(self, node: fx.Node, operands: list[Any], symbolic: bool) -> Stamp | str:
+        mode, fakes = self.alternatives.recorded_in(symbolic)
+        tape = Tape(fx.Graph(), mode, fakes)
+        try:
+            way = self._way(node, ())
+            values = {given: _input(tape, each) for given, each in zip(node.all_input_nodes, operands)}
+            with refusing_guards(mode) as asked, torch.no_grad(), recording(tape, _refuse):
+                result = _agreeing(_Run(tape).call(node, way, values), metadata(node))
+            if asked:
+                return f"asks for a size that is known when the program runs: {asked[0]}"
+            tape.graph.output(_nodes_of(tape, result))
+        except (NotAsPairs, NewGuard, UnknownSize, Leaked) as error:
+            return str(error) or "uses a value of another run"
+        tape.graph.eliminate_dead_code()
+        chain = (way.recorded.rule,) if isinstance(way, _Inlined) else (PairOperation(way),)
+        for made in tape.graph.nodes:
+            made.meta.setdefault("chain", chain)
+        used = {str(each.target) for each in tape.graph.find_nodes(op="get_attr")}
+        return compile_stamp(tape.graph, {name: value for name, value in tape.constants.items() if name in used})
+
+    # How a call is computed. This is decided before anything is recorded, for rules are recorded on other tapes.
+
+    def _way(self, node: fx.Node, outer: tuple[Any, ...]) -> Any:
+        """The name of an operation on pairs, or a rule's expansion. Raises `NotAsPairs`."""
+        call = call_if_bound(node)
+        if call is None:
+            raise NotAsPairs("its arguments fit no schema")
+        name = call.op.short
+        if name in OPERATIONS or name in LINEAR:
+            return name
+        key, _ = self.alternatives.key(node)
+        if key in outer or len(outer) > DEEPEST:
+            raise NotAsPairs(f"{call.op} leads back to itself")
+        reason = f"{call.op} has no rule that computes it from real numbers"
+        for recorded in self.alternatives.of(node):
+            try:
+                return _Inlined(recorded, self._steps(recorded, (*outer, key)))
+            except NotAsPairs as why:
+                reason = str(why)
+        raise NotAsPairs(reason)
+
+    def _steps(self, recorded: Recorded, outer: tuple[Any, ...]) -> dict[fx.Node, Any]:
+        """How each complex call of an expansion is computed."""
+        graph = recorded.graph
+        return {node: self._way(node, outer) for node in graph.nodes if is_complex_call(node)}
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a value, or one of several, is a complex tensor."""
+    return any(tensor.is_complex() for tensor in tensors_in(value))
+
+
+def is_complex_call(node: fx.Node) -> bool:
+    """Whether a call takes or gives complex tensors. Taking one of several results is none."""
+    if not node.op.startswith("call") or is_projection(node):
+        return False
+    return is_complex(metadata(node)) or any(is_complex(metadata(given)) for given in node.all_input_nodes)
+
+
+def _layout(node: Any) -> Any:
+    return described(metadata(node)) if isinstance(node, fx.Node) else node
+
+
+def _input(tape: Tape, operand: Any) -> Any:
+    """What stands for an argument while it is recorded: a tensor or number, or a pair."""
+    if isinstance(operand, tuple):
+        if len(operand) != 2 or not all(isinstance(part, fx.Node) for part in operand):
+            raise NotAsPairs("takes several complex results of another call as one")
+        return Pair(*(_input(tape, part) for part in operand))
+    value = metadata(operand)
+    fake = tape.fake_like(value) if isinstance(value, (torch.Tensor, list, tuple)) else value
+    tape.placeholder(operand.name, fake)
+    return fake
+
+
+def _refuse(overload: Any) -> None:
+    raise NotAsPairs(f"calls {overload}, which mutates a tensor")
+
+
+@dataclass
+class _Run:
+    """Runs calls on fake tensors and pairs of them, while a tape records the calls on real tensors."""
+
+    tape: Tape
+    _constants: dict[int, Any] = field(default_factory=dict)
+
+    def call(self, node: fx.Node, way: Any, values: Mapping[fx.Node, Any]) -> Any:
+        """What a call gives; `values` stand for its arguments."""
+        args, kwargs = substituted((node.args, dict(node.kwargs)), values.__getitem__)
+        if way is None:
+            return _real_call(node, args, kwargs)
+        if isinstance(way, _Inlined):
+            return self._inlined(way, [values[given] for given in node.all_input_nodes])
+        call = call_if_bound(node)
+        assert call is not None
+        if way == "view" and call.overload == "dtype":
+            return view_of_dtype(args[0], args[1])
+        if way in OPERATIONS:
+            return _by_operation(OPERATIONS[way], call, values)
+        return _part_by_part(way, node, args, kwargs)
+
+    def _inlined(self, way: _Inlined, given: list[Any]) -> Any:
+        graph, waiting = way.recorded.graph, iter(given)
+        values: dict[fx.Node, Any] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(waiting)
+            elif node.op == "get_attr":
+                values[node] = self._constant(way.recorded.constants[str(node.target)])
+            elif node.op == "output":
+                return substituted(node.args[0], values.__getitem__)
+            elif is_projection(node):
+                values[node] = projected(node, values[node.args[0]])
+            else:
+                values[node] = self.call(node, way.steps.get(node), values)
+        raise AssertionError("a graph without an output")
+
+    def _constant(self, tensor: torch.Tensor) -> Any:
+        """The fake of a concrete tensor, a pair of them where it is complex."""
+        if not tensor.is_complex():
+            return self.tape.constant(tensor)
+        if id(tensor) not in self._constants:
+            with disable_current_modes():
+                pair = torch.view_as_real(tensor.resolve_conj())
+                parts = [part.clone() for part in (pair[..., 0], pair[..., 1])]
+                real = not bool((parts[1] != 0).any())
+            fakes = [self.tape.constant(part) for part in (parts[:1] if real else parts)]
+            self._constants[id(tensor)] = Pair(*fakes)
+        return self._constants[id(tensor)]
+
+
+_VIEWS = ("view", "_unsafe_view")
+
+
+def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """A call on real tensors. Those of an expansion may lie otherwise than the ones that it was recorded for."""
+    if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is torch.ops.aten.view:
+        if node.target._overloadname == "default":
+            return torch.reshape(*args)
+    return _call(node, args, kwargs)
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _by_operation(operation: Callable[..., Any], call: Call, values: Mapping[fx.Node, Any]) -> Any:
+    """An operation on the arguments that it takes: the others say where and how memory lies."""
+    taken = inspect.signature(operation).parameters
+    named = {name: substituted(value, values.__getitem__) for name, value in call.arguments.items()}
+    if set(taken) == {"operands"}:
+        return operation(*named.values())
+    return operation(**{name: value for name, value in named.items() if name in taken})
+
+
+def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """A linear op, of each part."""
+    places = LINEAR[name]
+
+    def of(part: Callable[[Any], Any]) -> Any:
+        own = [part(arg) if i in places else first_part(arg) for i, arg in enumerate(args)]
+        named = {key: part(arg) if key in places else first_part(arg) for key, arg in kwargs.items()}
+        return torch.reshape(*own) if name in _VIEWS else _call(node, own, named)
+
+    values = [args[i] if isinstance(i, int) and i < len(args) else kwargs.get(i) for i in places]
+    first = of(first_part)
+    numbers = [each for each in tree_leaves(values) if isinstance(each, complex) and each.imag]
+    if not numbers and all(each.im is None for each in tree_leaves(values) if isinstance(each, Pair)):
+        return tuple(map(Pair, first)) if isinstance(first, (tuple, list)) else Pair(first)
+    second = of(second_part)
+    return tuple(map(Pair, first, second)) if isinstance(first, (tuple, list)) else Pair(first, second)
+
+
+def _agreeing(result: Any, expected: Any) -> Any:
+    """What was computed, as the op gives it: pairs where that is complex, of its shape and dtype."""
+    if isinstance(expected, (tuple, list)):
+        return tuple(map(_agreeing, result, expected))
+    if not isinstance(expected, torch.Tensor):
+        return result
+    if expected.is_complex():
+        found = pair_of(result)
+        return Pair(*(_fitting(part, expected) for part in (found.re, found.imag)))
+    return _fitting(result, expected)
+
+
+def _fitting(part: Any, expected: torch.Tensor) -> torch.Tensor:
+    dtype = real_dtype(expected.dtype)
+    if not isinstance(part, torch.Tensor) or not same_shape(expected.shape, part.shape):
+        raise NotAsPairs(f"gives {part!r}, and the op gives {list(expected.shape)}")
+    return part if part.dtype == dtype else part.to(dtype)
+
+
+def _nodes_of(tape: Tape, result: Any) -> Any:
+    """The nodes of what was computed."""
+    if isinstance(result, Pair):
+        return tape.arguments(result.re), tape.arguments(result.im)
+    if isinstance(result, (tuple, list)):
+        return tuple(_nodes_of(tape, each) for each in result)
+    return tape.arguments(result)
