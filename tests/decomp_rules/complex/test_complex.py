@@ -314,4 +314,5 @@ def test_a_backward_graph_has_the_conjugate_of_a_number() -> None:
 def test_logarithms_that_are_infinite_have_an_angle_in_luminal() -> None:
     z = torch.tensor([0j, complex(-0.0, 0.0), complex(-0.0, -0.0), complex(2.0, INF), complex(-2.0, -INF)])
     for function in (torch.log, torch.log10):
-        torch.testing.assert_close(lowered(function, "luminal", z)(z), function(z))
+        found = lowered(function, "luminal", z)(z)
+        torch.testing.assert_close(torch.view_as_real(found), torch.view_as_real(function(z)))
