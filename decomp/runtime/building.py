@@ -18,6 +18,7 @@ from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, proj
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
+from decomp.runtime.border import Border
 from decomp.runtime.code import Body, Code, Step
 from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
@@ -75,10 +76,13 @@ class Building:
         """By an input or a tensor of the module: the value that it has in the end."""
         self.steps: list[Step] = []
         self.results: Any = None
+        self.border = Border()
+        """Where complex numbers come in and go out, for a backend that has none."""
 
     def build(self, graph: fx.Graph) -> Building:
         """Go through a graph."""
         effects = effects_in(graph)
+        self.border = Border.of(graph, self.backend)
         for node in graph.nodes:
             self._check_dtypes(node)
             if node.op == "placeholder":
@@ -86,14 +90,21 @@ class Building:
             elif node.op == "get_attr":
                 self._attribute(node)
             elif node.op == "output":
-                self.results = self._current(node.args[0])
+                self.results = substituted(node.args[0], lambda n: n if n in self.border else self.now.get(n, n))
             elif node.op == "call_module":
                 self._problem(f"the module {node.target}", node)
+            elif node in self.border.apart or node in self.border.together:
+                self.now[node] = self._current(node.args[0])
             elif node in effects and effects[node] != "control flow" and not _is_region(node):
                 self._effect(node, effects[node])
             else:
                 self._call(node)
         return self
+
+    def array_of(self, node: fx.Node) -> fx.Node:
+        """The node whose array a result is: of a complex one, the pair."""
+        found: fx.Node = self.now.get(node, node)
+        return found
 
     def _current(self, value: Any) -> Any:
         return substituted(value, lambda node: self.now.get(node, node))
@@ -108,7 +119,7 @@ class Building:
 
     def _check_dtypes(self, node: fx.Node) -> None:
         known = self.backend.dtypes
-        if known is None or node.op == "output":
+        if known is None or node.op == "output" or node in self.border:
             return
         for dtype in dict.fromkeys(x.dtype for x in tensors_in(metadata(node)) if x.dtype not in known):
             self._dtype(dtype, node)

@@ -16,6 +16,7 @@ from decomp.errors import ArgumentError, CaptureError, DecompError, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
+from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
 from decomp.runtime.failures import PrimitiveError, WrongInputs
@@ -36,6 +37,8 @@ class Leaf:
     meta: Any
     """A tensor that tells shape and dtype, perhaps a fake one with symbolic sizes; or a number, or None if unknown."""
     node: fx.Node = field(repr=False)
+    as_real: bool = False
+    """Whether it is a complex tensor, of which the backend has the real view."""
 
 
 class Loaded:
@@ -49,13 +52,17 @@ class Loaded:
         problems.raise_any(backend)
         self.backend, self.source = backend, root.graph
         self._root, self._results = root, built.results
-        self.leaves: tuple[Leaf, ...] = (*_state(backend, root, built.state), *map(_input, built.inputs))
+        self.leaves: tuple[Leaf, ...] = (
+            *_state(backend, root, built.state, built.border),
+            *(_input(node, built.border) for node in built.inputs),
+        )
         """Parameters, buffers and constants, and then the inputs, in order."""
         by_node = {leaf.node: leaf.name for leaf in self.leaves}
         self.writes: tuple[str, ...] = tuple(by_node[node] for node in built.written)
         """Names of the leaves that have another value after a run."""
         self._returned = list(dict.fromkeys(nodes_in(built.results)))
-        flat = (*built.written.values(), *self._returned)
+        self._complex = frozenset(built.border)
+        flat = (*built.written.values(), *map(built.array_of, self._returned))
         self._code = Code(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
 
     @property
@@ -90,7 +97,8 @@ class Loaded:
         `PrimitiveError` where a function of the backend fails."""
         given = self._flat(args, kwargs)
         state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
-        moved = [self._moved(value) for value in given]
+        inputs = self.leaves[len(self.leaves) - len(given) :]
+        moved = [self._moved(value, leaf) for value, leaf in zip(given, inputs)]
         found = self._run((*state, *moved))
         self._write(dict(zip(self.writes, found)), given)
         return self._returned_from(found[len(self.writes) :])
@@ -98,7 +106,7 @@ class Loaded:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and constants as they are now, as tensors."""
         kept = (leaf for leaf in self.leaves if leaf.kind != "input")
-        return {leaf.name: self.backend.to_torch(leaf.value) for leaf in kept}
+        return {leaf.name: self._tensor(leaf.value, leaf.as_real) for leaf in kept}
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
@@ -107,13 +115,21 @@ class Loaded:
         for name, tensor in tensors.items():
             if name not in known:
                 raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
-            own = known[name].meta
-            if (own.shape, own.dtype) != (tensor.shape, tensor.dtype):
-                raise CaptureError(f"{name!r} is {_described(own)}, and cannot be {_described(tensor)}")
-            known[name].value = self._moved(tensor)
+            own, given = known[name].meta, as_real(tensor) if known[name].as_real and tensor.is_complex() else tensor
+            if (own.shape, own.dtype) != (given.shape, given.dtype):
+                raise CaptureError(f"{name!r} is {_described(own)}, and cannot be {_described(given)}")
+            known[name].value = self._moved(tensor, known[name])
 
-    def _moved(self, value: Any) -> Any:
-        return self.backend.from_torch(value.detach()) if isinstance(value, torch.Tensor) else value
+    def _moved(self, value: Any, leaf: Leaf) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self.backend.from_torch(as_real(value.detach()) if leaf.as_real else value.detach())
+
+    def _tensor(self, array: Any, is_complex: bool) -> torch.Tensor:
+        found = self.backend.to_torch(array)
+        if not isinstance(found, torch.Tensor):
+            raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(found).__name__}")
+        return as_complex(found) if is_complex else found
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
@@ -123,7 +139,8 @@ class Loaded:
         except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
             if isinstance(error, DecompError):
                 raise
-            inputs = (f"{leaf.name}: {_described(leaf.meta)}" for leaf in self.leaves if leaf.kind == "input")
+            found = [leaf for leaf in self.leaves if leaf.kind == "input"]
+            inputs = (f"{leaf.name}: {_described(metadata(leaf.node))}" for leaf in found)
             raise WrongInputs(tuple(inputs), error) from error
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
@@ -158,27 +175,24 @@ class Loaded:
                 continue
             if leaf.kind == "input":
                 with torch.no_grad():
-                    inputs[leaf.name].copy_(self.backend.to_torch(values[leaf.name]))
+                    inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real))
             else:
                 leaf.value = values[leaf.name]
 
     def _returned_from(self, found: Sequence[Any]) -> Any:
         values = {
-            node: value if kind_of(node) == "host" else self._to_torch(value, metadata(node))
+            node: value if kind_of(node) == "host" else self._result(node, value, metadata(node))
             for node, value in zip(self._returned, found)
         }
         results = substituted(self._results, values.__getitem__)
         codegen = self.source._codegen
         return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
 
-    def _to_torch(self, value: Any, meta: Any) -> Any:
+    def _result(self, node: fx.Node, value: Any, meta: Any) -> Any:
         """A value of the program as a tensor; of a call with several results, each."""
         if isinstance(meta, (list, tuple)):
-            return [self._to_torch(each, of) for each, of in zip(value, meta)]
-        tensor = self.backend.to_torch(value)
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(tensor).__name__}")
-        return tensor
+            return [self._result(node, each, of) for each, of in zip(value, meta)]
+        return self._tensor(value, node in self._complex)
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
@@ -191,7 +205,7 @@ def _described(meta: Any) -> str:
     return f"{str(meta.dtype).removeprefix('torch.')} ({', '.join(map(str, meta.shape))})"
 
 
-def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor]) -> list[Leaf]:
+def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border) -> list[Leaf]:
     """The tensors that a program names, each moved once."""
     parameters = {id(tensor) for tensor in root.parameters()}
     buffers = {id(tensor) for tensor in root.buffers()}
@@ -199,15 +213,17 @@ def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tens
     leaves = []
     for node, tensor in state.items():
         kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
+        found = as_real(tensor.detach()) if node in border else tensor.detach()
         if id(tensor) not in moved:
-            moved[id(tensor)] = backend.from_torch(tensor.detach().clone())
-        leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], tensor.detach(), node))
+            moved[id(tensor)] = backend.from_torch(found.clone())
+        leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], found, node, node in border))
     order = ("parameter", "buffer", "constant")
     return sorted(leaves, key=lambda leaf: order.index(leaf.kind))
 
 
-def _input(node: fx.Node) -> Leaf:
-    return Leaf(str(node.target).lstrip("*"), "input", None, metadata(node), node)
+def _input(node: fx.Node, border: Border) -> Leaf:
+    value = metadata(border.leaves.get(node, node))
+    return Leaf(str(node.target).lstrip("*"), "input", None, value, node, node in border)
 
 
 def load(backend: Backend, program: Any) -> Loaded:

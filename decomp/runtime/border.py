@@ -1,0 +1,75 @@
+"""Complex numbers at the border of a program that has none inside. A backend without them is given real views of
+complex inputs, parameters and buffers, and what it returns for a complex result is taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from decomp.ir.accounting import effects_in
+from decomp.ir.call import call_if_bound, metadata
+from decomp.runtime.tables import Backend
+
+aten = torch.ops.aten
+TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
+
+
+@dataclass(frozen=True)
+class Border:
+    """What PyTorch does for a backend, before its first call and after its last."""
+
+    leaves: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """Complex tensors that the program reads, of which the backend has real views, each with a call that makes one."""
+    apart: frozenset[fx.Node] = frozenset()
+    """The calls that make these views."""
+    together: frozenset[fx.Node] = frozenset()
+    """The calls that make complex results."""
+
+    @classmethod
+    def of(cls, graph: fx.Graph, backend: Backend) -> Border:
+        """The border of a graph, as far as the backend has no functions for it."""
+        written = {node for node, kind in effects_in(graph).items() if kind == "write-back"}
+        outside = {*written, graph.output_node()}
+        leaves: dict[fx.Node, fx.Node] = {}
+        for node in graph.nodes:
+            if node.op in ("placeholder", "get_attr") and _is_complex(node):
+                views = [user for user in node.users if user.target is TAKEN_APART and _lacks(backend, user)]
+                if views and all(user in views or user in outside for user in node.users):
+                    leaves[node] = views[0]
+        apart = (user for node in leaves for user in node.users if user.target is TAKEN_APART)
+        together = (
+            node for node in graph.nodes
+            if node.target is PUT_TOGETHER and _lacks(backend, node) and all(user in outside for user in node.users)
+        )  # fmt: skip
+        return cls(leaves, frozenset(apart), frozenset(together))
+
+    def __iter__(self) -> Iterator[fx.Node]:
+        """The nodes that are complex in the graph, and not for the backend."""
+        yield from self.leaves
+        yield from self.together
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self.leaves or node in self.together
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """What a backend is given for a complex tensor."""
+    return torch.view_as_real(tensor.resolve_conj())
+
+
+def as_complex(tensor: torch.Tensor) -> torch.Tensor:
+    """The complex tensor that a backend gave as a real one."""
+    return torch.view_as_complex(tensor.contiguous())
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _lacks(backend: Backend, node: fx.Node) -> bool:
+    call = call_if_bound(node)
+    return call is not None and backend.implementation(call) is None
