@@ -54,10 +54,10 @@ class Report:
     """The levels of accuracy that `max_error=` picked, and what the program loses with them."""
     unsimplified: int = 0
     """How many calls there were before the lowered program was simplified, sizes and results of several included."""
-    notes: tuple[str, ...] = ()
-    """What became of complex numbers on a target that leaves them out, and where they come in and go out."""
     removed: dict[str, int] = field(default_factory=dict)
     """How many of them each pass of `decomp.simplify` removed, the most first."""
+    notes: tuple[str, ...] = ()
+    """What became of complex numbers on a target that leaves them out, and where they come in and go out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
