@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.spatial.windows import blocks, disjoint, every, fit, ntuple, opmath, spread
+from decomp_rules.spatial.windows import blocks, disjoint, every, fit, ntuple, opmath, padded, spread
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
@@ -115,12 +115,12 @@ def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: A
     if groups != 1 and not apart:
         return decline("there are several channels in a group")
     stride, dilation, compute = ntuple(stride, dims), ntuple(dilation, dims), opmath(x.dtype)
-    padded = _padded(cast(x, compute), [(p, p) for p in ntuple(padding, dims)])
-    places = _places(padded, kernel, stride, dilation)
+    wide = padded(cast(x, compute), [(p, p) for p in ntuple(padding, dims)])
+    places = _places(wide, kernel, stride, dilation)
     elements = math.prod([x.shape[0], *weight.shape, *places])
     if disjoint(kernel, stride, dilation) or isinstance(elements, int) and elements > _AT_ONCE:
         return decline("windows that do not overlap are a view, and too many are taken one after the other")
-    shifts = torch.stack(_shifts(padded.unsqueeze(2 if apart else 1), places, stride, kernel, dilation), 3)
+    shifts = torch.stack(_shifts(wide.unsqueeze(2 if apart else 1), places, stride, kernel, dilation), 3)
     taps = cast(weight, compute).reshape([*weight.shape[:2], -1] + [1] * dims)
     out = torch.sum(shifts * taps, [2, 3])
     if bias is not None:
@@ -163,7 +163,7 @@ def im2col(x: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any
     """The windows of (N, C, H, W) as columns: (N, C·|K|, places)."""
     kernel, dilation, stride = ntuple(kernel_size, 2), ntuple(dilation, 2), ntuple(stride, 2)
     batched = x if x.dim() == 4 else x.unsqueeze(0)
-    batched = _padded(batched, [(p, p) for p in ntuple(padding, 2)])
+    batched = padded(batched, [(p, p) for p in ntuple(padding, 2)])
     places = _places(batched, kernel, stride, dilation)
     columns = torch.stack(_shifts(batched.unsqueeze(2), places, stride, kernel, dilation), 2)
     columns = columns.reshape([batched.shape[0], batched.shape[1] * kernel[0] * kernel[1], places[0] * places[1]])
@@ -198,7 +198,7 @@ def _convolve(x: Tensor, weight: Tensor, stride: Sequence[int], pads: Sequence[t
               dilation: Sequence[int], groups: int) -> Tensor:
     """x (N, G·C, *S) and weight (G·O, C, *K) → (N, G·O, *places)."""
     kernel = list(weight.shape[2:])
-    x = _padded(x, pads)
+    x = padded(x, pads)
     places = _places(x, kernel, stride, dilation)
     outputs = _per_group(weight.shape[0], groups)
     grouped = weight.reshape([groups, outputs] + list(weight.shape[1:]))
@@ -260,7 +260,7 @@ def _weight_gradient(small: Tensor, large: Tensor, weight: Tensor, stride: Seque
                      dilation: Sequence[int], groups: int) -> Tensor:
     """The gradient of the weight between `small` (N, G·O, *places) and `large` (N, G·C, *S), shaped as `weight`."""
     compute, kernel, places = opmath(weight.dtype), list(weight.shape[2:]), list(small.shape[2:])
-    large = _padded(cast(large, compute), [(p, p) for p in padding])
+    large = padded(cast(large, compute), [(p, p) for p in padding])
     flat = _channels_first(cast(small, compute), groups).flatten(2)
     if disjoint(kernel, stride, dilation):
         out = torch.bmm(flat, _patches(large, places, stride, kernel, groups).flatten(2).transpose(1, 2))
@@ -268,16 +268,6 @@ def _weight_gradient(small: Tensor, large: Tensor, weight: Tensor, stride: Seque
         shifts = _shifts(_channels_first(large, groups), places, stride, kernel, dilation)
         out = torch.stack([torch.bmm(flat, shifted.flatten(2).transpose(1, 2)) for shifted in shifts], -1)
     return cast(out.reshape(weight.shape), weight.dtype)
-
-
-def _padded(x: Tensor, pads: Sequence[tuple[Any, Any]]) -> Tensor:
-    if all(before >= 0 and after >= 0 for before, after in pads):
-        if all(before == 0 and after == 0 for before, after in pads):
-            return x
-        return torch.constant_pad_nd(x, [n for pair in reversed(pads) for n in pair], 0)
-    for i, (before, after) in enumerate(pads):
-        x = fit(x, 2 + i, before, after)
-    return x
 
 
 def _places(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Any]:

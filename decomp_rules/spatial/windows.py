@@ -47,6 +47,17 @@ def fit(x: Tensor, dim: int, before: Any, after: Any, value: float = 0) -> Tenso
     return x
 
 
+def padded(x: Tensor, pads: Sequence[tuple[Any, Any]]) -> Tensor:
+    """`x` (N, C, *S) with zeros before and after each of S; negative numbers cut off."""
+    if all(before >= 0 and after >= 0 for before, after in pads):
+        if all(before == 0 and after == 0 for before, after in pads):
+            return x
+        return torch.constant_pad_nd(x, [n for pair in reversed(pads) for n in pair], 0)
+    for i, (before, after) in enumerate(pads):
+        x = fit(x, 2 + i, before, after)
+    return x
+
+
 def cut(x: Tensor, dim: int, length: Any, spare: int) -> Tensor:
     """The first `length` elements of dimension `dim`, with zeros after its end; at most `spare` of them are needed."""
     if isinstance(length, int) and isinstance(x.shape[dim], int):

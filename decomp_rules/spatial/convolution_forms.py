@@ -1,0 +1,80 @@
+"""Convolutions by other convolutions, for targets that have some and not all: groups one after the other, one dimension
+as two, transposed ones as plain ones over an input with zeros in it, padding beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomp import Rules, decline
+from decomp_rules.spatial.windows import ntuple, padded, spread
+
+RULES = Rules(level="exact")
+aten = torch.ops.aten
+
+MOST_GROUPS = 64
+"""More convolutions than that are no way to compute one."""
+
+
+@RULES.register(aten.convolution, needs=["convolution"])
+def convolution_by_groups(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                          transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """Each group of channels by itself, x (N, G·C, *S) → (N, G·O, *places), for targets whose convolutions have one."""
+    if not 1 < groups <= MOST_GROUPS:
+        return decline(f"there is one group, or there are more than {MOST_GROUPS}")
+    inputs, rows = x.shape[1] // groups, weight.shape[0] // groups
+    outputs = weight.shape[1] if transposed else rows
+    found = []
+    for i in range(groups):
+        own = x.narrow(1, i * inputs, inputs), weight.narrow(0, i * rows, rows)
+        added = None if bias is None else bias.narrow(0, i * outputs, outputs)
+        found.append(torch.convolution(*own, added, stride, padding, dilation, transposed, output_padding, 1))
+    return torch.cat(found, 1)
+
+
+@RULES.register(aten.convolution, needs=["convolution"])
+def convolution_in_a_plane(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """One dimension, (N, C, L), as two of which the first has one element, (N, C, 1, L)."""
+    if weight.dim() != 3:
+        return decline("the convolution is not one of one dimension")
+    stride, dilation = (1, *ntuple(stride, 1)), (1, *ntuple(dilation, 1))
+    padding, output_padding = (0, *ntuple(padding, 1)), (0, *ntuple(output_padding, 1))
+    plane = x.unsqueeze(2), weight.unsqueeze(2)
+    return torch.convolution(*plane, bias, stride, padding, dilation, transposed, output_padding, groups).squeeze(2)
+
+
+@RULES.register(aten.convolution, needs=["convolution"])
+def convolution_over_spread_input(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
+                                  dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """A transposed convolution: `stride` - 1 zeros between the elements of x, and the kernel turned round, its channels
+    exchanged, (G·C, O, *K) → (G·O, C, *K)."""
+    dims, kernel = weight.dim() - 2, list(weight.shape[2:])
+    if not transposed or not all(isinstance(side, int) for side in kernel):
+        return decline("only transposed convolutions with a kernel of known sides")
+    stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
+    pads = []
+    for i, more in enumerate(ntuple(output_padding, dims)):
+        edge = dilation[i] * (kernel[i] - 1) - padding[i]
+        x = spread(x, 2 + i, 0, stride[i], (x.shape[2 + i] - 1) * stride[i] + 1)
+        pads.append((edge, edge + more))
+    grouped = weight.reshape([groups, -1, *weight.shape[1:]]).transpose(1, 2)
+    turned = grouped.flip(list(range(3, 3 + dims))).reshape([-1, grouped.shape[2], *kernel])
+    edges = [before for before, _ in pads]
+    if any(before < 0 or before != after for before, after in pads):
+        x, edges = padded(x, pads), [0] * dims
+    return torch.convolution(x, turned, bias, [1] * dims, edges, dilation, False, [0] * dims, groups)
+
+
+@RULES.register(aten.convolution, needs=["convolution"])
+def convolution_padded_before(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                              transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """The zeros at the edges put there first, for targets whose convolutions do not pad."""
+    dims = weight.dim() - 2
+    padding = ntuple(padding, dims)
+    if transposed or all(isinstance(n, int) and n == 0 for n in padding):
+        return decline("only convolutions with padding that are not transposed")
+    wide = padded(x, [(n, n) for n in padding])
+    return torch.convolution(wide, weight, bias, stride, [0] * dims, dilation, False, output_padding, groups)
