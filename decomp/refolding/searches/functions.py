@@ -6,6 +6,7 @@ plays no part. Parts of a graph with the same structure are looked at once."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from decomp.refolding.trials import SAME, Runner, distance
 
 STEPS = 32
 """How many nodes the search goes up."""
+FEW = 64
+"""So many elements are compared first."""
 NEAR = 0.05
 """What differs by less, relative to the largest value, is a near miss."""
 
@@ -75,15 +78,16 @@ class Functions:
         shape = metadata(x).shape
         reduces = _reducing(x, below)
         pointwise, along = POINTWISE, list(along_dimensions(x, below))
-        expected: dict[int, Any] = {}
+        expected: dict[int, _Expected] = {}
         for place, node in enumerate(below):
             value = values.get(node)
             if value is None or not is_float(node) or metadata(node).shape != shape:
                 continue
             near: tuple[float, Reading] | None = None
             for reading in along if node in reduces else pointwise:
-                theirs = expected.setdefault(id(reading), _called(reading, given))
-                apart = distance(value, theirs) if theirs is not None else float("inf")
+                if id(reading) not in expected:
+                    expected[id(reading)] = _Expected.of(reading, given)
+                apart = expected[id(reading)].distance(value)
                 if apart <= SAME:
                     near = None
                     yield from self._compared(x, node, place, reading)
@@ -115,6 +119,36 @@ class Functions:
                 except Exception:  # of sizes that were fixed, or of what follows another that cannot be run
                     continue
         return values
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The values of a function, against which others are held."""
+
+    values: torch.Tensor | None
+    """None where it does not take the operand."""
+    few: torch.Tensor | None = None
+    far: float = 0.0
+    """How much is too much to be near."""
+
+    @staticmethod
+    def of(reading: Reading, x: torch.Tensor) -> _Expected:
+        """The values of `reading`."""
+        values = _called(reading, x)
+        if values is None or not values.numel():
+            return _Expected(values)
+        finite = values[values.isfinite()]
+        largest = float(finite.abs().max()) if finite.numel() else 1.0
+        return _Expected(values, values.flatten()[:FEW], 2 * NEAR * largest)
+
+    def distance(self, found: torch.Tensor) -> float:
+        """How far others are, as `distance` has it; infinite where already the first ones are too far."""
+        if self.values is None:
+            return float("inf")
+        if self.few is not None and found.shape == self.values.shape:
+            if bool(((found.flatten()[:FEW] - self.few).abs() > self.far).any()):
+                return float("inf")
+        return distance(found, self.values)
 
 
 def _missing_cast(region: Region) -> str | None:
