@@ -54,10 +54,13 @@ def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {})
     up) passes as it is."""
 
     def decorated(function: F) -> F:
+        parameters = inspect.signature(function).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                for name, value in kwargs.items():
+                for name, value in (*zip(names, args), *kwargs.items()):
                     if name in options:
                         options[name](name, value)
                 return function(*args, **kwargs)

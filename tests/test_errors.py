@@ -120,3 +120,10 @@ def test_all_errors_are_one_family():
               decomp.RuleCycle, decomp.NotLowered]
     assert all(issubclass(error, decomp.DecompError) for error in family)
     assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.TargetError, ValueError)
+
+
+def test_options_are_checked_by_position_as_by_name():
+    lowering = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", ["relu"]), args=(torch.randn(3),))
+    for given in (lambda: decomp.memory_plan(lowering, 1), lambda: decomp.memory_plan(lowering, args=1)):
+        with pytest.raises(decomp.ArgumentError, match=r"args= must be a tuple of the inputs by position"):
+            given()

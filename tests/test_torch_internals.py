@@ -345,6 +345,13 @@ def makes_a_size_symbolic():
     assert sizes.statically_known_true(size * 2 == size + size) and not env.guards
 
 
+@piece("sizes.sizes_config")
+def may_keep_what_the_example_says_of_a_size_out():
+    with sizes.sizes_config.patch(backed_size_oblivious=True):
+        assert sizes.sizes_config.backed_size_oblivious
+    assert sizes.sizes_config.backed_size_oblivious is False
+
+
 @piece("sizes.TLS")
 def answers_by_the_example():
     env, size = symbolic()

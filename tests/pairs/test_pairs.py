@@ -246,3 +246,7 @@ def test_a_program_that_is_tampered_with_is_found_out():
 def test_targets_that_have_complex_numbers_keep_them():
     found = decomp.lower(Rotary(), to=targets.core_aten, args=(x(2, 5, 3, 8),))
     assert found.plan.notes == () and len(complex_nodes(found)) > 2
+
+
+def test_real_tensors_like_complex_ones_are_real():
+    agree(lambda a: torch.full_like(a, 2, dtype=torch.float32) * torch.ones_like(a, dtype=torch.float32) * a, (z(4),))
