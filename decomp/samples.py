@@ -13,6 +13,7 @@ from decomp._library import samples as library_samples
 from decomp.errors import ArgumentError, spelled
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function, op as op_of
 from decomp.rules.pattern_rules import PatternRule
 from decomp.rules.rules import Rule
@@ -173,7 +174,7 @@ def _detached(leaf: Any) -> Any:
 
 def _brief(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{name_of(value.dtype)}{list(value.shape)}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_brief, value))}]"
     return repr(value)

@@ -15,6 +15,7 @@ from torch import fx
 
 from decomp.graphs.template import Stamp, TensorSpec, compile_stamp, make_value, spec_of
 from decomp.ir.call import metadata
+from decomp.ir.dtypes import name_of
 from decomp.ir.signature import Signature, described
 from decomp.metadata.fakes import Fakes
 
@@ -157,7 +158,7 @@ def _spec(spec: Any) -> Any:
         sizes = [*spec.size, *spec.stride, spec.offset]
         if not all(type(size) is int for size in sizes):
             raise NotPortable(spec)
-        dtype = str(spec.dtype).removeprefix("torch.")
+        dtype = name_of(spec.dtype)
         return ["tensor", spec.size, spec.stride, spec.offset, dtype, str(spec.device), spec.base]
     if isinstance(spec, tuple):
         return ["many", *map(_spec, spec)]
@@ -248,7 +249,7 @@ def _constant(tensor: torch.Tensor) -> Any:
     if tensor.numel() * tensor.element_size() > LARGEST_CONSTANT or tensor.is_quantized:
         raise NotPortable(tensor)
     data = bytes(tensor.reshape(-1).view(torch.uint8).tolist())
-    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), base64.b64encode(data).decode()]
+    return [list(tensor.shape), name_of(tensor.dtype), base64.b64encode(data).decode()]
 
 
 def constant(given: Any) -> torch.Tensor:

@@ -25,6 +25,7 @@ from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
 from decomp.errors import CostError, first_line, spelled
 from decomp.ir.call import Call, metadata, substituted
+from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import neutral
 
 WARM_UP, SAMPLES, LEAST = 3, 15, 5
@@ -140,7 +141,7 @@ def _value_as_text(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(size(value)) if isinstance(value, torch.SymInt) else repr(value)
     strides = [size(s) for s in value.stride()] if value.layout is torch.strided else value.layout
-    return f"{str(value.dtype).removeprefix('torch.')}{[size(s) for s in value.shape]}:{strides}"
+    return f"{name_of(value.dtype)}{[size(s) for s in value.shape]}:{strides}"
 
 
 def _as_text(value: Any) -> str:

@@ -30,6 +30,7 @@ from decomp.derive.planning_memory import Memory
 from decomp.errors import RuleError, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
@@ -162,7 +163,7 @@ class Candidates:
         that was measured for the target; 0 where it is no larger than PyTorch's own. What a rule without a certificate
         calls is held to the limit in its stead."""
         tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
-        dtype = str(tensors[0].dtype if tensors else torch.float32).removeprefix("torch.")
+        dtype = name_of(tensors[0].dtype if tensors else torch.float32)
         for level in LEVELS:
             for candidate in self.of_rules(replace(request, level=level)):
                 rule = cast(Rule, candidate.rule)

@@ -13,15 +13,13 @@ from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, compile_stamp, make_value
-from decomp.ir.call import metadata
+from decomp.ir.call import inherited_meta, metadata
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
     from decomp.derive.decisions import Derived
     from decomp.derive.expansion import Expansion
-
-_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain", "is_wrapped"))
 
 
 @dataclass
@@ -78,7 +76,7 @@ class _Walk:
         out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
-        kept = {key: item for key, item in node.meta.items() if key not in _OWN_META}
+        kept = inherited_meta(node)
         for i, entry in enumerate(stamp.entries):
             if entry.op == "get_attr":
                 new = self._attribute(stamp.constants[entry.target], entry.spec)

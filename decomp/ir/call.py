@@ -29,6 +29,14 @@ def metadata(node: Any) -> Any:
     return found if found is not None else meta.get("example_value")
 
 
+def inherited_meta(node: fx.Node) -> dict[str, Any]:
+    """What a node that comes from another has of its metadata: all that does not describe the value of that one."""
+    return {key: item for key, item in node.meta.items() if key not in _OWN_META}
+
+
+_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings", "chain", "is_wrapped"))
+
+
 @dataclass
 class Call:
     """One use of an op: bound arguments, metadata, place."""

@@ -15,7 +15,7 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, make_value
 from decomp.graphs.tracing import without_guards
-from decomp.ir.call import is_projection, metadata
+from decomp.ir.call import inherited_meta, is_projection, metadata
 from decomp.ir.effects import is_proved
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
@@ -24,7 +24,6 @@ from decomp.torch_internals.modes import enable_python_dispatcher
 
 aten = torch.ops.aten
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
-_OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings"))
 
 
 @dataclass
@@ -155,7 +154,7 @@ class _Walk:
     def _call(self, target: Any, args: tuple[Any, ...], at: fx.Node, label: str) -> fx.Node:
         """A call that comes from the source node `at`."""
         new = self.rewrite.add("call_function", target, args, {}, f"{at.name}_{label}", at=at)
-        new.meta = {key: value for key, value in at.meta.items() if key not in _OWN_META}
+        new.meta = inherited_meta(at)
         given, _ = fx.node.map_arg((args, {}), metadata)
         with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
             new.meta["val"] = target(*given)
@@ -182,7 +181,7 @@ class _Walk:
     def _put(self, node: fx.Node, stamp: Stamp, values: list[Any]) -> Any:
         """Nodes for the calls of an expansion; returns what stands for its results."""
         metas = [metadata(value) if isinstance(value, fx.Node) else None for value in values]
-        kept = {key: value for key, value in node.meta.items() if key not in _OWN_META}
+        kept = inherited_meta(node)
         for i, entry in enumerate(stamp.entries):
             if entry.op == "get_attr":
                 new = self._constant(stamp.constants[entry.target], entry.spec, node)

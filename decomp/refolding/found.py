@@ -15,7 +15,7 @@ from torch import fx
 from decomp.errors import spelled
 from decomp.graphs.tracing import without_guards
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, metadata
+from decomp.ir.call import bound_call, inherited_meta, metadata
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.readings import Spelling
@@ -23,9 +23,6 @@ from decomp.refolding.regions import Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
 from decomp.torch_internals.modes import enable_python_dispatcher
-
-NOT_INHERITED = ("val", "tensor_meta", "unbacked_bindings")
-"""Entries of metadata that describe the value of a node, not where it comes from."""
 
 Wanted = Callable[[Any, Any, Any, fx.Node], bool]
 """Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
@@ -48,7 +45,7 @@ class Prepared:
 
     def fold(self, root: fx.Node) -> Fold:
         """The call, as a part of that which gives `root`."""
-        meta = {**{key: item for key, item in root.meta.items() if key not in NOT_INHERITED}, "val": self.metadata()}
+        meta = {**inherited_meta(root), "val": self.metadata()}
         args = (self.node, *self.args)
         return Fold("call_function", self.target, args, {}, {}, f"{root.name}_operand", meta, origin=root)
 
@@ -156,7 +153,7 @@ class Findings:
 def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tuple[Fold, Folded]:
     """The fold of a call that was found, and the record of it; `counts` says for how many nodes earlier ones stand."""
     root, spelling = found.region.root, found.spelling
-    meta = {key: item for key, item in root.meta.items() if key not in NOT_INHERITED}
+    meta = inherited_meta(root)
     name, value = root.name, _result(found)
     parts: dict[Any, tuple[str, Mapping[str, Any]]] = {}
     if spelling.result:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.refolding.regions import Region, Surroundings, structure
 from decomp.validation.closeness import widened
@@ -196,5 +197,5 @@ def _narrow(region: Function, call: Function, operands: Tensors, dtypes: Sequenc
     own, other = distance(mine, truth), distance(theirs, truth)
     eps = torch.finfo(mine.dtype).eps
     if own > TIMES * other + ULPS * eps:
-        return f"it loses {own / eps:.2g} ULP of {str(mine.dtype).removeprefix('torch.')}, the op {other / eps:.2g}"
+        return f"it loses {own / eps:.2g} ULP of {name_of(mine.dtype)}, the op {other / eps:.2g}"
     return None

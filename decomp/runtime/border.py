@@ -11,10 +11,9 @@ from torch import fx
 
 from decomp.ir.accounting import effects_in
 from decomp.ir.call import call_if_bound, metadata
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART
+from decomp.pairs.recording import is_complex
 from decomp.runtime.tables import Backend
-
-aten = torch.ops.aten
-TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Border:
         outside = {*written, graph.output_node()}
         leaves: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
-            if node.op in ("placeholder", "get_attr") and _is_complex(node):
+            if node.op in ("placeholder", "get_attr") and is_complex(metadata(node)):
                 views = [user for user in node.users if user.target is TAKEN_APART and _lacks(backend, user)]
                 if views and all(user in views or user in outside for user in node.users):
                     leaves[node] = views[0]
@@ -63,11 +62,6 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 def as_complex(tensor: torch.Tensor) -> torch.Tensor:
     """The complex tensor that a backend gave as a real one."""
     return torch.view_as_complex(tensor.contiguous())
-
-
-def _is_complex(node: fx.Node) -> bool:
-    value = metadata(node)
-    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _lacks(backend: Backend, node: fx.Node) -> bool:

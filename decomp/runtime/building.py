@@ -15,6 +15,7 @@ from decomp.errors import spelled
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
+from decomp.ir.dtypes import name_of
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
@@ -113,7 +114,7 @@ class Building:
         self.problems.others.setdefault(problem, []).append(node)
 
     def _dtype(self, dtype: torch.dtype, node: fx.Node) -> None:
-        found = self.problems.dtypes.setdefault(str(dtype).removeprefix("torch."), [])
+        found = self.problems.dtypes.setdefault(name_of(dtype), [])
         if node not in found[-1:]:
             found.append(node)
 

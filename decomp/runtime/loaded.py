@@ -14,6 +14,7 @@ from torch import fx, nn
 from decomp.capture.input_checks import flat_inputs
 from decomp.errors import ArgumentError, CaptureError, DecompError, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
+from decomp.ir.dtypes import name_of
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
 from decomp.runtime.border import Border, as_complex, as_real
@@ -202,7 +203,7 @@ def _described(meta: Any) -> str:
     """Dtype and sizes of a tensor; another value as it is."""
     if not isinstance(meta, torch.Tensor):
         return repr(meta)
-    return f"{str(meta.dtype).removeprefix('torch.')} ({', '.join(map(str, meta.shape))})"
+    return f"{name_of(meta.dtype)} ({', '.join(map(str, meta.shape))})"
 
 
 def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border) -> list[Leaf]:

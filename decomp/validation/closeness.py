@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from decomp.ir.dtypes import name_of
 from decomp.torch_internals.pytree import tree_map
 from decomp.validation.ulp import spacing
 
@@ -144,7 +145,7 @@ def _parts(value: torch.Tensor) -> torch.Tensor:
 
 
 def _kind(value: torch.Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"{name_of(value.dtype)}{list(value.shape)}"
 
 
 _WIDER = {

@@ -20,6 +20,7 @@ from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, plan_program
 from decomp.errors import spelled
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
+from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
 from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
@@ -112,6 +113,6 @@ def _ulp(derived: Derived, target: str, node: fx.Node) -> float | None:
     certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None
     way = certificate.way(target, derived.level) if certificate is not None else None
     floats = [t.dtype for t in tensors_in(metadata(node)) if t.is_floating_point() or t.is_complex()]
-    dtype = str(floats[0] if floats else torch.float32).removeprefix("torch.")
+    dtype = name_of(floats[0] if floats else torch.float32)
     figures = way.values.get(dtype) if way is not None and way.verdict == "measured" else None
     return figures.max if figures is not None else None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from decomp._library import certificate_of, has_wrong_gradients, limits_of, range_of
+from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.rules.rules import undetached
 
@@ -40,7 +41,7 @@ class Promise:
         """For results of these dtypes."""
         if not self.figures:
             return UNMEASURED
-        names = {str(result.dtype).removeprefix("torch.") for result in results}
+        names = {name_of(result.dtype) for result in results}
         found = [self.figures[name] for name in names if name in self.figures]
         return max(MEASURED, 2.0 * max(found or self.figures.values()))
 

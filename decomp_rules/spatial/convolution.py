@@ -223,17 +223,30 @@ def _per_group(channels: Any, groups: int) -> Any:
 def _transpose(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                output_padding: Sequence[Any], groups: int) -> Tensor:
     """x (N, G·C, *S) and weight (G·C, O, *K) → (N, G·O, *places); the adjoint of `_convolve` in its input."""
-    dims, kernel = len(stride), list(weight.shape[2:])
-    grouped = weight.reshape([groups, _per_group(weight.shape[0], groups)] + list(weight.shape[1:])).transpose(1, 2)
-    if disjoint(kernel, stride, dilation):
-        return _tiles(x, grouped, stride, padding, output_padding)
-    pads = []
+    if disjoint(list(weight.shape[2:]), stride, dilation):
+        return _tiles(x, _outputs_first(weight, groups), stride, padding, output_padding)
+    x, mirrored, pads = spread_out(x, weight, stride, padding, dilation, output_padding, groups)
+    return _convolve(x, mirrored, (1,) * len(stride), pads, dilation, groups)
+
+
+def spread_out(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[Any], dilation: Sequence[int],
+               output_padding: Sequence[Any], groups: int) -> tuple[Tensor, Tensor, list[tuple[Any, Any]]]:
+    """Of a transposed convolution the plain one that it is, of stride 1: x with `stride` - 1 zeros between elements,
+    the kernel mirrored, (G·C, O, *K) → (G·O, C, *K), and how many zeros stand before and after each dimension."""
+    dims, kernel, pads = len(stride), list(weight.shape[2:]), []
+    grouped = _outputs_first(weight, groups)
     for i in range(dims):
         edge = dilation[i] * (kernel[i] - 1) - padding[i]
         x = spread(x, 2 + i, 0, stride[i], (x.shape[2 + i] - 1) * stride[i] + 1)
         pads.append((edge, edge + output_padding[i]))
     mirrored = grouped.flip(list(range(3, 3 + dims))).reshape([-1, grouped.shape[2]] + kernel)
-    return _convolve(x, mirrored, (1,) * dims, pads, dilation, groups)
+    return x, mirrored, pads
+
+
+def _outputs_first(weight: Tensor, groups: int) -> Tensor:
+    """(G·C, O, *K) → (G, O, C, *K)."""
+    apart = [groups, _per_group(weight.shape[0], groups)] + list(weight.shape[1:])
+    return weight.reshape(apart).transpose(1, 2)
 
 
 def _tiles(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],

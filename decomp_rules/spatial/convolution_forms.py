@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.spatial.windows import ntuple, padded, spread
+from decomp_rules.spatial.convolution import spread_out
+from decomp_rules.spatial.windows import ntuple, padded
 
 RULES = Rules(level="exact")
 aten = torch.ops.aten
@@ -49,23 +50,16 @@ def convolution_in_a_plane(x: Tensor, weight: Tensor, bias: Tensor | None, strid
 @RULES.register(aten.convolution, needs=["convolution"])
 def convolution_over_spread_input(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
                                   dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Tensor:
-    """A transposed convolution: `stride` - 1 zeros between the elements of x, and the kernel turned round, its channels
-    exchanged, (G·C, O, *K) → (G·O, C, *K)."""
-    dims, kernel = weight.dim() - 2, list(weight.shape[2:])
-    if not transposed or not all(isinstance(side, int) for side in kernel):
+    """A transposed convolution as a plain one, of stride 1, over an input with zeros between its elements."""
+    dims = weight.dim() - 2
+    if not transposed or not all(isinstance(side, int) for side in weight.shape[2:]):
         return decline("only transposed convolutions with a kernel of known sides")
     stride, padding, dilation = ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims)
-    pads = []
-    for i, more in enumerate(ntuple(output_padding, dims)):
-        edge = dilation[i] * (kernel[i] - 1) - padding[i]
-        x = spread(x, 2 + i, 0, stride[i], (x.shape[2 + i] - 1) * stride[i] + 1)
-        pads.append((edge, edge + more))
-    grouped = weight.reshape([groups, -1, *weight.shape[1:]]).transpose(1, 2)
-    turned = grouped.flip(list(range(3, 3 + dims))).reshape([-1, grouped.shape[2], *kernel])
+    x, mirrored, pads = spread_out(x, weight, stride, padding, dilation, ntuple(output_padding, dims), groups)
     edges = [before for before, _ in pads]
     if any(before < 0 or before != after for before, after in pads):
         x, edges = padded(x, pads), [0] * dims
-    return torch.convolution(x, turned, bias, [1] * dims, edges, dilation, False, [0] * dims, groups)
+    return torch.convolution(x, mirrored, bias, [1] * dims, edges, dilation, False, [0] * dims, groups)
 
 
 @RULES.register(aten.convolution, needs=["convolution"])

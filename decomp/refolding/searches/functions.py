@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ir.dtypes import name_of
 from decomp.refolding.found import Findings, Found, Wanted, spelled_as
 from decomp.refolding.outcome import Missed
 from decomp.refolding.readings import POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
@@ -157,7 +158,7 @@ def _missing_cast(region: Region) -> str | None:
         if node is not region.root and is_float(node) and op_called(node) not in VIEWS:
             dtype = metadata(node).dtype
             if dtype.itemsize < 4:
-                return f"{node.name!r} rounds to {str(dtype).removeprefix('torch.')}: the op has a cast before it"
+                return f"{node.name!r} rounds to {name_of(dtype)}: the op has a cast before it"
     return None
 
 

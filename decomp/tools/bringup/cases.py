@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from decomp._library import samples as library_samples
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op
 from decomp.samples import Sample
 from decomp.tools.measurement.promotion import integer_trials, promotion_trials
@@ -78,7 +79,7 @@ def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
     except FAILURES:
         return
     if found is not None:
-        yield Case(_name(dtype), found.sample, found.inputs)
+        yield Case(name_of(dtype), found.sample, found.inputs)
 
 
 def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
@@ -87,13 +88,13 @@ def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
         if not quick or name in ("int64", "bool"):
             yield _case(name, found.sample)
     for found in integer_trials(sample):
-        yield _case(_name(found.dtype), found.sample)
+        yield _case(name_of(found.dtype), found.sample)
     if sample.pointwise or "_backward" in str(sample.overload):
         return
     for dtype in (torch.int64, torch.int32) if not quick else (torch.int64,):
         large = sample.with_tensors(_large(t, dtype) for t in sample.tensors)
         if takes(large):
-            yield _case(f"{_name(dtype)}, large", large)
+            yield _case(f"{name_of(dtype)}, large", large)
 
 
 def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -124,7 +125,7 @@ def _edges(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
         try:
             changed = make(base)
             if changed is not None and changed is not base and takes(changed := changed.completed()):
-                yield _case(f"{_name(dtype)}, {label}", changed)
+                yield _case(f"{name_of(dtype)}, {label}", changed)
         except FAILURES:
             continue
 
@@ -183,7 +184,3 @@ def _broadcast(sample: Sample) -> Sample | None:
         return None
     first, second, *others = tensors
     return sample.with_tensors([first[:, :1], second[0], *(t[:1, :1] for t in others)])
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

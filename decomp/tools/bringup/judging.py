@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from decomp._library import samples as library_samples
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described
 from decomp.runtime.departures import Departure
@@ -260,7 +261,7 @@ def _unit(truth: Truth, i: int, dtype: torch.dtype, count: int) -> torch.Tensor 
 
 
 def _allowed(truth: Truth, dtype: torch.dtype, own: float | None) -> float:
-    limit = LIMITS.get(str(dtype).removeprefix("torch."), LIMITS["float32"])
+    limit = LIMITS.get(name_of(dtype), LIMITS["float32"])
     limit *= (1.0 if truth.pointwise else SUMS) * (SUMS if truth.against_own else 1.0)
     return max(limit, TIMES * own if own is not None and math.isfinite(own) else 0.0)
 

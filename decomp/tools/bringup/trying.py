@@ -13,6 +13,7 @@ from torch import nn
 from decomp._library import samples as library_samples
 from decomp.errors import Blocker, DecompError, NotLowered, first_line
 from decomp.ir.call import calls, metadata
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
@@ -100,7 +101,7 @@ def _dtype_of(label: str) -> str:
 
 
 def _first_dtype(truth: Truth) -> str:
-    return str(truth.own[0].dtype).removeprefix("torch.") if truth.own else ""
+    return name_of(truth.own[0].dtype) if truth.own else ""
 
 
 def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> Row:
@@ -176,7 +177,7 @@ def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
     """The dtypes of a program that a backend does not have."""
     values = (t for node in lowering.result.graph.nodes for t in pytree.tensors_in(metadata(node)))
     known = backend.dtypes
-    return sorted({str(t.dtype).removeprefix("torch.") for t in values if known is not None and t.dtype not in known})
+    return sorted({name_of(t.dtype) for t in values if known is not None and t.dtype not in known})
 
 
 def _run_program(

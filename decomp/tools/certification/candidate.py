@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from decomp import errors
+from decomp.ir.dtypes import name_of
 from decomp.tools.certification.certificate import GOOD, OF_PRIMS, Way
 from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
 from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
@@ -85,7 +86,7 @@ class Candidate:
 
     def tally(self, what: str, dtype: torch.dtype, against_own: bool) -> Tally:
         """The tally of one kind of result in one dtype."""
-        return self.tallies.setdefault((what, str(dtype).removeprefix("torch.")), Tally(against_own))
+        return self.tallies.setdefault((what, name_of(dtype)), Tally(against_own))
 
     def note(self, what: str, verdict: str) -> None:
         """Keep the first bad verdict, or a good one if there is none."""

@@ -94,15 +94,19 @@ def bench(
         plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
-        try:
-            with _progress() as told:
-                results = suite.run(plan, _command(), path, resume, told)
-        except ValueError as error:
-            raise Unusable(str(error)) from error
-        except KeyboardInterrupt:
-            show(Text(f"interrupted; {path} has what is done. To go on: {_command()} --resume", style="bold"))
-            raise typer.Exit(130) from None
-        _written(results, out)
+        _written(_run(plan, path, resume), out)
+
+
+def _run(plan: suite.Plan, path: Path, resume: bool) -> Results:
+    """The results of a plan, with progress. Raises `Unusable`, and `typer.Exit` where it is interrupted."""
+    try:
+        with _progress() as told:
+            return suite.run(plan, _command(), path, resume, told)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    except KeyboardInterrupt:
+        show(Text(f"interrupted; {path} has what is done. To go on: {_command()} --resume", style="bold"))
+        raise typer.Exit(130) from None
 
 
 def _plan(names: list[str], to: list[str], compile_for: list[str], levels: list[str], sizes: list[str],

@@ -9,6 +9,7 @@ import platform
 
 import torch
 
+from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
@@ -218,7 +219,7 @@ class _Measurement:
 
     def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
         """The exact results of a call; how they were computed is noted in `references`."""
-        name = str(what.dtype).removeprefix("torch.")
+        name = name_of(what.dtype)
         function = mp_function(what.sample) if what.pointwise and len(own) == 1 else None
         exact = [Exact(t) for t in widened(own)]
         here = what.sample.with_tensors(inputs.tensors)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from decomp._library import range_of
+from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
 from decomp.rules.accuracy import LEVELS
 from decomp.samples import Sample
@@ -37,7 +38,7 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
         if tensors is None or not takes(sample.with_tensors(tensors)):
             tensors = _cast(sample, floats, dtype)
         if takes(changed := sample.with_tensors(tensors)):
-            yield _name(dtype), Trial(changed, dtype, pointwise, ())
+            yield name_of(dtype), Trial(changed, dtype, pointwise, ())
     if len(floats) > 1:
         for name, dtype in (("float32 with float64", torch.float64), ("float32 with int64", torch.int64)):
             if takes(changed := sample.with_tensors(_cast(sample, floats[1:], dtype))):
@@ -164,7 +165,3 @@ def _whole(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype is torch.bool:
         return t > 0
     return (t * 3).round().abs().to(dtype) if not dtype.is_signed else (t * 3).round().to(dtype)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

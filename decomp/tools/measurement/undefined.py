@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from decomp.ir.dtypes import name_of
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import Function, Trial
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -62,7 +63,7 @@ class Watch(TorchDispatchMode):
         self.looked_at += found is not None
         for what, where, operands in found or ():
             if bool(where.any()):
-                dtype = next(_name(t.dtype) for t in operands if isinstance(t, torch.Tensor))
+                dtype = next(name_of(t.dtype) for t in operands if isinstance(t, torch.Tensor))
                 call = f"{func._overloadpacket.__name__} of {dtype}"
                 self.found.append(Undefined(what, call, tuple(operands), where))
                 if what in _FATAL:
@@ -149,10 +150,6 @@ def _input(points: torch.Tensor | None, excused: torch.Tensor, tensors: Sequence
 
 def _shown(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # The checks: from the arguments of a call to what may be amiss, with the places and the operands; None where it is no
@@ -250,7 +247,7 @@ def _cast(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
         return None
     info, cut = torch.iinfo(dtype), x.double().trunc()
     held = (cut >= info.min) & (cut < 2.0 ** (info.bits - (info.min < 0)))
-    return [(f"a cast to {_name(dtype)} out of range", ~held, [x])]
+    return [(f"a cast to {name_of(dtype)} out of range", ~held, [x])]
 
 
 def _left_shift(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
