@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     from decomp.memory.planning import MemoryPlan as MemoryPlan, memory_plan as memory_plan
     from decomp.refolding.outcome import RefoldReport as RefoldReport
     from decomp.refolding.refolding import Refolding as Refolding, refold as refold
-    from decomp.runtime.failures import LoadError as LoadError, PrimitiveError as PrimitiveError
+    from decomp.runtime.failures import (
+        BackendError as BackendError,
+        LoadError as LoadError,
+        PrimitiveError as PrimitiveError,
+    )
     from decomp.runtime.loaded import Loaded as Loaded
     from decomp.runtime.tables import Backend as Backend
     from decomp.tools.benchmarking.workload import Workload as Workload

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TOOLS = {
     "Advice": "decomp.advising",
     "Backend": "decomp.runtime.tables",
+    "BackendError": "decomp.runtime.failures",
     "BringUp": "decomp.tools.bringup.report",
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",

@@ -132,9 +132,9 @@ class InputMismatch(DecompError, ValueError):
 
     def __init__(self, name: str, expected: Any, found: Any, what: str = "shape") -> None:
         remedy = "this shape, or with dynamic_shapes= where the size is to vary" if what == "shape" else f"this {what}"
+        remedy = f"lower it with inputs of {remedy}" if expected != "a tensor" else "call it with a tensor here"
         super().__init__(
-            f"input {name!r} has {what} {found}, the program was lowered for {expected}\n"
-            f"  to do: lower it with inputs of {remedy}"
+            f"input {name!r} has {what} {found}, the program was lowered for {expected}\n  to do: {remedy}"
         )
 
 

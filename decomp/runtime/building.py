@@ -36,6 +36,8 @@ class Problems:
         self.conditions: dict[str, str] = {}
         """Of ops among those: for which calls there are functions."""
         self.dtypes: dict[str, list[fx.Node]] = {}
+        self.modules: dict[str, list[fx.Node]] = {}
+        """Calls of modules, which a lowering would have taken apart."""
         self.others: dict[str, list[fx.Node]] = {}
 
     def raise_any(self, backend: Backend) -> None:
@@ -43,14 +45,20 @@ class Problems:
         only = {op: f", but for other calls: {reason}" for op, reason in self.conditions.items()}
         lines = [f"{op}{_where(nodes)}: not implemented{only.get(op, '')}" for op, nodes in self.missing.items()]
         lines += [f"{dtype}{_where(nodes)}: no dtype of this backend" for dtype, nodes in self.dtypes.items()]
-        lines += [f"{problem}{_where(nodes)}" for problem, nodes in self.others.items()]
+        named = {**self.modules, **self.others}
+        lines += [f"{problem}{_where(nodes)}" for problem, nodes in named.items()]
         if not lines:
             return
+        ops = [name for name in self.missing if not name.startswith("higher_order.")]
         remedies = []
+        if ops or self.modules:
+            remedies.append("lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
         if self.missing:
-            name = next(iter(self.missing)).removeprefix("aten.").removeprefix("higher_order.")
+            name = (ops or [*self.missing])[0].removeprefix("aten.").removeprefix("higher_order.")
             remedies.append(f'implement what is missing: @backend.implements("{name}"), for instance')
-            remedies.append("or lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
+        if len(ops) < len(self.missing):
+            remedies.append("write branches as torch.where, and loops of a known length as loops of Python, which are "
+                            "captured step by step")  # fmt: skip
         if self.dtypes:
             remedies.append("convert the model before it is lowered (model.float()), or add the dtype to dtypes=")
         if self.others:
@@ -93,7 +101,7 @@ class Building:
             elif node.op == "output":
                 self.results = substituted(node.args[0], lambda n: n if n in self.border else self.now.get(n, n))
             elif node.op == "call_module":
-                self._problem(f"the module {node.target}", node)
+                self.problems.modules.setdefault(f"the module {node.target}", []).append(node)
             elif node in self.border.apart or node in self.border.together:
                 self.now[node] = self._current(node.args[0])
             elif node in effects and effects[node] != "control flow" and not _is_region(node):

@@ -32,6 +32,23 @@ class PrimitiveError(DecompError):
         super().__init__("\n".join([*lines, *([f"  {line}"] if line else [])]))
 
 
+class BackendError(DecompError):
+    """What a backend was given beside its functions (`from_torch`, `to_torch`, `jit`) failed, in which case `__cause__`
+    is what it raised; or a result is no tensor of the shape and dtype that it has in the program."""
+
+    def __init__(self, backend: str, problem: str, remedy: str, node: fx.Node | None = None) -> None:
+        self.backend, self.node = backend, node
+        places = [describe(node), source_line(node)] if node is not None else []
+        where = [f"  at {places[0]}", *(f"  {line}" for line in places[1:] if line)] if places else []
+        super().__init__("\n".join([f"{backend}: {problem}", *where, f"  to do: {remedy}"]))
+
+
+def failed(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
+    """The error of an option of a backend, a function that failed on a value."""
+    problem = f"{option}= failed on {on}: {type(cause).__name__}: {first_line(cause)}"
+    return BackendError(backend, problem, f"mend the function that was given as {option}=, so that it takes this")
+
+
 class WrongInputs(InputMismatch):
     """A loaded program was called with other inputs than it takes: too few, too many, of other sizes, no tensors."""
 

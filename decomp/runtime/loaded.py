@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import flat_inputs
-from decomp.errors import ArgumentError, CaptureError, DecompError, boundary
+from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import name_of
 from decomp.loading import load as program_of
@@ -20,7 +20,7 @@ from decomp.lowering import Lowering
 from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
-from decomp.runtime.failures import PrimitiveError, WrongInputs
+from decomp.runtime.failures import BackendError, PrimitiveError, WrongInputs, failed
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
@@ -76,7 +76,12 @@ class Loaded:
         """The program as a function of one array (or number) for each of `leaves`. It returns a flat tuple: the values
         of `writes`, then the results. It changes nothing, and is compiled by the backend's `jit` if it has one."""
         plain = self._code.function
-        compiled = plain if self.backend.jit is None else self.backend.jit(plain)
+        if self.backend.jit is None:
+            return plain
+        try:
+            compiled = self.backend.jit(plain)
+        except Exception as error:
+            raise failed(self.backend.name, "jit", "the program", error) from error
         if not callable(compiled):
             raise ArgumentError(f"jit= of {self.backend.name} must return a function, and returned {compiled!r}")
         return compiled
@@ -88,30 +93,46 @@ class Loaded:
 
     def walk(self, *values: Any, visit: Visit | None = None) -> tuple[Any, ...]:
         """As `function`, call by call, uncompiled. Meanwhile `backend.node` is the node that is computed;
-        `visit(node, args, kwargs, result)` is told of each call of a primitive."""
+        `visit(node, args, kwargs, result)` is told of each call of a primitive. Raises `ArgumentError` for another
+        number of values than there are leaves, and what a function of the backend raises."""
+        if len(values) != len(self.leaves):
+            names = ", ".join(leaf.name for leaf in self.leaves)
+            raise ArgumentError(f"walk() takes {len(self.leaves)} values: {names}; not {len(values)}")
         found: tuple[Any, ...] = self._code.walk(values, visit)
         return found
 
     @boundary("Loaded")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on torch tensors. Raises `InputMismatch` for inputs that the program was not lowered for, and
-        `PrimitiveError` where a function of the backend fails."""
+        """Run on torch tensors. Raises `InputMismatch` for inputs that the program was not lowered for,
+        `PrimitiveError` where a function of the backend fails, and `BackendError` where a conversion does, or where a
+        result has another shape or dtype than in the program."""
+        return self._called(args, kwargs, True)
+
+    def unchecked(self, *args: Any) -> Any:
+        """As a call, whatever the shapes and dtypes of the results are."""
+        return self._called(args, {}, False)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool) -> Any:
         given = self._flat(args, kwargs)
         state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
         inputs = self.leaves[len(self.leaves) - len(given) :]
         moved = [self._moved(value, leaf) for value, leaf in zip(given, inputs)]
         found = self._run((*state, *moved))
         self._write(dict(zip(self.writes, found)), given)
-        return self._returned_from(found[len(self.writes) :])
+        # Programs without derived calls run on other inputs as well, for which their metadata does not speak.
+        checked = checked and all(_fits(value, leaf.meta) for value, leaf in zip(given, inputs))
+        return self._returned_from(found[len(self.writes) :], checked)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and constants as they are now, as tensors."""
         kept = (leaf for leaf in self.leaves if leaf.kind != "input")
-        return {leaf.name: self._tensor(leaf.value, leaf.as_real) for leaf in kept}
+        return {leaf.name: self._tensor(leaf.value, leaf.as_real, leaf.name) for leaf in kept}
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
-        have, or a tensor of another shape or dtype than it has."""
+        have, or a tensor of another shape or dtype than it has, and `ArgumentError` for what are no tensors by name."""
+        if not isinstance(tensors, Mapping) or not all(isinstance(each, torch.Tensor) for each in tensors.values()):
+            raise ArgumentError('load_state_dict() takes tensors by name, as state_dict() gives them')
         known = {leaf.name: leaf for leaf in self.leaves if leaf.kind != "input"}
         for name, tensor in tensors.items():
             if name not in known:
@@ -124,10 +145,15 @@ class Loaded:
     def _moved(self, value: Any, leaf: Leaf) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return self.backend.from_torch(as_real(value.detach()) if leaf.as_real else value.detach())
+        if isinstance(leaf.meta, torch.Tensor) and value.layout is not leaf.meta.layout:
+            raise InputMismatch(leaf.name, leaf.meta.layout, value.layout, "layout")
+        return _on(self.backend, as_real(value.detach()) if leaf.as_real else value.detach(), leaf.kind, leaf.name)
 
-    def _tensor(self, array: Any, is_complex: bool) -> torch.Tensor:
-        found = self.backend.to_torch(array)
+    def _tensor(self, array: Any, is_complex: bool, name: str) -> torch.Tensor:
+        try:
+            found = self.backend.to_torch(array)
+        except Exception as error:
+            raise failed(self.backend.name, "to_torch", f"{name}, {_kind(array)}", error) from error
         if not isinstance(found, torch.Tensor):
             raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(found).__name__}")
         return as_complex(found) if is_complex else found
@@ -176,27 +202,54 @@ class Loaded:
                 continue
             if leaf.kind == "input":
                 with torch.no_grad():
-                    inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real))
+                    inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real, leaf.name))
             else:
                 leaf.value = values[leaf.name]
 
-    def _returned_from(self, found: Sequence[Any]) -> Any:
+    def _returned_from(self, found: Sequence[Any], checked: bool) -> Any:
         values = {
-            node: value if kind_of(node) == "host" else self._result(node, value, metadata(node))
+            node: value if kind_of(node) == "host" else self._result(node, value, metadata(node), checked)
             for node, value in zip(self._returned, found)
         }
         results = substituted(self._results, values.__getitem__)
         codegen = self.source._codegen
         return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
 
-    def _result(self, node: fx.Node, value: Any, meta: Any) -> Any:
+    def _result(self, node: fx.Node, value: Any, meta: Any, checked: bool) -> Any:
         """A value of the program as a tensor; of a call with several results, each."""
         if isinstance(meta, (list, tuple)):
-            return [self._result(node, each, of) for each, of in zip(value, meta)]
-        return self._tensor(value, node in self._complex)
+            return [self._result(node, each, of, checked) for each, of in zip(value, meta)]
+        found = self._tensor(value, node in self._complex, f"result {node.name!r}")
+        if checked and not _fits(found, meta):
+            problem = f"result {node.name!r} is {_described(found)}, and in the program {_described(meta)}"
+            remedy = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
+            raise BackendError(self.backend.name, problem, remedy, node)
+        return found
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
+
+
+def _fits(value: Any, meta: Any) -> bool:
+    """Whether a tensor has the dtype and the sizes that are known of one; of other values nothing is known."""
+    if not isinstance(value, torch.Tensor) or not isinstance(meta, torch.Tensor):
+        return True
+    if value.dtype is not meta.dtype or value.dim() != meta.dim():
+        return False
+    return all(known == size or type(known) is not int for known, size in zip(meta.shape, value.shape))
+
+
+def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
+    """A tensor as an array. Raises `BackendError`."""
+    try:
+        return backend.from_torch(tensor)
+    except Exception as error:
+        raise failed(backend.name, "from_torch", f"{kind} {name!r}, {_described(tensor)}", error) from error
+
+
+def _kind(value: Any) -> str:
+    """What kind of thing a value is, in words."""
+    return "which is None" if value is None else f"a {type(value).__name__}"
 
 
 def _described(meta: Any) -> str:
@@ -216,7 +269,7 @@ def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tens
         kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
         found = as_real(tensor.detach()) if node in border else tensor.detach()
         if id(tensor) not in moved:
-            moved[id(tensor)] = backend.from_torch(found.clone())
+            moved[id(tensor)] = _on(backend, found.clone(), kind, str(node.target))
         leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], found, node, node in border))
     order = ("parameter", "buffer", "constant")
     return sorted(leaves, key=lambda leaf: order.index(leaf.kind))

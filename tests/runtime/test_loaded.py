@@ -269,3 +269,58 @@ def test_what_jit_and_to_torch_and_new_weights_must_be_is_said():
             loaded(torch.ones(3))
     with pytest.raises(decomp.CaptureError, match=r"'scale' is float32 \(3\), and cannot be float64 \(2\)"):
         loaded.load_state_dict({"scale": torch.ones(2, dtype=torch.float64)})
+
+
+def _fails(*_):
+    raise RuntimeError("no link to the chip")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"from_torch": _fails}, r"from_torch= failed on input 'args_0', float32 \(2\): RuntimeError: no link"),
+        ({"to_torch": _fails}, r"to_torch= failed on result 'relu', a Tensor: RuntimeError: no link"),
+        ({"jit": _fails}, "jit= failed on the program: RuntimeError: no link"),
+        ({"to_torch": lambda x: x.double()}, r"result 'relu' is float64 \(2\), and in the program float32 \(2\)"),
+        ({"to_torch": lambda x: x[:1]}, r"result 'relu' is float32 \(1\), and in the program float32 \(2\)"),
+    ],
+)
+def test_what_a_backend_gives_beside_functions_is_named_where_it_fails(options, said):
+    chip = decomp.Backend("chip", **{"from_torch": lambda x: x, "to_torch": lambda x: x, **options})
+    chip.implements("relu")(torch.relu)
+    loaded = chip.load(exported(lambda x: x.relu(), torch.ones(2)))
+    with pytest.raises(decomp.BackendError, match=said):
+        loaded(torch.ones(2))
+
+
+def test_results_of_other_sizes_and_dtypes_are_right_where_the_inputs_have_them():
+    chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
+    chip.implements("relu")(torch.relu)
+    loaded = chip.load(exported(torch.relu, torch.ones(2)).graph_module)
+    (found,) = loaded(torch.ones(3, dtype=torch.float64))
+    assert torch.equal(found, torch.ones(3, dtype=torch.float64))
+
+
+def test_other_arguments_are_refused_by_name():
+    loaded = on_numpy(nn.Linear(2, 1), torch.ones(1, 2))
+    with pytest.raises(decomp.InputMismatch, match="a list.*\n.*call it with a tensor|a tensor"):
+        loaded([torch.ones(1, 2)])
+    with pytest.raises(decomp.InputMismatch, match="layout torch.sparse_coo"):
+        loaded(torch.ones(1, 2).to_sparse())
+    with pytest.raises(decomp.ArgumentError, match="tensors by name"):
+        loaded.load_state_dict([torch.ones(1)])
+    with pytest.raises(decomp.ArgumentError, match="walk.. takes 3 values: weight, bias, input"):
+        loaded.walk(1)
+    with pytest.raises(decomp.ArgumentError, match="workers="):
+        decomp.bring_up(backends.numpy, workers=0)
+    with pytest.raises(decomp.ArgumentError, match="timeout="):
+        decomp.bring_up(backends.numpy, timeout=-1)
+
+
+def test_what_a_backend_cannot_load_comes_with_the_remedy_for_it():
+    chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
+    with pytest.raises(decomp.LoadError, match="the module 0 .*\n.*\n *1. lower the program to backend.target"):
+        chip.load(fx.symbolic_trace(nn.Sequential(nn.ReLU())))
+    program = exported(lambda x: scan(lambda carry, row: (carry + row, row * 2), torch.zeros(2), x), torch.ones(3, 2))
+    with pytest.raises(decomp.LoadError, match='(?s)higher_order.scan.*implements."zeros".*loops of a known length'):
+        chip.load(program)

@@ -16,10 +16,10 @@ def made(target=None, **options):
 def test_a_function_serves_all_overloads_and_one_of_an_overload_goes_before():
     chip = made()
     chip.implements("sum")(lambda x, dim=None, keepdim=False: ("any", dim, keepdim))
-    chip.implements("sum.dim_IntList")(lambda x, dim, keepdim=False: x * 0 + 7)
+    chip.implements("sum.dim_IntList")(lambda x, dim, keepdim=False: x[:1] * 0 + 7)
     chip.implements("mul", "add")(lambda a, b: a * 0 + 3)
     loaded = chip.load(exported(lambda x: (x + 1).sum([0], True), torch.ones(2)))
-    assert loaded(torch.ones(2)).tolist() == [7, 7]
+    assert loaded(torch.ones(2)).tolist() == [7]
     assert [step.kwargs for step in loaded.steps] == [{}, {"keepdim": True}]
 
 
@@ -112,7 +112,7 @@ def test_arguments_come_by_the_schema_and_dtypes_by_the_table():
         kept = aten.clone.default(aten._to_copy.default(x, dtype=torch.float32), memory_format=torch.contiguous_format)
         return made, kept, aten.slice.Tensor(x, 0, 1, 2)
 
-    chip.load(exported(function, torch.ones(3)))(torch.ones(3))
+    chip.load(exported(function, torch.ones(3))).unchecked(torch.ones(3))
     expected = [([[2], 1.5], {"dtype": "i64"}), ([], {"dtype": "f32"}), ([], {}), ([], {"start": 1, "end": 2})]
     assert sorted(seen, key=str) == sorted(expected, key=str)
 

@@ -58,10 +58,16 @@ def bring_up(
     another process can find the backend, as a name of an importable module. `workers`: how many, by default one a core.
     `timeout`: seconds that a row may take there. `results`: a directory where rows are kept; those that are there are
     not made again, until a function of the backend changes. `progress`: told how many rows are done, of how many, and
-    the last. Raises `ArgumentError`, a `ValueError`, for a backend that cannot be isolated though it was asked for."""
+    the last. Raises `ArgumentError`, a `ValueError`, for options that are none of these, and for a backend that cannot
+    be isolated though it was asked for."""
     began = time.perf_counter()
     if not isinstance(backend, Backend):
         raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
+    only = (only,) if isinstance(only, str) else only
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise ArgumentError(f"workers= takes a number of processes, one or more, not {workers!r}")
+    if not isinstance(timeout, (int, float)) or timeout <= 0:
+        raise ArgumentError(f"timeout= takes seconds, not {timeout!r}")
     unknown = [each for each in only if each not in KINDS]
     if unknown:
         raise ArgumentError(f"only={unknown[0]!r}: there are {', '.join(KINDS)}")
