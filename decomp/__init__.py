@@ -16,6 +16,7 @@ from decomp.errors import (
     MutationError as MutationError,
     NotLowered as NotLowered,
     NotPortable as NotPortable,
+    OutOfRange as OutOfRange,
     RuleCycle as RuleCycle,
     RuleError as RuleError,
     TargetError as TargetError,

@@ -155,6 +155,7 @@ def advise(
     accuracy: Spec = DEFAULT,
     cost: Cost | None = None,
     training: bool | None = None,
+    narrow: bool = False,
     savings: int = 5,
     executor: Executor | None = None,
     results: str | Path | None = None,
@@ -180,7 +181,7 @@ def advise(
     `ArgumentError`, `RuleError`; a program that cannot be captured is out of reach.
     """
     _require_programs(programs)
-    chosen, target = rules_and_target(to, rules, keep)
+    chosen, target = rules_and_target(to, rules, keep, narrow)
     setting = Setting(Matching(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
     makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
     search = Search(setting, Given(setting), makers, executor, results, progress)

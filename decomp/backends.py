@@ -40,6 +40,7 @@ def backend(
     partial: bool = False,
     compiler: str | Compiler | Backend = "eager",
     simplify: bool = True,
+    narrow: bool = False,
     verify: bool | str = True,
 ) -> Callable[..., Callable[..., Any]]:
     """A backend for `torch.compile`: lowers each graph to a target, and gives it to a compiler.
@@ -58,7 +59,7 @@ def backend(
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
     settings = {
         "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
-        "verify": verify, "simplify": simplify,
+        "verify": verify, "simplify": simplify, "narrow": narrow,
     }  # fmt: skip
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:

@@ -150,6 +150,17 @@ class InputsOverlap(InputMismatch):
         )
 
 
+class OutOfRange(DecompError, ValueError):
+    """A tensor, or a call, has a number that does not fit the narrow dtype in which a program computes."""
+
+    def __init__(self, who: str, number: Any, dtype: str) -> None:
+        self.number, self.dtype = number, dtype
+        super().__init__(
+            f"{who} {number}, which {dtype} does not hold (narrow=True computes in {dtype})\n"
+            f"  to do: keep to numbers within {dtype}, or lower to a target with wider dtypes, without narrow=True"
+        )
+
+
 class MutationError(DecompError):
     """A mutation cannot be followed, so it cannot be made functional."""
 

@@ -10,6 +10,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from decomp._library import library
@@ -35,6 +36,7 @@ from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, bound
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.graphs.tracing import without_guards
+from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
 from decomp.patterns.pattern import Pattern
@@ -139,6 +141,22 @@ class Lowering:
         bodies of higher-order ops."""
         return [piece.correspondence(self.target) for piece in self.pieces]
 
+    @property
+    def narrower(self) -> Mapping[torch.dtype, torch.dtype]:
+        """By a wide dtype, the one in which results of it are computed; empty without `narrow=True`."""
+        own = self.target.narrower
+        return {wide: dtype for wide, dtype in NARROWER.items() if (wide.to_real() if wide.is_complex else wide) in own}
+
+    def narrow_source(self) -> Any:
+        """The program that came in, its ops as they are, in the narrow dtypes of the target."""
+        target = Everything("narrow dtypes alone")
+        target.narrower = self.narrower
+        matching = Matching(_NO_RULES, target, self.matching.training)
+        with undisturbed(self.program, _NO_RULES) as sizes:
+            new = _through(self.source, self.program, matching, self.policy, True, False, None, _Clock())
+            sizes.keep(new.result)
+        return new.result
+
     def graph_of(self, source: Any) -> fx.Graph:
         """The graph of `source`, captured as the program that came in was. Raises `CaptureError`."""
         with exclusively(self.matching.rules, source, captures=self.source.args is not None):
@@ -197,6 +215,7 @@ def lower(
     simplify: bool = True,
     training: bool | None = None,
     freeze: bool = False,
+    narrow: bool = False,
     verify: bool | str = True,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
@@ -229,18 +248,22 @@ def lower(
       Whether gradients are on while `lower` runs does not matter, as the program outlives that.
     - `freeze`: parameters and buffers that are not written are taken as they are now, and what depends on nothing else
       is computed once, into buffers of the result. The program does not train any more.
+    - `narrow`: compute in int32 where the program has int64, and in float32 where it has float64, as far as the dtypes
+      of the target lack the wide ones. Inputs, parameters and results keep theirs, and are cast where they come in and
+      go out. Numbers that do not fit are refused by name; sums and products may overflow.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
       graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
 
     Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
-    `VerificationError`, and `AccuracyError` where no levels keep within `max_error`.
+    `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, and `AccuracyError` where no levels
+    keep within `max_error`.
     """
     if max_error is not None and max_ulp is not None:
         raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
     settings = settings_of(simplify, training, freeze)
-    matching = Matching(*rules_and_target(to, rules, keep), False if freeze else training)
+    matching = Matching(*rules_and_target(to, rules, keep, narrow), False if freeze else training)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     return _lowered(source, matching, policy, partial, verify, max_error, settings)
 
@@ -279,12 +302,13 @@ def plan(
     cost: Cost | None = None,
     max_ulp: Limits | None = None,
     training: bool | None = None,
+    narrow: bool = False,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Plan:
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
-    chosen, target = rules_and_target(to, rules, keep)
+    chosen, target = rules_and_target(to, rules, keep, narrow)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
     source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target, training)
     with captured(source, matching) as program:
@@ -298,16 +322,27 @@ def _answering(planned: Planned, program: Program, matching: Matching, policy: P
 
 
 _EVERYTHING = Everything("wherever a rule matches")
+_NO_RULES = Rules()
 
 
-def rules_and_target(to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any]) -> tuple[Rules, Target]:
-    """The rules and the target of a call, the library's rules being the default."""
-    return as_rules(rules) if rules is not None else library(), _keeping(to, keep)
+def rules_and_target(
+    to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any], narrow: bool = False
+) -> tuple[Rules, Target]:
+    """The rules and the target of a call, the library's rules being the default. Raises `TargetError` where the target
+    is to be narrow, and says nothing of dtypes."""
+    target = _keeping(_narrowed(to) if narrow else to, keep)
+    return as_rules(rules) if rules is not None else library(), target
+
+
+@functools.lru_cache(maxsize=64)
+def _narrowed(target: Target) -> Target:
+    """The same object for the same target, so that what was planned is remembered."""
+    return target.narrowed()
 
 
 @functools.lru_cache(maxsize=256)
 def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
-    return Target._of(target.name, (target | keep)._entries, target.description, target.costs, target.dtypes)
+    return target._with(target.name, (target | keep)._entries)
 
 
 def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:
@@ -396,6 +431,7 @@ def _through(
             rewritten = simplify_program(rewritten, target, settings)
     with clock.stage("rebuild"):
         rebuilt = rebuild_program(rewritten)
+        _mark(rebuilt.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None
     plan = _answering(planned, program, matching, policy)
@@ -408,6 +444,13 @@ def _through(
         with clock.stage("values"):
             lowering.proof = proof.also(measured(source.model, lowering, None, None))
     return lowering
+
+
+def _mark(result: Any, target: Target) -> None:
+    """Let a program in narrow dtypes say so to backends that load it."""
+    if target.narrower:
+        module = result if isinstance(result, fx.GraphModule) else result.graph_module
+        module.meta["narrower"] = dict(target.narrower)
 
 
 class _Clock:

@@ -71,10 +71,11 @@ def _of_rule(rule: Rule) -> Any:
 
 
 def _of_target(target: Target) -> Any:
-    return [
+    ops = [
         (str(op), overload, [[(c.reason, _of_predicate(c.holds)) for c in conditions] for conditions in alternatives])
         for (op, overload), alternatives in sorted(target._entries.items(), key=str)
     ]
+    return [ops, sorted(map(str, target.narrower))]
 
 
 def _of_predicate(predicate: Callable[..., Any]) -> Any:

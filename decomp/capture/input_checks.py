@@ -121,6 +121,20 @@ def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
     return False
 
 
+def look_at_inputs(
+    module: fx.GraphModule, source: fx.Graph, look: Callable[[nn.Module, Mapping[str, Any]], None]
+) -> None:
+    """Make `module`, the lowered program of which `source` is the graph that came in, show what it is given to
+    `look`."""
+    check = next((hook for hook in module._forward_pre_hooks.values() if isinstance(hook, InputCheck)), None)
+    if check is None:
+        inputs = [node for node in source.nodes if node.op == "placeholder"]
+        codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
+        check = InputCheck([str(node.target) for node in inputs], (), codegen)
+        module.register_forward_pre_hook(check, with_kwargs=True)
+    check.looks.append(look)
+
+
 class InputCheck:
     """Compares the inputs of each call with what the program was lowered for. `codegen`: of a program that takes trees,
     which come in flat; `defaults`: of inputs that a call may leave out."""
@@ -133,16 +147,16 @@ class InputCheck:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
-        self.writes: Callable[[nn.Module, Mapping[str, Any]], None] | None = None
-        """Looks at the memory of the inputs, where the program writes some."""
+        self.looks: list[Callable[[nn.Module, Mapping[str, Any]], None]] = []
+        """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         given = self._by_name(args, kwargs)
         for name, expected in zip(self.names, self.expected):
             if name in given:
                 _compare(name.lstrip("*"), expected, given[name])
-        if self.writes is not None:
-            self.writes(module, given)
+        for look in self.looks:
+            look(module, given)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if self.codegen is not None:

@@ -22,6 +22,7 @@ from decomp.derive.expansion import (
     Expansion,
     Site,
     declined_for_sizes,
+    drop_dead,
     expand,
     expand_composite,
 )
@@ -34,7 +35,8 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
-from decomp.metadata.fakes import Fakes
+from decomp.metadata.fakes import Fakes, mode_of
+from decomp.narrowing.program import LEFT_SHIFTS, in_narrow_dtypes
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, reaches
 from decomp.rules.declining import Declined
@@ -216,7 +218,23 @@ class Candidates:
         except RuleError as error:
             raise error.at(request.node) from error.__cause__
         self.runs += isinstance(found, Expansion)
-        return found
+        return self._narrow(found)
+
+    def _narrow(self, found: Expansion | Declined) -> Expansion | Declined:
+        """The expansion with int32 where the rule computes in int64, if the target asks for it. (Where a rule computes
+        in float64, it is for the sake of accuracy.)"""
+        narrow = self.target.narrower.get(torch.int64)
+        if narrow is None or isinstance(found, Declined) or mode_of(found.graph) is None:
+            return found
+        narrowed = in_narrow_dtypes(found.graph, {torch.int64: narrow})
+        if narrowed is None:
+            return found
+        if any(spelled(node.target).split(".")[1:2] in [[name] for name in LEFT_SHIFTS] for node in found.graph.nodes):
+            return Declined("computes in int64 and shifts its bits, which narrow=True would lose")
+        for call, (what, dtype) in narrowed.refused.items():
+            return Declined(f"computes in int64: {spelled(call.target)} takes {what}, which {dtype} does not hold")
+        drop_dead(narrowed.graph)
+        return replace(found, graph=narrowed.graph)
 
     def _site(self, request: Request) -> Site:
         """Where to record: in the program's own fake mode where sizes are symbolic, in none where metadata is missing.

@@ -64,7 +64,9 @@ class Matching:
         """Whether a graph that mutates cannot be lowered as it is."""
         if not mutates(graph, root):
             return False
-        if not self.everywhere or self.rules.patterns or any(self._rule_for_inplace(node) for node in graph.nodes):
+        if not self.everywhere or self.target.narrower or self.rules.patterns:
+            return True
+        if any(self._rule_for_inplace(node) for node in graph.nodes):
             return True
         # What a rule gives may share memory where what the op gives does not, or the reverse.
         if any(node.op != "call_module" and self._matches(root, node) for node in touching_writes(graph, root)):

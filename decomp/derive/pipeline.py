@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.capture import autocast, frontends, rebuild_exported
 from decomp.capture.frontends import Parts, Program
-from decomp.capture.input_checks import check_inputs
+from decomp.capture.input_checks import check_inputs, look_at_inputs
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
 from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, not_in_pairs, with_reasons
@@ -31,9 +31,8 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import fresh_sizes_dropped
-from decomp.pairs.checking import check_in_pairs
-from decomp.pairs.functional import border, said_of, without_complex
-from decomp.pairs.program import InPairs
+from decomp.narrowing.functional import InRange
+from decomp.narrowing.representing import Represented, represented
 from decomp.patterns.fusing import Fused, fuse
 from decomp.patterns.pattern import Pattern
 from decomp.proof.checks import check_program
@@ -91,18 +90,13 @@ class PlannedGraph:
     """Whether the casts of autocast were written out in its bodies."""
     fused: Fused = Fused()
     """What became of the patterns of the rules in it."""
-    pairs: InPairs | None = None
-    """How pairs of real numbers came into it, if they did."""
+    represented: Represented = Represented()
+    """How narrow dtypes and pairs of real numbers came into it, if they did."""
 
     @property
     def graph(self) -> fx.Graph:
         """The functional graph."""
         return self.functional.graph
-
-    def chains_of(self, pairs: InPairs) -> Mapping[fx.Node, tuple[Any, ...]]:
-        """For each node of the functional graph that computes a complex call on pairs, the rules that made it."""
-        by_name = {node.name: chain for node, chain in pairs.chains.items()}
-        return {node: by_name[node.name] for node in self.graph.nodes if node.name in by_name}
 
     @property
     def whole(self) -> Rewrite:
@@ -148,7 +142,7 @@ def plan_program(program: Program, matching: Matching, policy: Policy) -> Planne
         planner.kept.close()
     entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
     uses = tuple(use for graph in graphs for use in graph.fused.uses())
-    notes = tuple(note for graph in graphs if graph.pairs is not None and (note := said_of(graph.pairs)))
+    notes = tuple(note for graph in graphs for note in graph.represented.notes())
     plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
     return Planned(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
 
@@ -167,25 +161,31 @@ class _Planning:
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
     ) -> list[PlannedGraph]:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
-        functional, pairs = self._in_pairs(self._functional(name, graph, owner), owner)
+        state = self._state(name)
+        functional = self._functional(name, graph, owner, state)
+        functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
         functional, fused = self._fused(functional, owner)
         bodies = bodies_of(functional, owner, policy)
-        functional, decisions = self._decided(functional, owner, pairs)
+        functional, decisions = self._decided(functional, owner, values)
         decisions = with_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
-        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused, pairs)]
+        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused, values)]
         for key, (body, policy) in bodies.items():
             if body not in self.begun:
                 self.begun.add(body)
                 found += self.graphs(key, body.graph, body, policy)
         return found
 
-    def _functional(self, name: str, graph: fx.Graph, owner: nn.Module) -> Functional:
+    def _state(self, name: str) -> Mapping[str, Any]:
+        """The tensors behind the inputs of the program's own graph, where it is an exported one."""
+        exported = self.program.exported if not name else None
+        return rebuild_exported.lifted_state(exported) if exported is not None else {}
+
+    def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
         exported = self.program.exported if not name else None
         functional = Functional(Rewrite(graph))
         if self.matching.must_be_functional(graph, owner):
-            state = rebuild_exported.lifted_state(exported) if exported is not None else {}
             functional = functionalize(graph, owner, state)
         detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or self.matching.everywhere or not detaches:
@@ -194,11 +194,6 @@ class _Planning:
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
         rewrite = without_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
         return functional if rewrite is None else functional.rewritten(rewrite)
-
-    def _in_pairs(self, functional: Functional, owner: nn.Module) -> tuple[Functional, InPairs | None]:
-        """The graph with pairs of real numbers where the target leaves out complex ones."""
-        found = without_complex(functional, self.planner.pairs, self.planner.target, owner)
-        return (functional, None) if found is None else found
 
     def _fused(self, functional: Functional, owner: nn.Module) -> tuple[Functional, Fused]:
         """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
@@ -213,13 +208,13 @@ class _Planning:
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
     def _decided(
-        self, functional: Functional, owner: nn.Module, pairs: InPairs | None
+        self, functional: Functional, owner: nn.Module, values: Represented
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions."""
         self.planner.memory.signatures.written.update(write.value for write in functional.writes)
         propagation = StridePropagation(functional.graph, functional.captured_meta)
         decisions: dict[fx.Node, Decision] = {}
-        at_border = {node.name for node in border(functional.graph)} if pairs is not None else ()
+        at_border = {node.name for node in values.border(functional.graph)}
         depth = 0
         for node in propagation.nodes():
             marker = autocast.marker(node)
@@ -233,8 +228,7 @@ class _Planning:
             elif node.name in at_border:
                 decisions[node] = KEEP
             elif node.op in ("call_function", "call_method"):
-                refused = pairs.why_refused(node) if pairs is not None else None
-                decisions[node] = not_in_pairs(self.planner.decide(node), node, refused)
+                decisions[node] = not_in_pairs(self.planner.decide(node), node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
         own_memory.separate_results(functional.graph, decisions, self.planner)
@@ -304,9 +298,9 @@ class RewrittenGraph:
     @property
     def chains(self) -> Mapping[fx.Node, tuple[Any, ...]]:
         """For each node of that graph that a rule made, the rules, the outermost first."""
-        lowered, pairs = self.retraced.chains, self.planned.pairs
-        if pairs is not None:
-            first, own = self.planned.chains_of(pairs), lowered
+        lowered, first = self.retraced.chains, self.planned.represented.chains_of(self.source)
+        if first:
+            own = lowered
             lowered = {n: (*first.get(at, ()), *own.get(n, ())) for n, at in self.retraced.rewrite.origin.items()}
         return lowered if self.simplified is None else self.simplified.carried(lowered)
 
@@ -339,7 +333,7 @@ class RewrittenGraph:
     def correspondence(self, target: Target) -> Correspondence:
         """How the lowered graph relates to its source, as the proof wants it."""
         retraced = self.retraced
-        at_border = border(retraced.graph) if self.planned.pairs is not None else ()
+        at_border = self.planned.represented.border(retraced.graph)
         blocked = (retraced.rewrite.values[node] for node, d in self.decisions.items() if isinstance(d, Blocked))
         return Correspondence(
             source=self.source,
@@ -389,7 +383,7 @@ def rewrite_program(planned: Planned) -> Rewritten:
 def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
     derived = {node: d for node, d in planned.decisions.items() if isinstance(d, Derived)}
     gone = frozenset(node for node, d in planned.decisions.items() if d is PROVED)
-    own = dict(planned.pairs.constants) if planned.pairs is not None else {}
+    own = planned.represented.constants
     names = [*planned.owner.__dict__.get("_buffers", {}), *planned.owner.__dict__, *own]
     retraced = retrace(planned.graph, derived, planned.program.mode, names, gone)
     used = {str(node.target) for node in retraced.graph.find_nodes(op="get_attr")} if own else set()
@@ -479,6 +473,8 @@ def _check_inputs(result: Any, planned: PlannedGraph) -> None:
         check_inputs(result, planned.graph, {n for n, d in planned.decisions.items() if isinstance(d, Derived)})
     if planned.graph is not program.graph and isinstance(result, fx.GraphModule):
         check_writes(result, program.graph)
+        if planned.represented.narrowed is not None:
+            look_at_inputs(result, program.graph, InRange(planned.represented.narrowed.dtypes))
 
 
 # Proved: each graph from its record, and the last step to the program that is handed over.
@@ -489,7 +485,7 @@ def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, ta
     `program`. Raises `VerificationError`."""
     proof = check_program([graph.correspondence(target) for graph in graphs], program, full)
     phrases: list[str] = []
-    proof = proof.also([check_in_pairs(each.planned.pairs) for each in graphs if each.planned.pairs is not None])
+    proof = proof.also([phrase for graph in graphs for phrase in graph.planned.represented.checks()])
     for graph in graphs:
         if graph.simplified is not None:
             added = rebuild_exported.input_names([*graph.retraced.constants, *graph.simplified.constants])

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.input_checks import InputCheck
+from decomp.capture.input_checks import look_at_inputs
 from decomp.errors import InputsOverlap
 from decomp.functionalize.overlap import Place, overlap, place
 from decomp.ir.aliases import attribute, mutated_args, spelling_of
-from decomp.torch_internals.graphs import PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_leaves
 
 
@@ -67,15 +66,7 @@ def check_writes(module: fx.GraphModule, source: fx.Graph) -> None:
     writes = _writes(module.graph)
     if not writes.inputs and not (writes.state and writes.read_inputs):
         return
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, InputCheck):
-            hook.writes = writes
-            return
-    inputs = [node for node in source.nodes if node.op == "placeholder"]
-    codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
-    check = InputCheck([str(node.target) for node in inputs], (), codegen)
-    check.writes = writes
-    module.register_forward_pre_hook(check, with_kwargs=True)
+    look_at_inputs(module, source, writes)
 
 
 def _writes(graph: fx.Graph) -> Writes:

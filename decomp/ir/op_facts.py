@@ -256,3 +256,20 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
     "log_sigmoid_forward": fake_stride_fixes.in_order,
 }
 """By op, the strides that the kernel on the CPU gives its first result, where those of fake tensors are wrong."""
+
+_TARGET, _INDICES = ("target",), ("indices",)
+TAKES_INT64: Mapping[str, tuple[str, ...]] = {
+    "index_copy": ("index",), "index_fill": ("index",), "take": ("index",), "put": ("index",), "one_hot": ("self",),
+    **dict.fromkeys(("linear_cross_entropy", "_linear_cross_entropy_batch_chunked_no_reduction"), _TARGET),
+    "take_along_dim": _INDICES, "cross_entropy_loss": _TARGET, "nll_loss": _TARGET, "nll_loss_nd": _TARGET,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d", "nll_loss2d_forward"), _TARGET),
+    **dict.fromkeys(("nll_loss2d_backward", "multi_margin_loss", "multi_margin_loss_backward"), _TARGET),
+    **dict.fromkeys(("multilabel_margin_loss", "multilabel_margin_loss_forward"), _TARGET),
+    "multilabel_margin_loss_backward": ("target", "is_target"),
+    **dict.fromkeys(("max_unpool2d", "max_unpool3d", "max_pool2d_with_indices_backward"), _INDICES),
+    **dict.fromkeys(("max_pool3d_with_indices_backward", "fractional_max_pool2d_backward"), _INDICES),
+    **dict.fromkeys(("fractional_max_pool3d_backward", "adaptive_max_pool2d_backward"), _INDICES),
+    "adaptive_max_pool3d_backward": _INDICES,
+}  # fmt: skip
+"""Arguments of which PyTorch's kernels (torch 2.13, CPU) take int64 alone, by the short name of an op: fake tensors
+would take int32 for some of them. Others, as `gather` and `index_select`, take both."""

@@ -167,6 +167,7 @@ CHECKS: Mapping[str, Check] = {
     "simplify": _flag,
     "training": _maybe_flag,
     "freeze": _flag,
+    "narrow": _flag,
     "verify": _one_of(VERIFY),
     "level": _one_of(("structure", "values")),
     "full": _flag,

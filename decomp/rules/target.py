@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from decomp.costs.model import CostModel
 from decomp.errors import TargetError, pickled
 from decomp.ir.call import Call, Predicate, metadata
 from decomp.ir.dtypes import KINDS, common, is_of, name_of, unknown_in
+from decomp.ir.narrow_calls import NARROWER, NarrowCall, has_wide, is_between
 from decomp.ir.ops import Op, Spelling, meant_overload, resolve
 from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
 
@@ -114,6 +116,8 @@ class Target:
         """Names or kinds of the dtypes that tensors may have; None if nothing is said of them."""
         self.costs: CostModel | None = None
         """What calls cost on this target, where its file says so."""
+        self.narrower: Mapping[torch.dtype, torch.dtype] = {}
+        """Dtypes that tensors may not have, each with the one that takes its place; see `narrowed`."""
         self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
         if dtypes is not None:
             limited = self.with_dtypes(dtypes)
@@ -127,10 +131,15 @@ class Target:
         description: str = "",
         costs: CostModel | None = None,
         dtypes: tuple[str, ...] | None = None,
+        narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
     ) -> Target:
         target = cls(name, description=description)
-        target._entries, target.costs, target.dtypes = dict(entries), costs, dtypes
+        target._entries, target.costs, target.dtypes, target.narrower = dict(entries), costs, dtypes, narrower
         return target
+
+    def _with(self, name: str, entries: Mapping[Key, Alternatives]) -> Target:
+        """A copy with other ops."""
+        return self._of(name, entries, self.description, self.costs, self.dtypes, self.narrower)
 
     @classmethod
     def load(cls, path: str | Path) -> Target:
@@ -150,7 +159,7 @@ class Target:
         for key in meant or [(op, overload)]:
             now = self._lookup(key) or ALWAYS
             entries[key] = tuple((*conditions, condition) for conditions in now)
-        return self._of(self.name, entries, self.description, self.costs, self.dtypes)
+        return self._with(self.name, entries)
 
     def with_dtypes(self, dtypes: Iterable[torch.dtype | str]) -> Target:
         """A copy of this target on which a call is legal only if all tensors that it takes and gives have one of these
@@ -168,19 +177,32 @@ class Target:
             for key, alternatives in self._entries.items()
         }
         known = names if self.dtypes is None else common(self.dtypes, names)
-        return self._of(self.name, entries, self.description, self.costs, known)
+        return self._of(self.name, entries, self.description, self.costs, known, self.narrower)
 
     def knows_dtype(self, dtype: torch.dtype) -> bool:
         """Whether tensors may have this dtype."""
         return self.dtypes is None or is_of(dtype, self.dtypes)
 
+    def narrowed(self) -> Target:
+        """A copy of this target for which programs are lowered in narrow dtypes: int32 in the place of int64, float32
+        in that of float64, complex64 in that of complex128, each where it does not know the wide one and knows the
+        other. Raises `TargetError` where nothing is said of dtypes."""
+        if self.dtypes is None:
+            raise TargetError(
+                f"target {self.name} says nothing of dtypes, so that none is too wide for it: say what it knows, by "
+                'target.with_dtypes(["float32", "int32", "bool"])'
+            )
+        known = self.knows_dtype
+        narrower = {wide: narrow for wide, narrow in NARROWER.items() if not known(wide) and known(narrow)}
+        return self._of(self.name, self._entries, self.description, self.costs, self.dtypes, narrower)
+
     def named(self, name: str) -> Target:
         """A copy of this target under another name."""
-        return self._of(name, self._entries, self.description, self.costs, self.dtypes)
+        return self._with(name, self._entries)
 
     def with_costs(self, costs: CostModel | None) -> Target:
         """A copy of this target on which calls cost what `costs`, one of `decomp.costs`, says."""
-        return self._of(self.name, self._entries, self.description, costs, self.dtypes)
+        return self._of(self.name, self._entries, self.description, costs, self.dtypes, self.narrower)
 
     def why_illegal(self, call: Call) -> str | None:
         """None if the call is legal; otherwise the reason of the condition that does not hold, or "" if the target does
@@ -188,15 +210,14 @@ class Target:
         alternatives = self._entries.get((call.op, call.overload))
         if alternatives is None:
             alternatives = self._entries.get((call.op, None))
-        if alternatives is None:
-            return ""
-        broken = ""
-        for conditions in alternatives:
-            failed = next((reason for c in conditions if (reason := _broken(c, call)) is not None), None)
-            if failed is None:
+        if self.narrower and has_wide(call, self.narrower):
+            if is_between(call, self.narrower):
                 return None
-            broken = failed
-        return broken
+            narrow = NarrowCall.of(call, {torch.int64: self.narrower.get(torch.int64, torch.int64)})
+            broken = _broken_of(alternatives, narrow)
+            call.looked_around |= narrow.looked_around
+            return broken
+        return _broken_of(alternatives, call)
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
         """Whether every call of this overload (of every overload, if None) is legal, whatever its arguments."""
@@ -239,7 +260,8 @@ class Target:
         remedy = "define its predicate at the top level of a module, or write the target as TOML"
         for condition in dict.fromkeys(conditions):
             pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
-        return type(self)._of, (self.name, self._entries, self.description, self.costs, self.dtypes)
+        given = self.name, self._entries, self.description, self.costs, self.dtypes, dict(self.narrower)
+        return type(self)._of, given
 
     def __copy__(self) -> Target:
         return self
@@ -253,7 +275,8 @@ class Target:
         keys = dict.fromkeys((*self._entries, *right._entries))
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
         dtypes = _either_dtypes(self.dtypes, other.dtypes) if isinstance(other, Target) else self.dtypes
-        return self._of(_joined(self, "|", other), entries, self.description, self.costs or right.costs, dtypes)
+        costs = self.costs or right.costs
+        return self._of(_joined(self, "|", other), entries, self.description, costs, dtypes, self.narrower)
 
     def __and__(self, other: Any) -> Target:
         """The ops that both have: a call is legal if it is in each of them."""
@@ -262,7 +285,7 @@ class Target:
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
         shared = {key: found for key, found in both.items() if found or key[1]}
         dtypes = _both_dtypes(self.dtypes, right.dtypes)
-        return self._of(_joined(self, "&", other), shared, self.description, self.costs, dtypes)
+        return self._of(_joined(self, "&", other), shared, self.description, self.costs, dtypes, self.narrower)
 
     def __sub__(self, other: Any) -> Target:
         """The ops of this target without those of the other."""
@@ -270,7 +293,7 @@ class Target:
         gone = {op for op, overload in right._entries if overload is None}
         entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
         entries.update({key: () for key in right._entries if key[1] is not None})
-        return self._of(_joined(self, "-", other), entries, self.description, self.costs, self.dtypes)
+        return self._with(_joined(self, "-", other), entries)
 
     def _lookup(self, key: Key) -> Alternatives:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
@@ -284,6 +307,17 @@ class Everything(Target):
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
         return True
+
+
+def _broken_of(alternatives: Alternatives | None, call: Call) -> str | None:
+    """None if all conditions of one alternative hold; otherwise the reason of one that does not, or ""."""
+    broken = ""
+    for conditions in alternatives or ():
+        failed = next((reason for c in conditions if (reason := _broken(c, call)) is not None), None)
+        if failed is None:
+            return None
+        broken = failed
+    return broken
 
 
 def _broken(condition: Condition, call: Call) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 import functools
 import operator
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
 from decomp.ir.dtypes import name_of
+from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
+from decomp.narrowing.functional import narrowed
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
 from decomp.runtime.border import Border
 from decomp.runtime.code import Body, Code, Step
@@ -74,8 +77,14 @@ def _where(nodes: list[fx.Node]) -> str:
 class Building:
     """Builds the code of one graph."""
 
-    def __init__(self, backend: Backend, root: nn.Module, problems: Problems) -> None:
-        self.backend, self.root, self.problems = backend, root, problems
+    def __init__(
+        self, backend: Backend, root: nn.Module, problems: Problems,
+        narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
+    ) -> None:
+        """`narrower`: dtypes that the backend lacks, each with that in which it holds their tensors."""
+        self.backend, self.root, self.problems, self.narrower = backend, root, problems, narrower
+        known = backend.dtypes
+        self.dtypes = known and {**known, **{wide: known[narrow] for wide, narrow in narrower.items()}}
         self.now: dict[fx.Node, Any] = {}
         """What stands for a node from here on: a body, or what was written into an input."""
         self.inputs: list[fx.Node] = []
@@ -99,16 +108,27 @@ class Building:
             elif node.op == "get_attr":
                 self._attribute(node)
             elif node.op == "output":
-                self.results = substituted(node.args[0], lambda n: n if n in self.border else self.now.get(n, n))
+                self.results = substituted(node.args[0], lambda n: n if self._leaves(n) else self.now.get(n, n))
             elif node.op == "call_module":
                 self.problems.modules.setdefault(f"the module {node.target}", []).append(node)
             elif node in self.border.apart or node in self.border.together:
+                self.now[node] = self._current(node.args[0])
+            elif self._is_cast(node):
                 self.now[node] = self._current(node.args[0])
             elif node in effects and effects[node] != "control flow" and not _is_region(node):
                 self._effect(node, effects[node])
             else:
                 self._call(node)
         return self
+
+    def _leaves(self, node: fx.Node) -> bool:
+        """Whether a result is no array that the backend has, but is made of one."""
+        return node in self.border or self._is_cast(node)
+
+    def _is_cast(self, node: fx.Node) -> bool:
+        """Whether a call only casts between a dtype that the backend lacks and that in which it holds it."""
+        call = call_if_bound(node) if self.narrower and node.op.startswith("call") else None
+        return call is not None and is_between(call, self.narrower)
 
     def array_of(self, node: fx.Node) -> fx.Node:
         """The node whose array a result is: of a complex one, the pair."""
@@ -127,7 +147,7 @@ class Building:
             found.append(node)
 
     def _check_dtypes(self, node: fx.Node) -> None:
-        known = self.backend.dtypes
+        known = self.dtypes
         if known is None or node.op == "output" or node in self.border:
             return
         for dtype in dict.fromkeys(x.dtype for x in tensors_in(metadata(node)) if x.dtype not in known):
@@ -143,11 +163,13 @@ class Building:
             self.now[node] = value
 
     def _body(self, module: fx.GraphModule) -> Code:
-        inner = Building(self.backend, module, self.problems).build(module.graph)
+        inner = Building(self.backend, module, self.problems, self.narrower).build(module.graph)
         for node in inner.written:
             self._problem("a body of a higher-order op that writes its inputs", node)
-        constants = {node: self.backend.from_torch(tensor.detach()) for node, tensor in inner.state.items()}
-        return Code(tuple(inner.inputs), tuple(inner.steps), inner.results, constants)
+        held = {node: narrowed(str(node.target), each.detach(), self.narrower) for node, each in inner.state.items()}
+        constants = {node: self.backend.from_torch(tensor) for node, tensor in held.items()}
+        results = substituted(inner.results, inner.array_of)
+        return Code(tuple(inner.inputs), tuple(inner.steps), results, constants)
 
     def _effect(self, node: fx.Node, kind: str) -> None:
         """What no target is asked for: write-backs, and assertions and markers, which compute nothing."""
@@ -194,7 +216,7 @@ class Building:
         call = call_if_bound(node)
         if call is None:
             return self._problem(f"{spelled(node.target)}: its arguments fit no overload", node)
-        found = self.backend.implementation(call)
+        found = self.backend.implementation(NarrowCall.of(call, self.narrower) if self.narrower else call)
         if found is None or call.inplace:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
             name += "_" if call.inplace else ""
@@ -203,7 +225,7 @@ class Building:
                 self.problems.conditions[name] = ", or ".join(reasons)
             return
         try:
-            args, kwargs = arguments_of(call, self.backend.dtypes)
+            args, kwargs = arguments_of(call, self.dtypes)
         except UnknownDtype as error:
             return self._dtype(error.args[0], node)
         args, kwargs = self._current(args), self._current(kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 import traceback
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from decomp.capture.input_checks import flat_inputs
 from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import name_of
+from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
+from decomp.narrowing.functional import narrowed
 from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
@@ -46,15 +49,20 @@ class Loaded:
     """A program on a backend. Called as the lowered program is, with torch tensors, it returns torch tensors; what it
     writes is kept (buffers) or written back (inputs)."""
 
-    def __init__(self, backend: Backend, root: fx.GraphModule) -> None:
-        """Raises `LoadError`."""
+    def __init__(
+        self, backend: Backend, root: fx.GraphModule, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})
+    ) -> None:
+        """`narrower`: by a wide dtype, the narrow one in which the program computes. Raises `LoadError`, and
+        `OutOfRange` for a tensor whose values do not fit."""
         problems = Problems()
-        built = Building(backend, root, problems).build(root.graph)
+        known = backend.dtypes or {}
+        self.narrower = {wide: dtype for wide, dtype in narrower.items() if wide not in known and dtype in known}
+        built = Building(backend, root, problems, self.narrower).build(root.graph)
         problems.raise_any(backend)
         self.backend, self.source = backend, root.graph
         self._root, self._results = root, built.results
         self.leaves: tuple[Leaf, ...] = (
-            *_state(backend, root, built.state, built.border),
+            *_state(backend, root, built.state, built.border, self.narrower),
             *(_input(node, built.border) for node in built.inputs),
         )
         """Parameters, buffers and constants, and then the inputs, in order."""
@@ -126,7 +134,7 @@ class Loaded:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and constants as they are now, as tensors."""
         kept = (leaf for leaf in self.leaves if leaf.kind != "input")
-        return {leaf.name: self._tensor(leaf.value, leaf.as_real, leaf.name) for leaf in kept}
+        return {leaf.name: self._tensor(leaf.value, leaf.as_real, leaf.name, leaf.meta) for leaf in kept}
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
@@ -147,16 +155,21 @@ class Loaded:
             return value
         if isinstance(leaf.meta, torch.Tensor) and value.layout is not leaf.meta.layout:
             raise InputMismatch(leaf.name, leaf.meta.layout, value.layout, "layout")
-        return _on(self.backend, as_real(value.detach()) if leaf.as_real else value.detach(), leaf.kind, leaf.name)
+        found = as_real(value.detach()) if leaf.as_real else value.detach()
+        return _on(self.backend, narrowed(f"{leaf.kind} {leaf.name!r}", found, self.narrower), leaf.kind, leaf.name)
 
-    def _tensor(self, array: Any, is_complex: bool, name: str) -> torch.Tensor:
+    def _tensor(self, array: Any, is_complex: bool, name: str, meta: Any) -> torch.Tensor:
+        """A value as a tensor, in the dtype that it has in the program where that is computed in a narrow one."""
         try:
             found = self.backend.to_torch(array)
         except Exception as error:
             raise failed(self.backend.name, "to_torch", f"{name}, {_kind(array)}", error) from error
         if not isinstance(found, torch.Tensor):
             raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(found).__name__}")
-        return as_complex(found) if is_complex else found
+        found = as_complex(found) if is_complex else found
+        dtype = getattr(meta, "dtype", found.dtype)
+        dtype = dtype.to_complex() if is_complex and not dtype.is_complex else dtype
+        return found.to(dtype) if self.narrower and found.dtype == NARROWER.get(dtype) else found
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
@@ -202,7 +215,7 @@ class Loaded:
                 continue
             if leaf.kind == "input":
                 with torch.no_grad():
-                    inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real, leaf.name))
+                    inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real, leaf.name, leaf.meta))
             else:
                 leaf.value = values[leaf.name]
 
@@ -219,7 +232,7 @@ class Loaded:
         """A value of the program as a tensor; of a call with several results, each."""
         if isinstance(meta, (list, tuple)):
             return [self._result(node, each, of, checked) for each, of in zip(value, meta)]
-        found = self._tensor(value, node in self._complex, f"result {node.name!r}")
+        found = self._tensor(value, node in self._complex, f"result {node.name!r}", meta)
         if checked and not _fits(found, meta):
             problem = f"result {node.name!r} is {_described(found)}, and in the program {_described(meta)}"
             remedy = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
@@ -259,7 +272,10 @@ def _described(meta: Any) -> str:
     return f"{name_of(meta.dtype)} ({', '.join(map(str, meta.shape))})"
 
 
-def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border) -> list[Leaf]:
+def _state(
+    backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border,
+    narrower: Mapping[torch.dtype, torch.dtype],
+) -> list[Leaf]:
     """The tensors that a program names, each moved once."""
     parameters = {id(tensor) for tensor in root.parameters()}
     buffers = {id(tensor) for tensor in root.buffers()}
@@ -269,7 +285,8 @@ def _state(backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tens
         kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
         found = as_real(tensor.detach()) if node in border else tensor.detach()
         if id(tensor) not in moved:
-            moved[id(tensor)] = _on(backend, found.clone(), kind, str(node.target))
+            held = narrowed(f"{kind} {str(node.target)!r}", found, narrower)
+            moved[id(tensor)] = _on(backend, held.clone(), kind, str(node.target))
         leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], found, node, node in border))
     order = ("parameter", "buffer", "constant")
     return sorted(leaves, key=lambda leaf: order.index(leaf.kind))
@@ -286,4 +303,13 @@ def load(backend: Backend, program: Any) -> Loaded:
         raise CaptureError(
             f"cannot load {type(program).__name__}; pass what decomp.lower returns, an ExportedProgram or a GraphModule"
         )
-    return Loaded(backend, program_of(program, None, None, None).root)
+    return Loaded(backend, program_of(program, None, None, None).root, _narrower(program))
+
+
+def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:
+    """The narrow dtypes in which a program computes, as `lower` noted them."""
+    if isinstance(program, Lowering):
+        return program.target.narrower
+    module = program if isinstance(program, fx.GraphModule) else program.graph_module
+    found: Mapping[torch.dtype, torch.dtype] = module.meta.get("narrower", {})
+    return found

@@ -69,7 +69,7 @@ class Backend:
         jit: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         shape: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
-        """- `target`: what programs are lowered to; by default the ops that are implemented.
+        """- `target`: what programs are lowered to; by default the ops that are implemented, on `dtypes`.
         - `from_torch`, `to_torch`: a tensor (detached) as an array, and back.
         - `dtypes`: what the backend calls each dtype that it has. Arguments that are dtypes arrive so, and programs
           with another dtype are refused when they are loaded. By default dtypes arrive as PyTorch's own.
@@ -162,7 +162,7 @@ class Backend:
                 continue  # these are no ops that a target is asked for
             one = Target(self.name, [each.key])
             made |= one if each.when is None else one.legal_if(each.key, each.when, each.reason)
-        return made.named(self.name)
+        return (made if self.dtypes is None else made.with_dtypes(self.dtypes)).named(self.name)
 
     def missing(self) -> tuple[str, ...]:
         """The ops of the target that no function serves."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import copy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -181,3 +182,37 @@ def run_graph(
             if not left[used]:
                 del values[used]
     return None
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """What a program in narrow dtypes is held against: the source in these, whose error is what they cost."""
+
+    source: Any
+    narrower: Mapping[torch.dtype, torch.dtype]
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A result in the dtype that it was computed in, if that has fractions; whole numbers are compared as they
+        are."""
+        exact = not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor if exact else tensor.to(self.narrower.get(tensor.dtype, tensor.dtype))
+
+
+def nudged(seed: int, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})) -> Any:
+    """A function that moves each float to the next one, up or down at random; to the next narrow one, of wide ones."""
+
+    def change(value: Any) -> Any:
+        draw = torch.Generator().manual_seed(seed)
+
+        def nudge(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+                return leaf
+            up = torch.randint(0, 2, leaf.shape, generator=draw, dtype=torch.bool).to(leaf.device)
+            dtype = narrower.get(leaf.dtype, leaf.dtype)
+            far = torch.where(up, float("inf"), -float("inf")).to(dtype)
+            moved = torch.nextafter(leaf.detach().to(dtype), far).to(leaf.dtype)
+            return torch.where(leaf.detach().isfinite(), moved, leaf.detach()).requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(nudge, value)
+
+    return change

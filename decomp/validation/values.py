@@ -24,9 +24,11 @@ from decomp.validation.closeness import Judged, Truth, judge, truth_of, widened
 from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
+    Narrow,
     Run,
     callable_of,
     forked_random_state,
+    nudged,
     run,
     run_graph,
     weights_for as _weights,
@@ -68,7 +70,9 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
     if given is None:
         return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
-    return [_phrase(verdicts), whole_programs(source, lowered.result, *given, promise, gradients=lowered.trains)]
+    narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
+    told = whole_programs(source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow)
+    return [_phrase(verdicts), told]
 
 
 def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -363,14 +367,16 @@ def whole_programs(
     kwargs: Mapping[str, Any],
     promise: float = 0.0,
     gradients: bool = True,
+    narrow: Narrow | None = None,
 ) -> str:
     """Runs two programs on the same inputs and compares all that a caller sees, gradients only if the second is to have
-    them; `promise` is what its rules may be off by, in ULP. Raises `ValuesDiffer`, `GradientsDiffer`, and
-    `ArgumentError` if the source does not run on them."""
+    them; `promise` is what its rules may be off by, in ULP, of the `narrow` dtypes if it computes in these. Raises
+    `ValuesDiffer`, `GradientsDiffer`, and `ArgumentError` if the source does not run on them."""
     before, after = callable_of(source), callable_of(lowered)
     if _is_random(source) or _is_random(lowered):
         return "the whole program not compared, as it is random"
-    truth = _Truth(before, args, kwargs, plain=_branches(source) or _branches(lowered), gradients=gradients)
+    plain = _branches(source) or _branches(lowered)
+    truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow)
     found = _ran(after, args, kwargs, truth.differentiable)
     worst = []
     for what, said, kind in (
@@ -418,14 +424,18 @@ class _Truth:
     their last place."""
 
     def __init__(
-        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True
+        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True,
+        narrow: Narrow | None = None,
     ) -> None:
+        wide, self.narrow = module, narrow
+        module = callable_of(narrow.source) if narrow is not None else module
         own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
         self.own = own or _of_source(module, args, kwargs)
         how = {"gradients": self.differentiable}
-        self.wide = self._tried(module, args, kwargs, wide=True, plain=plain, **how)
-        tried = (self._tried(module, args, kwargs, moved=nudged(seed), **how) for seed in range(2))
+        self.wide = self._tried(wide, args, kwargs, wide=True, plain=plain, **how)
+        dtypes = narrow.narrower if narrow is not None else {}
+        tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), **how) for seed in range(2))
         self.moved = [found for found in tried if found is not None]
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
@@ -456,6 +466,9 @@ def _require_close(
         return 0.0, 0.0
     if found is None:
         raise kind(f"the lowered program does not give {name}, or does not write it")
+    if truth.narrow is not None and found.dtype == own.dtype:
+        own, found = truth.narrow(own), truth.narrow(found)
+        expected = Truth([own], expected.wide, expected.moved)
     judged = judge([found], expected, promise, pointwise=False)
     if judged.fault is not None:
         raise kind(f"{name} of the lowered program is another: it {judged.fault}")
@@ -467,25 +480,6 @@ def _branches(program: Any) -> bool:
     torch 2.13.)"""
     higher = torch._ops.HigherOrderOperator
     return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
-
-
-def nudged(seed: int) -> Any:
-    """A function that moves each float to the next one, up or down at random."""
-
-    def change(value: Any) -> Any:
-        draw = torch.Generator().manual_seed(seed)
-
-        def nudge(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
-                return leaf
-            up = torch.randint(0, 2, leaf.shape, generator=draw, dtype=torch.bool).to(leaf.device)
-            far = torch.where(up, float("inf"), -float("inf")).to(leaf.dtype)
-            moved = torch.nextafter(leaf.detach(), far)
-            return torch.where(leaf.detach().isfinite(), moved, leaf.detach()).requires_grad_(leaf.requires_grad)
-
-        return pytree.tree_map(nudge, value)
-
-    return change
 
 
 def _is_random(program: Any) -> bool:

@@ -225,7 +225,7 @@ def test_a_program_that_is_tampered_with_is_found_out():
     from decomp.pairs.checking import check_in_pairs
 
     found = lowered(lambda z, w: torch.view_as_real(z * w + z), (z(3), z(3)))
-    pairs = found.pieces[0].planned.pairs
+    pairs = found.pieces[0].planned.represented.pairs
     check_in_pairs(pairs)
     product = next(node for node in pairs.graph.nodes if node.target is aten.sub.Tensor)
     first, second = args = product.args

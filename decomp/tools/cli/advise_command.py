@@ -27,6 +27,7 @@ from decomp.tools.cli.arguments import (
     Json,
     Keep,
     Levels,
+    Narrow,
     RulesOf,
     To,
     Training,
@@ -62,6 +63,7 @@ def advise(
     accuracy: Levels = [],
     cost: CostBy = None,
     training: Training = None,
+    narrow: Narrow = False,
     savings: Annotated[int, typer.Option("--savings", min=0, metavar="N", help=SAVINGS)] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw models against ops (.svg, .png).")] = None,
     results: Annotated[Path | None, typer.Option("--results", metavar="DIR", help=RESULTS)] = None,
@@ -74,7 +76,7 @@ def advise(
     """Say which ops a target should know next, so that models lower to it: the fewest that are enough, in the order in
     which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
-        words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training)
+        words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
         if histogram == bool(models):
             raise Unusable("name models, or pass --histogram")
         programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), trust)
@@ -121,10 +123,11 @@ class _Words:
     accuracy: tuple[str, ...]
     cost: str | None
     training: bool | None
+    narrow: bool
 
     def __call__(self) -> Setting:
         """Load what the words mean. Raises `Unusable`, `TargetError`, `UnknownOp`."""
-        rules, target = rules_and_target(load_target(self.to), load_rules(self.rules), self.keep)
+        rules, target = rules_and_target(load_target(self.to), load_rules(self.rules), self.keep, self.narrow)
         policy = Policy(load_accuracy(self.accuracy), load_cost(self.cost))
         return Setting(Matching(rules, target, self.training), policy)
 

@@ -31,6 +31,7 @@ from decomp.tools.cli.arguments import (
     Keep,
     Levels,
     Model,
+    Narrow,
     RulesOf,
     To,
     Training,
@@ -99,6 +100,7 @@ def lower(
     no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")] = False,
     training: Training = None,
+    narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -115,7 +117,7 @@ def lower(
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(
                 program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, max_error=max_error,
-                partial=partial, simplify=not no_simplify, freeze=freeze, training=training, verify=how,
+                partial=partial, simplify=not no_simplify, freeze=freeze, training=training, narrow=narrow, verify=how,
             )  # fmt: skip
         report = lowering.report()
         if path is not None:
@@ -167,6 +169,7 @@ def plan(
     cost: CostBy = None,
     dynamic: Dynamic = [],
     training: Training = None,
+    narrow: Narrow = False,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -179,7 +182,8 @@ def plan(
             program = load_model(model, trust, dynamic)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(
-                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, training=training
+                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, training=training,
+                narrow=narrow,
             )
         with working(f"looking for what {target.name} lacks"):
             lacks = None if found.complete else found.suggest()

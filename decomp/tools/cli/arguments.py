@@ -50,6 +50,8 @@ Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", he
 Training = Annotated[
     bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")
 ]
+NARROW = "Compute in int32 and float32 where the program has int64 and float64, and the target has them not."
+Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -1,0 +1,120 @@
+"""The check of a program in narrow dtypes: decided anew from the two graphs, whatever put the new one together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import is_projection, metadata, substituted
+from decomp.ir.effects import is_proved
+from decomp.ir.narrow_calls import CAST
+from decomp.metadata.symbolic_sizes import same_shape
+from decomp.narrowing.program import Narrowed, does_not_fit
+from decomp.proof.correspondence import MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
+from decomp.proof.replay import same
+from decomp.torch_internals.pytree import tensors_in
+
+
+def check_narrow(found: Narrowed) -> str:
+    """Checks a graph in narrow dtypes against the one that it was made from; returns what holds, in words. Every call
+    is the same call on the same values, perhaps cast between a wide dtype and the narrow one, and asked for narrow
+    dtypes; its results have the shapes that they had, and the dtypes, or the narrow ones; no number that it takes is
+    out of their range. Raises the `VerificationError` of what does not hold."""
+    replay = _Replay(found)
+    calls = sum(replay.visit(node) for node in found.source.nodes)
+    casts = replay.require_casts()
+    found.graph.lint()
+    return f"{calls} calls in narrow dtypes are those of the source, on the same values, {casts} casts between them"
+
+
+class _Replay:
+    """One walk over the source that looks up what stands for each node."""
+
+    def __init__(self, found: Narrowed) -> None:
+        self.found, self.dtypes = found, found.dtypes
+        self.images = {source: new for new, source in found.rewrite.origin.items() if new.name == source.name}
+        """What stands for each node: the node of its name. Others of its origin are casts."""
+        self.sources = {new: source for source, new in self.images.items()}
+
+    def visit(self, node: fx.Node) -> bool:
+        """Hold a node against its image; returns whether it is a call."""
+        new = self.images.get(node)
+        if new is None:
+            if node.op == "output" or not is_proved(node):
+                raise ValueLost(f"{node.name!r} is not in the graph in narrow dtypes", source=node)
+            return False
+        if not self._is_copy(node, new) and not self._is_narrow_call(node, new):
+            wrong = OutputsChanged if node.op == "output" else NotAsRecorded
+            raise wrong(f"{new.name!r} is not the call {node.name!r}, in narrow dtypes", new, node)
+        self._require_metadata(metadata(node), metadata(new), node, new)
+        return node.op.startswith("call") and not is_projection(node)
+
+    def _is_copy(self, node: fx.Node, new: fx.Node) -> bool:
+        """Whether a call takes what its source takes, in dtypes as wide."""
+        given = zip(node.all_input_nodes, new.all_input_nodes)
+        return self._makes(new, node, self._sources_of(new)) and all(map(_same_dtypes, given))
+
+    def _is_narrow_call(self, node: fx.Node, new: fx.Node) -> bool:
+        """Whether a call takes what its source takes, cast or not, and is asked for narrow dtypes; its numbers fit."""
+        if not node.op.startswith("call") or does_not_fit(node, self.dtypes) is not None:
+            return False
+        args, kwargs = self._sources_of(new)
+        more = {name: value for name, value in kwargs.items() if name not in node.kwargs}
+        fewer = {name: value for name, value in kwargs.items() if name in node.kwargs}
+        narrow = self.dtypes.get(getattr(metadata(node), "dtype", None))  # type: ignore[arg-type]
+        asked = more in ({}, {"out_int32": True}) or narrow is not None and more == {"dtype": narrow}
+        wide = substituted((node.args, dict(node.kwargs)), lambda each: self.dtypes.get(each, each), torch.dtype)
+        alike = self._makes(new, node, (args, fewer)) or same((args, fewer), wide)
+        return asked and alike and _same_target(node, new)
+
+    def _makes(self, new: fx.Node, node: fx.Node, given: Any) -> bool:
+        return _same_target(node, new) and same(given, substituted((node.args, dict(node.kwargs)), lambda n: n))
+
+    def _sources_of(self, new: fx.Node) -> Any:
+        """The arguments of a node, by nodes of the source."""
+        return substituted((new.args, dict(new.kwargs)), lambda given: self._source(given, new))
+
+    def _source(self, given: fx.Node, user: fx.Node) -> fx.Node:
+        """The node of the source whose value an argument is, perhaps cast."""
+        if given not in self.sources and self._is_cast(given):
+            given = given.all_input_nodes[0]
+        if given not in self.sources:
+            raise NotAsRecorded(f"{given.name!r}, which {user.name!r} takes, comes from no node of the source", given)
+        return self.sources[given]
+
+    def _is_cast(self, node: fx.Node) -> bool:
+        """Whether a node does nothing but cast a value that was wide to the narrow dtype, or back."""
+        if node.target is not CAST or set(node.kwargs) != {"dtype"} or len(node.args) != 1:
+            return False
+        source = self.sources.get(node.all_input_nodes[0])
+        dtype = getattr(metadata(source), "dtype", None) if source is not None else None
+        return dtype in self.dtypes and node.kwargs["dtype"] in (dtype, self.dtypes[dtype])
+
+    def _require_metadata(self, expected: Any, found: Any, node: fx.Node, new: fx.Node) -> None:
+        """The results are what they were, in dtypes as wide or narrow."""
+        pairs = list(zip(tensors_in(expected), tensors_in(found)))
+        fits = len(pairs) == len(tensors_in(expected)) == len(tensors_in(found)) and all(
+            same_shape(one.shape, other.shape) and other.dtype in (one.dtype, self.dtypes.get(one.dtype))
+            for one, other in pairs
+        )
+        if not fits:
+            raise MetadataChanged(f"{new.name!r} is {found}, for {expected}", new, node)
+
+    def require_casts(self) -> int:
+        """How many nodes are casts; every other one stands for a node of the source."""
+        others = [node for node in self.found.graph.nodes if node not in self.sources]
+        for node in others:
+            if not self._is_cast(node):
+                raise NotAsRecorded(f"{node.name!r} comes from no node of the source, and is no cast", node)
+        return len(others)
+
+
+def _same_target(node: fx.Node, new: fx.Node) -> bool:
+    return node.op == new.op and bool(node.target == new.target)
+
+
+def _same_dtypes(given: tuple[fx.Node, fx.Node]) -> bool:
+    one, other = ([each.dtype for each in tensors_in(metadata(node))] for node in given)
+    return one == other

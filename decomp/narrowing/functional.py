@@ -1,0 +1,127 @@
+"""Where a program meets a target whose dtypes are narrow: whether it has wide tensors, whether what it holds fits, and
+what is said of its inputs and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.errors import CaptureError, OutOfRange, spelled
+from decomp.functionalize.writes import Functional
+from decomp.ir.aliases import attribute
+from decomp.ir.call import metadata, nodes_in
+from decomp.ir.dtypes import name_of
+from decomp.metadata.fakes import mode_of
+from decomp.narrowing.program import Dtypes, Narrowed, in_narrow_dtypes
+from decomp.rules.target import Target
+from decomp.torch_internals.fakes import FakeTensor
+from decomp.torch_internals.pytree import tensors_in
+
+
+def without_wide(
+    functional: Functional, target: Target, owner: nn.Module, state: Mapping[str, Any]
+) -> tuple[Functional, Narrowed] | None:
+    """The program in narrow dtypes; None if the target asks for none, or nothing is wide. `owner` holds what the graph
+    names, `state` the tensors behind inputs. Raises `OutOfRange` for a tensor or a number that does not fit, and
+    `CaptureError` where there is no metadata."""
+    graph = functional.graph
+    if not target.narrower:
+        return None
+    if mode_of(graph) is None:
+        if any(node.op.startswith("call") for node in graph.nodes):
+            raise CaptureError("narrow=True has to know dtypes, which this program does not have: pass args=(...)")
+        return None
+    found = in_narrow_dtypes(graph, target.narrower, {write.value for write in functional.writes})
+    if found is None:
+        return None
+    for call, (what, dtype) in found.refused.items():
+        raise OutOfRange(f"{spelled(call.target)} (at {call.name}) takes", what, dtype)
+    for node in graph.nodes:
+        tensor = state.get(node.name) if node.op == "placeholder" else None
+        tensor = attribute(owner, str(node.target)) if node.op == "get_attr" else tensor
+        if isinstance(tensor, torch.Tensor):
+            require_fits(str(node.target), tensor, target.narrower)
+    after = functional.rewritten(found.rewrite)
+    return replace(after, captured_meta={**after.captured_meta, **found.captured_meta}), found
+
+
+def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
+    """Raise `OutOfRange` if a tensor has values that the narrow dtype does not hold."""
+    narrow = dtypes.get(tensor.dtype)
+    if narrow is None or tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
+        return
+    parts = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    parts = parts[parts.isfinite()] if parts.is_floating_point() else parts
+    if not parts.numel():
+        return
+    low, high = (float(end) if parts.is_floating_point() else int(end) for end in parts.aminmax())
+    info = torch.finfo(narrow) if narrow.is_floating_point or narrow.is_complex else torch.iinfo(narrow)
+    wrong = next((end for end in (low, high) if not info.min <= end <= info.max), None)
+    if wrong is not None:
+        raise OutOfRange(f"{name} holds", wrong, name_of(narrow))
+
+
+def narrowed(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
+    """A tensor in the narrow dtype. Raises `OutOfRange` if it does not hold its values."""
+    if tensor.dtype not in dtypes:
+        return tensor
+    require_fits(name, tensor, dtypes)
+    return tensor.to(dtypes[tensor.dtype])
+
+
+@dataclass(frozen=True)
+class InRange:
+    """Looks at the integers that a program in narrow dtypes is given. (A float that is too large becomes infinite,
+    which shows.)"""
+
+    dtypes: Dtypes
+
+    def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
+        """Raises `OutOfRange`."""
+        for name, value in given.items():
+            for tensor in tensors_in(value):
+                if tensor.dtype == torch.int64:
+                    require_fits(f"input {name!r}", tensor, self.dtypes)
+
+
+def said_of_narrow(found: Narrowed) -> str:
+    """What became of the wide dtypes of a program, for plans and reports."""
+    by_dtype: dict[torch.dtype, list[str]] = {}
+    given = [node for node in found.source.nodes if node.op in ("placeholder", "get_attr")]
+    for node in given:
+        _list(node, found.dtypes, by_dtype)
+    results: dict[torch.dtype, list[str]] = {}
+    for node in dict.fromkeys(nodes_in(found.source.output_node().args)):
+        _list(node, found.dtypes, results)
+    made = {each for node in found.source.nodes for each in _dtypes_of(node)} & found.dtypes.keys()
+    said = []
+    for wide in sorted(made, key=str):
+        border = [f"given {_named(by_dtype[wide])}"] if wide in by_dtype else []
+        border += [f"returned {_named(results[wide])}"] if wide in results else []
+        at = f"; still {name_of(wide)} at the border: {', '.join(border)}" if border else ""
+        said.append(f"{name_of(found.dtypes[wide])} in the place of {name_of(wide)}{at}")
+    return "; ".join(said)
+
+
+def _list(node: fx.Node, dtypes: Dtypes, into: dict[torch.dtype, list[str]]) -> None:
+    for dtype in _dtypes_of(node):
+        if dtype in dtypes:
+            into.setdefault(dtype, []).append(node.name)
+
+
+def _dtypes_of(node: fx.Node) -> set[torch.dtype]:
+    value = metadata(node)
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return {each.dtype for each in items if isinstance(each, torch.Tensor)}
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST else f"{', '.join(names[:_MOST])} and {len(names) - _MOST} more"
+
+
+_MOST = 6
+"""So many names are said of inputs, or of results."""

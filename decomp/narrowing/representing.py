@@ -1,0 +1,70 @@
+"""The dtypes of a program as a target has them: pairs of real numbers in the place of complex ones, and then narrow
+dtypes in that of wide ones. (Where a target has complex64, complex128 is a wide dtype as others, and no pair.)"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.functionalize.writes import Functional
+from decomp.narrowing.checking import check_narrow
+from decomp.narrowing.functional import said_of_narrow, without_wide
+from decomp.narrowing.program import Narrowed
+from decomp.pairs.checking import check_in_pairs
+from decomp.pairs.functional import border, said_of, without_complex
+from decomp.pairs.program import InPairs
+from decomp.pairs.recording import PairRecorder
+from decomp.rules.target import Target
+
+
+@dataclass(frozen=True)
+class Represented:
+    """How the values of a graph came to be represented otherwise than in the program, if they were."""
+
+    narrowed: Narrowed | None = None
+    pairs: InPairs | None = None
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        """The tensors that pairs brought into the graph, by attribute."""
+        return self.pairs.constants if self.pairs is not None else {}
+
+    def border(self, graph: fx.Graph) -> Collection[fx.Node]:
+        """The calls of a graph that take complex numbers apart where they come in, and put them together."""
+        return tuple(border(graph)) if self.pairs is not None else ()
+
+    def chains_of(self, graph: fx.Graph) -> Mapping[fx.Node, tuple[Any, ...]]:
+        """For each node of a graph that computes a complex call on pairs, the rules that made it."""
+        made = self.pairs.chains.items() if self.pairs is not None else ()
+        by_name = {node.name: chain for node, chain in made}
+        return {node: by_name[node.name] for node in graph.nodes if node.name in by_name}
+
+    def why_complex(self, node: fx.Node) -> str | None:
+        """Why a call is not computed on pairs; None if it is, or is to stay."""
+        return self.pairs.why_refused(node) if self.pairs is not None else None
+
+    def notes(self) -> tuple[str, ...]:
+        """What was done, and what stands at the border, for plans and reports."""
+        pairs = (said_of(self.pairs),) if self.pairs is not None else ()
+        return pairs if self.narrowed is None else (*pairs, said_of_narrow(self.narrowed))
+
+    def checks(self) -> list[str]:
+        """Checks it, and returns what holds, in words. Raises `VerificationError`."""
+        found = [check_in_pairs(self.pairs)] if self.pairs is not None else []
+        return found if self.narrowed is None else [*found, check_narrow(self.narrowed)]
+
+
+def represented(
+    functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module, state: Mapping[str, Any]
+) -> tuple[Functional, Represented]:
+    """A program with its values represented as `target` asks for; `owner` holds what its graph names, `state` the
+    tensors behind its inputs. Raises `OutOfRange`, and `CaptureError` where there is no metadata."""
+    other = None if torch.complex128 in target.narrower else without_complex(functional, recorder, target, owner)
+    functional, pairs = (functional, None) if other is None else other
+    found = without_wide(functional, target, owner, state)
+    functional, narrowed = (functional, None) if found is None else found
+    return functional, Represented(narrowed, pairs)
