@@ -1,8 +1,8 @@
 """Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
 each value is drawn at least once, by one seed: five models on three targets are five cases. Of a long table of a test
-of the rules half of the rows are drawn: the certificate of each rule, which a change makes stale, holds what was
-measured of it over its whole domain. Of ops that models hardly call, as Bessel functions, a third of the tests is
-drawn. `pytest --whole` runs all.
+of the rules a third of the rows is drawn: the certificate of each rule, which a change makes stale, holds what was
+measured of it over its whole domain. Of the tests of ops that models hardly call, as Bessel functions, one in four is
+drawn, and one at least of each file. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 SWEEPS = Path(__file__).parent / "decomp_rules"
 """Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
-RARE = (SWEEPS / "special", SWEEPS / "complex")
-"""Tests of ops that models hardly call."""
+RARE = {SWEEPS / "special": 4, SWEEPS / "complex": 4}
+"""Tests of ops that models hardly call, and of how many of them one runs."""
 
 LONG = 8
-"""Of a table of parameters with more rows than these, half are drawn."""
+"""Of a table of parameters with more rows than these, a third is drawn."""
 
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
@@ -34,11 +34,17 @@ def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) ->
     return [chance.choice(group) for group in groups.values()]
 
 
-def thinned(cases: list[T], rare: Callable[[T], bool], seed: int) -> list[T]:
-    """All cases, but of those that are rare a third, drawn from the seed."""
-    places = [place for place, case in enumerate(cases) if rare(case)]
-    gone = set(random.Random(seed).sample(places, len(places) - len(places) // 3))
-    return [case for place, case in enumerate(cases) if place not in gone]
+def thinned(cases: list[T], one_in: Callable[[T], int], kind: Callable[[T], Hashable], seed: int) -> list[T]:
+    """The cases in their order, but one in so many of them as `one_in` says, drawn from the seed; of each kind at least
+    one."""
+    chance, rates = random.Random(seed), {}
+    for place, case in enumerate(cases):
+        rates.setdefault(one_in(case), []).append(place)
+    kept = {place for rate, places in rates.items() for place in chance.sample(places, len(places) // rate)}
+    missing = one_of_each(range(len(cases)), lambda place: kind(cases[place]), seed)
+    served = {kind(cases[place]) for place in kept}
+    kept |= {place for place in missing if kind(cases[place]) not in served}
+    return [cases[place] for place in sorted(kept)]
 
 
 def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
@@ -55,11 +61,11 @@ def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
 
 
 def shortened(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
-    """Places of the cases with those rows of long tables that are drawn: half of them, by the seed."""
+    """Places of the cases with those rows of long tables that are drawn: a third of them, by the seed."""
     chance, places = random.Random(seed), range(len(cases))
     for table in {table: None for case in cases for table in case}:
         rows = list({cases[place][table]: None for place in places if table in cases[place]})
-        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 1) // 2))
+        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 2) // 3))
         places = [place for place in places if cases[place].get(table) in drawn or table not in cases[place]]
     return list(places)
 
@@ -75,16 +81,17 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
         marker = own[0].get_closest_marker("sampled")
         (at_most,) = marker.args if marker is not None and marker.args else (len(own),)
         cases = [_parameters(item) for item in own]
-        kept = shortened(cases, seed) if own[0].path.is_relative_to(SWEEPS) else range(len(own))
+        is_long = own[0].path.is_relative_to(SWEEPS) and "opinfo_job" not in cases[0]  # those are drawn by `conftest`
+        kept = shortened(cases, seed) if is_long else range(len(own))
         places = [kept[place] for place in covering([cases[place] for place in kept], seed)]
         if at_most < len(places):
             places = random.Random(seed).sample(places, at_most)
         left -= {item for place, item in enumerate(own) if place not in places}
-    return thinned([item for item in items if item in left], _is_rare, seed)
+    return thinned([item for item in items if item in left], _one_in, lambda item: item.path, seed)
 
 
-def _is_rare(item: pytest.Item) -> bool:
-    return any(item.path.is_relative_to(folder) for folder in RARE)
+def _one_in(item: pytest.Item) -> int:
+    return next((rate for folder, rate in RARE.items() if item.path.is_relative_to(folder)), 1)
 
 
 def _parameters(item: Any) -> dict[str, Hashable]:

@@ -32,20 +32,26 @@ def test_one_case_of_each_kind_is_drawn():
     assert add.startswith("add-") and mul.startswith("mul-")
 
 
-def test_of_a_long_table_half_of_the_rows_are_drawn_and_of_others_all():
+def test_of_a_long_table_a_third_of_the_rows_is_drawn_and_of_others_all():
     cases = [{"function": row, "target": target} for row in range(LONG + 1) for target in range(3)]
     drawn = [[cases[place] for place in shortened(cases, seed)] for seed in range(10)]
     rows = [{case["function"] for case in kept} for kept in drawn]
-    assert all(len(kept) == (LONG + 2) // 2 for kept in rows) and len(set(map(frozenset, rows))) > 1
+    assert all(len(kept) == (LONG + 3) // 3 for kept in rows) and len(set(map(frozenset, rows))) > 1
     assert all(len(kept) == 3 * len(own) for kept, own in zip(drawn, rows))
     assert shortened(cases[:3 * LONG], 0) == list(range(3 * LONG))
     assert shortened(cases, 3) == shortened(cases, 3)
 
 
-def test_of_what_is_rare_a_third_is_drawn_and_all_of_the_rest():
-    kept = [thinned(list(range(90)), lambda case: case >= 30, seed) for seed in range(5)]
+def test_of_what_is_rare_few_are_drawn_and_all_of_the_rest():
+    kept = [thinned(list(range(90)), lambda case: 3 if case >= 30 else 1, lambda case: 0, seed) for seed in range(5)]
     assert all(len(cases) == 30 + 20 and cases == sorted(cases) and cases[:30] == list(range(30)) for cases in kept)
     assert len(set(map(tuple, kept))) == 5
+
+
+def test_of_each_kind_one_is_drawn_however_rare_it_is():
+    for seed in range(5):
+        kept = thinned(list(range(90)), lambda case: 30, lambda case: case // 9, seed)
+        assert {case // 9 for case in kept} == set(range(10)) and len(kept) <= 13
 
 
 SWEEP = """

@@ -18,6 +18,21 @@ RESULTS = HERE.parents[1] / "benchmarks" / "results"
 ORDER = (CLEAN, DECLARED, BLOCKED, WRONG, FAILED)
 MOST_USED = frozenset((HERE / "most_used_ops.txt").read_text().split())
 """The 125 operator tests whose ops most of about a hundred models call."""
+DEAR = ("linalg.", "special.", "svd", "pca_", "eig", "cholesky", "lu", "pinverse", "geqrf", "ormqr", "igamma",
+        "mvlgamma", "polygamma", "matrix_exp", "masked.", "grid_sampler", "nn.functional.ctc_loss",
+        "nn.functional.grid_sample", "norm.nuc", "fft.", "stft", "istft")
+"""Entries whose cases take seconds each, of ops that models hardly call."""
+
+
+def one_in(case: str) -> int:
+    """Of how many such cases one is drawn, where not all are: few of what is costly or hardly called."""
+    if case.startswith(tuple(f"{entry}-" for entry in MOST_USED)):
+        return 1
+    if case.startswith(DEAR) or "-complex" in case:
+        return 12
+    if case.startswith("nn."):
+        return 4 if case.startswith("nn.functional.") else 2
+    return 6
 
 
 @dataclass(frozen=True)
