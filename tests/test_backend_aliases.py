@@ -65,3 +65,16 @@ def test_gradients_go_through_a_write_to_an_input_that_is_returned_as_a_view():
         run(leaf * 1).sum().backward()
         grads.append(leaf.grad)
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_an_input_that_another_one_shows_a_row_of_has_its_own_sizes():
+    def function(x, row):
+        return torch.cat([row, x[0].view_as(row)], 0)
+
+    torch.compiler.reset()
+    run = torch.compile(function, backend=decomp.backend(to=targets.tinygrad))
+    for size, tracked in ((3, True), (3, False), (5, True)):
+        x = torch.arange(12.0 * size).reshape(4, 3, size).permute(2, 1, 0)
+        x = x.requires_grad_() * 1 if tracked else x  # the latter is itself a view
+        assert torch.equal(run(x, x[0]), function(x, x[0]))

@@ -80,7 +80,8 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
         raise NotSpelled(f"an input is a {subclass.__name__}, which autograd has to take apart", foreseen=True)
     mode = _own_mode(inputs)
     try:
-        return _spelled(module, mode, [_fake_input(mode, value) for value in inputs])
+        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        return _spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
     except _LIMITS as error:
         raise NotSpelled(first_line(error), foreseen=True) from error
     except Exception as error:  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
@@ -128,8 +129,8 @@ def _own_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     return new_mode(theirs.shape_env if theirs is not None else None)
 
 
-def _fake_input(mode: FakeTensorMode, value: Any) -> Any:
-    """An input as AOTAutograd makes it fake, by the symbols that Dynamo gave it."""
+def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
+    """An input, which is that of `node`, as AOTAutograd makes it fake, by the symbols that Dynamo gave it."""
     if not isinstance(value, torch.Tensor):
         return value
     if isinstance(value, FakeTensor):
@@ -138,7 +139,11 @@ def _fake_input(mode: FakeTensorMode, value: Any) -> Any:
     symbolic = context.tensor_to_context.get(value) if context is not None else None
     if symbolic is None:
         return mode.from_tensor(value, static_shapes=True)
-    return mode.from_tensor(value, symbolic_context=symbolic, source=getattr(symbolic, "tensor_source", None))
+    source = getattr(symbolic, "tensor_source", None)
+    if source != getattr(node, "_dynamo_source", source) and isinstance(node.meta.get("example_value"), FakeTensor):
+        # torch 2.13 keeps one set of symbols a tensor: for the base of another input those that it has as the base.
+        return _like(mode, node.meta["example_value"])
+    return mode.from_tensor(value, symbolic_context=symbolic, source=source)
 
 
 def _like(mode: FakeTensorMode, value: Any) -> Any:

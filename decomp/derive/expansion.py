@@ -91,7 +91,7 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
     except RuleError as error:
         first = error
     if site.mode is not None and site.mode.shape_env is not None:
-        with contextlib.suppress(RuleError), sizes_never_one():
+        with contextlib.suppress(RuleError), sizes_never_one(site.mode):
             return _record(rule, function, args, kwargs, site)
     raise first
 

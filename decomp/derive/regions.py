@@ -3,7 +3,7 @@ What a region without gradients is given is detached, so that it computes, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 import operator
 from typing import Any
@@ -14,7 +14,7 @@ from torch import fx, nn
 from decomp.capture import autocast
 from decomp.functionalize.writes import Functional, can_require_grad
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.aliases import attribute
+from decomp.ir.aliases import attribute, is_same_tensor, is_view, view_bases
 from decomp.ir.call import metadata
 
 aten = torch.ops.aten
@@ -117,8 +117,7 @@ class _Walk:
             return new
 
         values = self.rewrite.inline(region.body, given, make)
-        # What a region only hands through keeps its gradient.
-        values.update(zip(region.body.find_nodes(op="placeholder"), operands))
+        values.update(_handed_through(region.body, operands))
         results = region.body.output_node().args[0]
         return tuple(fx.map_arg(list(results) if isinstance(results, (list, tuple)) else [results], values.__getitem__))
 
@@ -143,6 +142,17 @@ class _Walk:
     def _name(self, name: str, call: fx.Node) -> str:
         """A name for what is moved: its own, if no other node of the program has it."""
         return f"{call.name}_{name}" if name in self.rewrite.names else name
+
+
+def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, Any]:
+    """What a region only hands through, which keeps its gradient: its inputs, and results of calls that return the very
+    tensor that they are given."""
+    handed: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), operands))
+    for node in body.nodes:
+        base = next((base for base in view_bases(node) if base in handed), None) if node.op == "call_function" else None
+        if base is not None and is_view(node, base) and is_same_tensor(node, base):
+            handed[node] = handed[base]
+    return handed
 
 
 # Bodies.

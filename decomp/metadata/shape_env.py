@@ -68,12 +68,17 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def sizes_never_one() -> Iterator[None]:
-    """Within, a dynamic size is not taken for one, which would broadcast it, because that of the example is."""
+def sizes_never_one(mode: FakeTensorMode) -> Iterator[None]:
+    """Within, a dynamic size is not taken for one, which would broadcast it, because that of the example is; nor is
+    what the mode remembers of calls where it was."""
     from decomp.torch_internals.sizes import sizes_config  # a quarter of a second, unless sizes are dynamic
 
-    with sizes_config.patch(backed_size_oblivious=True):
-        yield
+    cached, mode.cache_enabled = mode.cache_enabled, False
+    try:
+        with sizes_config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        mode.cache_enabled = cached
 
 
 @contextlib.contextmanager

@@ -246,8 +246,14 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     """A call on real tensors. Those of an expansion may lie otherwise than the ones that it was recorded for."""
     if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is torch.ops.aten.view:
         if node.target._overloadname == "default":
-            return torch.reshape(*args)
+            return _reshaped(args, kwargs)
     return _call(node, args, kwargs)
+
+
+def _reshaped(args: Any, kwargs: Any) -> Any:
+    """What a call of `view` gives, whose sizes may be one argument or several, copied where memory lies otherwise."""
+    tensor, *shape = *args, *kwargs.values()
+    return tensor.reshape(*shape)
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -272,7 +278,7 @@ def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
     def of(part: Callable[[Any], Any]) -> Any:
         own = [part(arg) if i in places else first_part(arg) for i, arg in enumerate(args)]
         named = {key: part(arg) if key in places else first_part(arg) for key, arg in kwargs.items()}
-        return torch.reshape(*own) if name in _VIEWS else _call(node, own, named)
+        return _reshaped(own, named) if name in _VIEWS else _call(node, own, named)
 
     values = [args[i] if isinstance(i, int) and i < len(args) else kwargs.get(i) for i in places]
     first = of(first_part)

@@ -160,5 +160,6 @@ def index_put_of_mask(x: Tensor, indices: Sequence[Tensor | None], values: Tenso
     if 0 in [size for size in (count, *rest, *mask.shape) if isinstance(size, int)]:
         return x.clone()
     chosen = torch.index_select(listed, 0, torch.clamp(number - 1, min=0, max=count - 1)).reshape(x.shape)
-    holds = mask.reshape([*mask.shape, *[1] * len(rest)])
+    # In sizes of x: torch.export (2.13) does not tell that those of the mask are the same.
+    holds = mask.reshape([*x.shape[: mask.dim()], *[1] * len(rest)])
     return torch.where(holds, x + chosen if accumulate else chosen, x)

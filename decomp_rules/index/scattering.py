@@ -174,7 +174,9 @@ def index_put_masked(x: Tensor, indices: Sequence[Tensor | None], values: Tensor
         return decline("which value goes where is data: the index is a mask")
     row = values.reshape(values.shape[1:]) if values.dim() > rest else values
     mask = cast(mask, torch.bool)
-    mask = mask if rest == 0 else view_or_copy(mask, [*mask.shape, *[1] * rest])
+    known = all(map(same_size, mask.shape, x.shape))
+    # In sizes of x, else: torch.export (2.13) does not tell that those of the mask are the same.
+    mask = mask if rest == 0 and known else view_or_copy(mask, [*x.shape[: mask.dim()], *[1] * rest])
     value = cast(row, x.dtype)
     return torch.where(mask, x + value if accumulate else value, x)
 

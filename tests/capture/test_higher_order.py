@@ -178,3 +178,18 @@ def test_autocast_inside_torch_compile_trains(x: torch.Tensor) -> None:
         assert float((out - expected).detach().abs().max()) <= 8 * torch.finfo(out.dtype).eps
     sum(out.float().sum() for out in compiled(x)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class HandsThrough(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        with torch.no_grad():
+            return y.flatten(0), y.view(2, -1), y.to(torch.float64)
+
+
+def test_what_a_region_without_gradients_hands_through_keeps_its_gradient() -> None:
+    x = torch.ones(4, requires_grad=True)
+    program = torch.export.export(HandsThrough(), (x,))
+    same, view, cast = decomp.lower(program, to=targets.core_aten).result.module()(x)
+    assert same.grad_fn is not None and not view.requires_grad
+    assert cast.dtype == torch.float64 and not cast.requires_grad

@@ -250,3 +250,15 @@ def test_targets_that_have_complex_numbers_keep_them():
 
 def test_real_tensors_like_complex_ones_are_real():
     agree(lambda a: torch.full_like(a, 2, dtype=torch.float32) * torch.ones_like(a, dtype=torch.float32) * a, (z(4),))
+
+
+class Viewed(nn.Module):
+    def forward(self, a):
+        return a.view(-1), a.view(2, -1), a.view((6, 2)), a.view(size=(4, 3)), a.reshape(2, 6)
+
+
+def test_the_sizes_of_a_view_are_one_argument_or_several():
+    a = z(3, 4)
+    for source in (torch.fx.symbolic_trace(Viewed()), Viewed()):
+        found = decomp.lower(source, to=targets.tinygrad, args=(a,)).result(a)
+        assert all(map(torch.equal, found, Viewed()(a)))

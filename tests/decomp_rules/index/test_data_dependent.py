@@ -53,3 +53,17 @@ def test_lowered_to_the_end():
     repeats = torch.tensor([1, 2, 0])
     lowered_agrees(lambda x, n: torch.repeat_interleave(x, n, 1, output_size=3), X, repeats)
     lowered_agrees(lambda x, mask, v: x.index_put((mask,), v), X, MASK, torch.tensor([1.0, 2.0, 3.0]))
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x, mask):
+        x = x.clone()
+        x[mask] = 2.0
+        return x
+
+
+def test_a_mask_whose_sizes_export_does_not_know_to_be_those_of_what_it_indexes():
+    auto = {0: torch.export.Dim.AUTO}
+    lowered = decomp.lower(Masked(), to=targets.tinygrad, args=(X, X > 0), dynamic_shapes=(auto, auto)).result
+    wide = torch.linspace(-1, 1, 5 * X.shape[1]).reshape(5, -1)
+    assert torch.equal(lowered(wide, wide > 0), Masked()(wide, wide > 0))
