@@ -249,7 +249,7 @@ def _fits(value: Any, meta: Any) -> bool:
         return True
     if value.dtype is not meta.dtype or value.dim() != meta.dim():
         return False
-    return all(known == size or type(known) is not int for known, size in zip(meta.shape, value.shape))
+    return all(type(known) is not int or known == size for known, size in zip(meta.shape, value.shape))
 
 
 def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:

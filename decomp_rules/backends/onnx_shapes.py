@@ -292,6 +292,25 @@ def while_loop(
     return several("Loop", [None, begins, *carried], list(carried), body=body)
 
 
+@emits("scan")
+def scan(
+    combine_fn: Callable[..., Any], init: Sequence[Value], xs: Sequence[Value], more: Sequence[Any] = ()
+) -> Any:
+    """Scan, over the first dimension of the rows."""
+    with graph().nested() as inner:
+        values = [inner.input("carried", each.dtype, each.meta) for each in init]
+        rows = [inner.input("row", each.dtype, each.meta[0]) for each in xs]
+        found = [inner.named(each) for each in _as_list(combine_fn(*values, *rows, *more))]
+        body = inner.proto("body", [*values, *rows], found)
+    return several("Scan", [*init, *xs], found, body=body, num_scan_inputs=len(xs))
+
+
+@emits("map_impl")
+def map_rows(f: Callable[..., Any], xs: Sequence[Value], more: Sequence[Any] = ()) -> Any:
+    """A Scan that carries nothing."""
+    return scan(f, (), xs, more)
+
+
 def _like(value: Value, other: Value) -> Value:
     value.meta = other.meta
     return value

@@ -429,7 +429,24 @@ def rand(size: Sequence[int], dtype: DType | None = None) -> Tensor:
     return Tensor.rand(*size, device=DEVICE, dtype=dtype or dtypes.float32)
 
 
-PRIMITIVES: dict[str, Callable[..., Tensor]] = {
+def scan(
+    step: Callable[..., Any], carried: Sequence[Tensor], rows: Sequence[Tensor], more: Sequence[Any] = ()
+) -> list[Tensor]:
+    """The steps one after the other, in one program."""
+    carried, found = list(carried), list[Any]()
+    for i in range(rows[0].shape[0]):
+        row = [shrink(x, 0, i, i + 1).reshape(x.shape[1:]) for x in rows]
+        results = step(*carried, *row, *more)
+        carried, found = list(results[: len(carried)]), [*found, results[len(carried) :]]
+    return carried + [stack(each) for each in zip(*found)]
+
+
+def map_rows(function: Callable[..., Any], rows: Sequence[Tensor], more: Sequence[Any] = ()) -> list[Tensor]:
+    """As `scan`."""
+    return scan(function, (), rows, more)
+
+
+PRIMITIVES: dict[str, Callable[..., Any]] = {
     "add": _binary(Ops.ADD),
     "mul": _binary(Ops.MUL),
     "maximum": _binary(Ops.MAX),
@@ -468,5 +485,7 @@ PRIMITIVES: dict[str, Callable[..., Tensor]] = {
     "clone": clone,
     "detach": lambda x: x.alu(Ops.DETACH),
     "rand.default": rand,
+    "scan": scan,
+    "map_impl": map_rows,
 }
 """By name in the target: a function on tinygrad's tensors."""

@@ -111,6 +111,38 @@ def test_control_flow_becomes_if_and_loop() -> None:
         torch.testing.assert_close(program(x, torch.tensor(i)), Controlled()(x, torch.tensor(i)))
 
 
+class Steps(nn.Module):
+    """A recurrent cell, a running product, and a function of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> Any:
+        from torch._higher_order_ops.map import map as map_rows
+        from torch._higher_order_ops.scan import scan
+
+        def step(carried: Any, row: Any) -> Any:
+            new = torch.tanh(self.cell(torch.cat([carried[0], row], -1)))
+            return (new, carried[1] * 2), (new * 2, carried[1] + 1)
+
+        carried, rows = scan(step, (h, torch.ones((), dtype=torch.int64)), x, dim=0)
+        return *carried, *rows, map_rows(lambda row, h: (row + h).sum(-1), x, h)
+
+
+def test_loops_over_rows_become_scan() -> None:
+    torch.manual_seed(0)
+    model, steps = Steps().requires_grad_(False), Dim("steps", min=2, max=50)
+    args = torch.randn(5, 3, 4), torch.randn(3, 4)
+    program = loaded(model, args, dynamic_shapes=({0: steps}, {}))
+    kinds = [node.op_type for node in program.function.emitted.model.graph.node]
+    assert kinds.count("Scan") == 2
+    for count in (5, 9):
+        x = torch.randn(count, 3, 4)
+        for found, expected in zip(program(x, args[1]), model(x, args[1]), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 def test_names_provenance_and_shared_weights() -> None:
     model, args = samples.model("gpt")
     low = lowered(model.eval(), args)

@@ -10,6 +10,8 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
@@ -235,6 +237,26 @@ def test_a_program_runs_for_each_size():
     for size in (3, 5, 3, 2, 3):
         total, count = loaded(torch.ones(size, 2))
         assert total.tolist() == [size**2] * 2 and count == size
+
+
+class _Steps(nn.Module):
+    def forward(self, x, h):
+        def step(carried, row):
+            new = torch.sin(carried[0] + row)
+            return (new, carried[1] * 2), (new * 2, carried[1] + 1)
+
+        carried, rows = scan(step, (h, torch.ones((), dtype=torch.int64)), x, dim=0)
+        return *carried, *rows, map_rows(lambda row, h: (row + h).sum(-1), x, h)
+
+
+def test_loops_over_rows_are_written_out_for_each_number_of_them():
+    steps, h = torch.export.Dim("steps", min=2, max=9), torch.randn(4)
+    program = torch.export.export(_Steps(), (torch.randn(3, 4), h), dynamic_shapes=({0: steps}, {}))
+    loaded = chip.load(decomp.lower(program, to=targets.tinygrad))
+    for count in (3, 5):
+        x = torch.randn(count, 4)
+        for mine, wanted in zip(loaded(x, h), _Steps()(x, h), strict=True):
+            torch.testing.assert_close(mine, wanted)
 
 
 class _Perceptron(nn.Sequential):
