@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import MetadataMissing, RuleError, spelled
+from decomp.graphs.shortcuts import Asked, Shortcuts
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
 from decomp.ir.call import substituted
 from decomp.ir.effects import Effect, EffectTable
@@ -28,6 +29,7 @@ from decomp.rules.restrictions import (
     switches,
     writes_seen,
 )
+from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import set_grad_enabled
 from decomp.torch_internals.pytree import tree_leaves, tree_map
 
@@ -48,6 +50,9 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         self.closed = False
         """Whether the run of the rule is over: a proxy that is still used has leaked into another one."""
         self._switches = switches()
+        self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
+        self._modes: contextlib.ExitStack | None = None
+        """Where the modes are entered that record calls, if they have not been entered yet."""
 
     @property
     def knows(self) -> bool:
@@ -67,13 +72,48 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         type_expr: Any = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
+        asked = self.asked(target, args, kwargs)
+        shortcut = self.taken(asked)
+        if shortcut is not None:
+            return self.wrap(shortcut)
         self.check(target, args, kwargs)
         if not self.knows:
             return self._as_written(kind, target, args, kwargs)
         if self.dialect == "torch":
             return self._as_written_with_metadata(kind, target, args, kwargs)
+        self.record()
         with self._running():
-            return self.wrap(_run(kind, target, *fakes_of((args, kwargs))))
+            result = _run(kind, target, *fakes_of((args, kwargs)))
+        self.learn(asked, result)
+        return self.wrap(result)
+
+    def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked | None:
+        """A call taken apart, where it may be recorded without PyTorch's dispatcher."""
+        if self._shortcuts is None or self.busy or self.closed or switches() != self._switches:
+            return None
+        return self._shortcuts.asked(target, args, kwargs)
+
+    def taken(self, asked: Asked | None) -> Any:
+        """The tensor that a call gives, recorded by a way that is known, as only those of calls are that a rule may
+        make; None where there is none."""
+        return None if asked is None or self._shortcuts is None else self._shortcuts.recorded(asked)
+
+    def learn(self, asked: Asked | None, result: Any) -> None:
+        """Remember the way that a call has taken through the dispatcher."""
+        if asked is not None and self._shortcuts is not None:
+            self._shortcuts.learn(asked, result)
+
+    def records_on(self, modes: contextlib.ExitStack) -> None:
+        """Enter what records calls that go through PyTorch's dispatcher: when there is one, for it takes its time."""
+        self._modes = modes
+        if self._shortcuts is None:
+            self.record()
+
+    def record(self) -> None:
+        """From here on, calls that go through PyTorch's dispatcher are recorded."""
+        if self._modes is not None:
+            modes, self._modes = self._modes, None
+            modes.enter_context(recording(self.tape, self.refuse))
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
@@ -167,17 +207,23 @@ class ValueProxy(fx.Proxy):
             self.tracer.missing(what)
         return self.node.meta["val"]
 
+    def _layout(self, what: str) -> Any:
+        """What has the shape, dtype and device of the value."""
+        value, kernels = self._value(what), self.tracer.tape.kernels
+        known = kernels.layout(value) if kernels is not None and type(value) is FakeTensor else None
+        return value if known is None else known
+
     @property
     def shape(self) -> torch.Size:
-        return self._value("shape").shape
+        return self._layout("shape").shape
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._value("dtype").dtype
+        return self._layout("dtype").dtype
 
     @property
     def device(self) -> torch.device:
-        return self._value("device").device
+        return self._layout("device").device
 
     @property
     def layout(self) -> torch.layout:
@@ -185,7 +231,7 @@ class ValueProxy(fx.Proxy):
 
     @property
     def ndim(self) -> int:
-        return int(self._value("ndim").ndim)
+        return len(self._layout("ndim").shape)
 
     @property
     def requires_grad(self) -> bool:
@@ -196,7 +242,7 @@ class ValueProxy(fx.Proxy):
         return bool(self.device.type == "cuda")
 
     def size(self, dim: int | None = None) -> Any:
-        shape = self._value("size()").shape
+        shape = self._layout("size()").shape
         return shape if dim is None else shape[dim]
 
     def stride(self, dim: int | None = None) -> Any:
@@ -210,7 +256,7 @@ class ValueProxy(fx.Proxy):
         return self.ndim
 
     def numel(self) -> Any:
-        return self._value("numel()").numel()
+        return self._layout("numel()").numel()
 
     nelement = numel
 
@@ -321,19 +367,28 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
         self.tracer = tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not self.tracer.busy:
-            self._refuse(func, args, kwargs)
-        if self.tracer.dialect == "aten" and self.tracer.knows:
+        kwargs, tracer = kwargs or {}, self.tracer
+        if tracer.busy:
             return func(*args, **kwargs)
-        if self.tracer.busy or func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
+        asked = tracer.asked(func, args, kwargs)
+        shortcut = tracer.taken(asked)
+        on_proxies = asked is not None and next(proxies_in((args, kwargs)), None) is not None
+        if shortcut is not None:
+            return tracer.wrap(shortcut) if on_proxies else shortcut
+        self._refuse(func, args, kwargs)
+        if tracer.dialect == "aten" and tracer.knows:
+            tracer.record()
+            result = func(*args, **kwargs)
+            tracer.learn(asked if not on_proxies else None, result)
+            return result
+        if func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
             return func(*args, **kwargs)
-        return self.tracer.create_proxy("call_function", func, args, kwargs)
+        return tracer.create_proxy("call_function", func, args, kwargs)
 
     def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
         if func is set_grad_enabled:
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
-        if func in _CONCRETE and any(proxies_in((args, kwargs))):
+        if func in _CONCRETE and next(proxies_in((args, kwargs)), None) is not None:
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
         if _has_tensor((args, kwargs)):
             self.tracer.check(func, args, kwargs)
@@ -370,13 +425,10 @@ def fakes_of(value: Any) -> Any:
 
 def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
-    with torch.no_grad():
+    with torch.no_grad(), contextlib.ExitStack() as stack, FactoryRecorder(tracer):
         if tracer.knows and tracer.dialect == "aten":
-            with recording(tracer.tape, tracer.refuse), FactoryRecorder(tracer):
-                result = function(*args, **kwargs)
-        else:
-            with FactoryRecorder(tracer):
-                result = function(*args, **kwargs)
+            tracer.records_on(stack)
+        result = function(*args, **kwargs)
     return _as_nodes(tracer, result)
 
 

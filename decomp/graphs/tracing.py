@@ -21,6 +21,7 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import (
     PRE_DISPATCH,
+    DisableTorchFunction,
     EnablePreDispatch,
     ProxyTorchDispatchMode,
     TorchDispatchMode,
@@ -41,6 +42,7 @@ class Tape:
         """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
         self._nodes: dict[int, fx.Node] = {}
         self._places: dict[Any, fx.Node] = {}
+        self._unplaced: list[tuple[FakeTensor, fx.Node]] = []
         self._alive: list[Any] = []
         self._sizes: dict[Any, fx.Node] = {}
         self._constants: dict[int, FakeTensor] = {}
@@ -71,16 +73,25 @@ class Tape:
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
             self._alive.append(value)
-            if isinstance(value, FakeTensor) and value.layout is torch.strided:
-                self._places.setdefault(_place(value), node)
+            if isinstance(value, FakeTensor):
+                self._unplaced.append((value, node))
 
     def node_of(self, value: Any) -> fx.Node | None:
         """The node that a fake tensor comes from, if it is on this tape."""
         found = self._nodes.get(id(value))
-        if found is None and isinstance(value, FakeTensor) and value.layout is torch.strided:
+        if found is None and isinstance(value, FakeTensor):
             # A factory hands its caller another tensor of the same storage than the one that was dispatched.
-            found = self._places.get(_place(value))
+            with DisableTorchFunction():
+                found = self._node_at(value)
         return found
+
+    def _node_at(self, value: FakeTensor) -> fx.Node | None:
+        """The first node whose value lies in one place with a fake tensor."""
+        for other, node in self._unplaced:
+            if other.layout is torch.strided:
+                self._places.setdefault(_place(other), node)
+        self._unplaced.clear()
+        return self._places.get(_place(value)) if value.layout is torch.strided else None
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""

@@ -4,8 +4,9 @@ storage of the meta tensors carry the device. Where a meta kernel is not enough,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +23,20 @@ from decomp.torch_internals.modes import (
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
+class Layout(NamedTuple):
+    """What a strided tensor is, apart from its data and its place in memory."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    in_order: bool
+    """Whether it has the strides that a tensor of its shape is made with."""
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(self.shape.numel())
+
+
 class MetaKernels:
     """Fake tensors of one run of a rule, and the meta tensors that stand behind them."""
 
@@ -29,15 +44,38 @@ class MetaKernels:
         self._made = fakes
         self._metas: dict[int, torch.Tensor] = {}
         self._fakes: dict[int, FakeTensor] = {}
-        self._odd: set[int] = set()
-        """Fake tensors from whose strides the fake mode and kernels may draw other conclusions, each free to choose
-        those of dimensions of one element."""
+        self._layouts: dict[int, Layout] = {}
         self._alive: list[torch.Tensor] = []
 
     def empty_like(self, value: torch.Tensor) -> FakeTensor:
         """A fake tensor of its own storage with the shape, strides, dtype and device of a strided tensor."""
-        meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
-        return self._fake(meta, value.device)
+        return self._empty(value.shape, value.stride(), value.dtype, value.device)
+
+    def like_operands(self, operands: list[FakeTensor], dtype: torch.dtype) -> Any:
+        """What an op gives that computes element by element, where its layout is plain: the operands have one shape, or
+        none, and lie in order. `NotImplemented` where the kernel is to be asked."""
+        layouts = [self._layouts[id(operand)] for operand in operands]
+        device = layouts[0].device
+        shape = max([layout.shape for layout in layouts], key=len)
+        scalars = [layout for layout in layouts if layout.shape != shape]
+        if 0 in shape or scalars and 1 in shape or any([layout.shape for layout in scalars]):
+            return NotImplemented
+        if not all([layout.in_order and layout.device == device for layout in layouts]):
+            return NotImplemented
+        with DisableTorchFunction(), DisableTorchDispatch():
+            return self._empty(shape, _in_order(shape), dtype, device)
+
+    def layout(self, fake: FakeTensor) -> Layout | None:
+        """The layout of a fake tensor; None for one that is not run on meta tensors."""
+        found = self._layouts.get(id(fake))
+        if found is None:
+            try:
+                with DisableTorchFunction(), DisableTorchDispatch():
+                    self._behind(fake)
+            except _Unfit:
+                return None
+            found = self._layouts[id(fake)]
+        return found
 
     def run(self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         """What a call on fake tensors gives; `NotImplemented` where the fake mode is to be asked."""
@@ -46,15 +84,20 @@ class MetaKernels:
             return NotImplemented
         operands: list[FakeTensor] = []
         try:
-            args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
-            device = _placed(kind, kwargs, operands)
-            if kind == _RUN and not self._odd.isdisjoint(map(id, operands)):
-                return NotImplemented
             with DisablePythonDispatcher(), DisableTorchFunction(), DisableTorchDispatch():
-                out = _OWN.get(func, func)(*args, **kwargs)
-            return self._on_device(out, device)
+                args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
+                device = _placed(kind, kwargs, operands)
+                if kind == _RUN and any(map(self._is_odd, operands)):
+                    return NotImplemented
+                return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
         except (_Unfit, RuntimeError, ValueError, TypeError, IndexError):
             return NotImplemented  # the fake mode has the words for what went wrong
+
+    def _is_odd(self, operand: FakeTensor) -> bool:
+        """Whether the fake mode and kernels may draw different conclusions from the strides of a tensor, each free to
+        choose those of dimensions of one element."""
+        layout = self._layouts[id(operand)]
+        return not layout.in_order and 1 in layout.shape
 
     def _on_meta(self, value: Any, operands: list[FakeTensor]) -> Any:
         kind = type(value)
@@ -90,19 +133,24 @@ class MetaKernels:
             raise _Unfit
         empty = torch.empty((0,), dtype=fake.dtype, device=_META)
         meta = empty.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-        self._remember(meta, fake)
+        self._remember(meta, fake, fake.fake_device)
         return meta
+
+    def _empty(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> FakeTensor:
+        return self._fake(torch.empty_strided(shape, stride, dtype=dtype, device=_META), device)
 
     def _fake(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         fake = self._made.make(meta, device)
-        self._remember(meta, fake)
+        self._remember(meta, fake, device)
         return fake
 
-    def _remember(self, meta: torch.Tensor, fake: FakeTensor) -> None:
+    def _remember(self, meta: torch.Tensor, fake: FakeTensor, device: torch.device) -> None:
         self._metas[id(fake)], self._fakes[id(meta)] = meta, fake
         self._alive += (meta, fake)
-        if 1 in meta.shape and not _is_in_order(meta):
-            self._odd.add(id(fake))
+        shape = meta.shape
+        self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == _in_order(shape))
 
 
 class _Unfit(Exception):
@@ -134,17 +182,18 @@ def _is_plain(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and not value.is_quantized and not value.is_conj() and not value.is_neg()
 
 
-def _is_in_order(value: torch.Tensor) -> bool:
-    """Whether a tensor has the strides that one of its shape is made with."""
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride())):
-        if stride != expected:
-            return False
-        expected *= max(size, 1)
-    return True
+@functools.lru_cache(maxsize=4096)
+def _in_order(shape: torch.Size) -> tuple[int, ...]:
+    """The strides that a tensor of a shape is made with."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
-_ASK, _RUN, _VIEW, _FACTORY, _HOST = "ask the fake mode", "run", "view", "factory", "no tensors"
+_SCALAR = torch.Size()
+_ASK, _RUN, _SURE, _FACTORY, _HOST = "ask the fake mode", "run", "run on any strides", "factory", "no tensors"
 
 
 @functools.lru_cache(maxsize=None)
@@ -154,6 +203,8 @@ def _kind(func: Any) -> str:
         return _ASK
     if func is torch.ops.aten.promote_types.default:
         return _HOST
+    if func in _OWN:
+        return _SURE
     name = func._overloadpacket.__name__
     if name in _FACTORIES:
         return _FACTORY
@@ -163,7 +214,17 @@ def _kind(func: Any) -> str:
     composite = name not in _COMPOSITE and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT)
     if special or composite:
         return _ASK
-    return _VIEW if name in _VIEWS or func in _OWN else _RUN
+    return _SURE if name in _VIEWS | _STRIDED else _RUN
+
+
+def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+    """A batch that is normalized by running statistics, and two empty tensors in the place of its own."""
+    statistics = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if x.dim() < 2 or any([given.shape != x.shape[1:2] or given.dtype != x.dtype for given in statistics]):
+        raise _Unfit
+    if x.dtype not in (torch.float32, torch.float64):
+        raise _Unfit
+    return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)
 
 
 aten = torch.ops.aten
@@ -173,8 +234,10 @@ _OWN = {
     aten.reshape.default: reshaped,
     aten.flatten.using_ints: flattened,
     aten.expand.default: expanded,
+    aten._native_batch_norm_legit_no_training.default: _normalized,
 }
-"""Views whose strides fake tensors have otherwise than kernels."""
+"""Views whose strides fake tensors have otherwise than kernels, and what PyTorch computes on fake tensors step by step.
+"""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -182,9 +245,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 _FACTORIES = _names("full zeros ones empty arange eye scalar_tensor linspace")
+_STRIDED = _names(
+    "add sub mul maximum minimum lt le gt ge eq ne neg abs reciprocal sqrt rsqrt exp exp2 log log2 sin cos trunc floor "
+    "ceil where bitwise_and bitwise_or bitwise_xor bitwise_not sigmoid tanh constant_pad_nd sum mean amax amin"
+)
+"""What fake tensors and kernels give the same strides, those of dimensions of one element, too."""
 _LIKE = _names("empty_like full_like zeros_like ones_like new_empty new_full new_zeros new_ones")
 _VIEWS = _names(
-    "view _unsafe_view select slice permute transpose t unsqueeze squeeze expand alias detach diagonal split "
+    "view _unsafe_view select slice narrow permute transpose t unsqueeze squeeze expand alias detach diagonal split "
     "split_with_sizes unbind unfold as_strided"
 )
 _COMPOSITE = _names(

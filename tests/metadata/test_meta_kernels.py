@@ -121,6 +121,35 @@ def test_elementwise_results_are_laid_out_as_fakes_are(first, second):
         assert on_meta is not None or first in ODD or second in ODD
 
 
+STRIDED = [getattr(aten, name) for name in sorted(meta_kernels._STRIDED)]
+
+
+@pytest.mark.parametrize("packet", STRIDED, ids=str)
+def test_dimensions_of_one_element_have_the_strides_of_fakes(packet):
+    name, seen = packet.__name__, 0
+    for i in ODD:
+        x = LAYOUTS[i].int() if name.startswith("bitwise") else LAYOUTS[i]
+        for rest in ((), (x[:1],), (2,), ([1, 0],), ([-1],), (x, x[:1])):
+            given = (x > 0, *rest) if name == "where" else (x, *rest)
+            try:
+                packet(*given)
+            except (RuntimeError, TypeError, IndexError):
+                continue
+            func = next(getattr(packet, each) for each in packet.overloads() if _takes(getattr(packet, each), given))
+            on_meta, by_mode = both(func, given)
+            assert on_meta == by_mode, (func, x.shape, x.stride())
+            seen += on_meta is not None
+    assert seen
+
+
+def _takes(overload, args):
+    try:
+        overload(*args)
+    except (RuntimeError, TypeError):
+        return False
+    return "out" not in str(overload)
+
+
 def test_the_device_of_the_operands_is_that_of_the_result():
     made = Fakes(MODE)
     kernels = MetaKernels(made)
