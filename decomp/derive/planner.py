@@ -39,7 +39,17 @@ from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
-from decomp.ir.call import Call, bound_call, call_if_bound, is_free, is_host, is_projection, metadata, those_at
+from decomp.ir.call import (
+    Call,
+    bound_call,
+    call_if_bound,
+    has_only,
+    is_free,
+    is_host,
+    is_projection,
+    metadata,
+    those_at,
+)
 from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
@@ -87,10 +97,9 @@ class Planner:
         call which this is for."""
         if node.op not in ("call_function", "call_method"):
             return KEEP
-        sure = self.memory.sure.get(node.target)
-        if sure is None:
-            sure = self.memory.sure[node.target] = self._surely_kept(node)
-        if sure:
+        if node.target not in self.memory.sure:
+            self.memory.sure[node.target] = self._surely_kept(node)
+        if self._is_sure(node):
             return KEEP
         signature = self.memory.signatures.of(node)
         level = context[-1].level if context else self._level(node)
@@ -167,8 +176,14 @@ class Planner:
             return self.policy.accuracy.default
         return min(known, key=LEVELS.index)
 
-    def _surely_kept(self, node: fx.Node) -> bool:
-        """Whether every call of this target stays, whatever its arguments: it is looked up once a target."""
+    def _is_sure(self, node: fx.Node) -> bool:
+        """Whether it is known that a call stays, by what it calls and by the dtypes of its tensors alone."""
+        sure = self.memory.sure.get(node.target, False)
+        return sure if isinstance(sure, bool) else bool(sure) and has_only(node, sure)
+
+    def _surely_kept(self, node: fx.Node) -> bool | frozenset[torch.dtype]:
+        """Whether every call of this target stays, whatever its arguments, or on which dtypes it does: it is looked up
+        once a target."""
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self.everywhere or is_structure(target)
@@ -181,7 +196,8 @@ class Planner:
             return not self.rules.of(spelling.op)
         if canonical(target) is not target:
             self.memory.aliases.add(target)
-        return self.target.surely_legal(spelling.op, spelling.overload)
+        legal = self.target.surely_legal(spelling.op, spelling.overload)
+        return legal or self.target.surely_legal_on(spelling.op, spelling.overload)
 
     def _surely_kept_function(self, function: Any) -> bool:
         """The same for a function of the torch dialect. The rules of `decompose` may want any call of it."""
@@ -359,7 +375,7 @@ class Planner:
         return sum(price for price in known if price is not None), known.count(None)
 
     def _known_price(self, node: fx.Node, level: Level) -> float | None:
-        if self.memory.sure.get(node.target):
+        if self._is_sure(node):
             return price_of_node(self.cost, node)
         signature = self.memory.signatures.of(node)
         memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
@@ -430,7 +446,7 @@ class Planner:
 
     def _decide_inside(self, node: fx.Node, context: Context, basis: Basis, limit: float) -> Decision:
         """What becomes of a call that an expansion makes."""
-        if node.op not in ("call_function", "call_method") or self.memory.sure.get(node.target):
+        if node.op not in ("call_function", "call_method") or self._is_sure(node):
             return KEEP
         if self.everywhere:
             own = None if is_host(node) or is_projection(node) else op_of_node(node)

@@ -30,7 +30,8 @@ class Memory:
     at_least: dict[Any, float] = field(default_factory=dict)
     """By signature and level, what a call costs that was not followed to its end, because that is more than it may."""
     expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
-    sure: dict[Any, bool] = field(default_factory=dict)
+    sure: dict[Any, bool | frozenset[torch.dtype]] = field(default_factory=dict)
+    """By the target of a call, whether every such call stays; or on which dtypes."""
     laid_out: dict[Any, str] = field(default_factory=dict)
     """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
     aliases: set[torch._ops.OpOverload] = field(default_factory=set)

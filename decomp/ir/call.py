@@ -29,6 +29,22 @@ def metadata(node: Any) -> Any:
     return found if found is not None else meta.get("example_value")
 
 
+def has_only(node: fx.Node, dtypes: Container[torch.dtype]) -> bool:
+    """Whether all tensors that a node takes and gives are known to have one of these dtypes."""
+    for each in (node, *node.all_input_nodes):
+        value = metadata(each)
+        if isinstance(value, torch.Tensor):
+            if value.dtype not in dtypes:
+                return False
+        elif value is None:
+            return False
+        elif isinstance(value, (tuple, list)) and any(
+            isinstance(one, torch.Tensor) and one.dtype not in dtypes for one in value
+        ):
+            return False
+    return True
+
+
 def inherited_meta(node: fx.Node) -> dict[str, Any]:
     """What a node that comes from another has of its metadata: all that does not describe the value of that one."""
     return {key: item for key, item in node.meta.items() if key not in _OWN_META}

@@ -4,6 +4,7 @@ bool)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+import functools
 from typing import Any
 
 import torch
@@ -36,6 +37,13 @@ def unknown_in(names: Iterable[Any]) -> str | None:
 def is_of(dtype: torch.dtype, names: Iterable[str]) -> bool:
     """Whether a dtype is one of those named, or of a kind among them."""
     return any(KINDS[name](dtype) if name in KINDS else dtype == dtype_named(name) for name in names)
+
+
+@functools.cache
+def named_by(names: tuple[str, ...]) -> frozenset[torch.dtype]:
+    """The dtypes that are among those named."""
+    known = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+    return frozenset(dtype for dtype in known if is_of(dtype, names))
 
 
 def common(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import torch
 from decomp.costs.model import CostModel
 from decomp.errors import TargetError, pickled
 from decomp.ir.call import Call, Predicate, metadata
-from decomp.ir.dtypes import KINDS, common, is_of, name_of, unknown_in
+from decomp.ir.dtypes import KINDS, common, is_of, name_of, named_by, unknown_in
 from decomp.ir.narrow_calls import NARROWER, NarrowCall, has_wide, is_between
 from decomp.ir.ops import Op, Spelling, meant_overload, resolve
 from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
@@ -68,7 +68,9 @@ class _Outside:
 
 _REMEDIES = {
     "complex": " (complex numbers become pairs of real ones where rules know how; see its reasons)",
-    "float64": " (model.float() and inputs of float32 avoid it)",
+    "float64": " (model.float() and inputs of float32 avoid it, and narrow=True; one that a rule makes for the sake of "
+               "accuracy, accuracy='fast' may)",
+    "int64": " (narrow=True computes in int32)",
     "float": " (model.float() avoids it)",
 }
 """What avoids a dtype, by name or kind, the first that fits."""
@@ -226,6 +228,13 @@ class Target:
             return (op, None) in self._entries and all(() in alternatives for alternatives in own)
         found = self._entries.get((op, overload), self._entries.get((op, None)))
         return found is not None and () in found
+
+    def surely_legal_on(self, op: Op, overload: str | None) -> frozenset[torch.dtype]:
+        """Every call of this overload is legal if all its tensors have one of these dtypes; none if nothing is sure."""
+        found = self._entries.get((op, overload), self._entries.get((op, None), ()))
+        names = [conditions[0].holds.names for conditions in found
+                 if len(conditions) == 1 and isinstance(conditions[0].holds, _OfAnyTensor)]  # fmt: skip
+        return named_by(names[0]) if names else frozenset()
 
     def spellings(self) -> tuple[Key, ...]:
         """Each op that it may know, with the overload where only that one is meant."""

@@ -219,7 +219,11 @@ rank = [4]
 """
 
 
-AND_ONE = ", and one is float64 (model.float() and inputs of float32 avoid it)"
+OF_FLOAT64 = (
+    " (model.float() and inputs of float32 avoid it, and narrow=True; one that a rule makes for the sake of accuracy, "
+    "accuracy='fast' may)"
+)
+AND_ONE = f", and one is float64{OF_FLOAT64}"
 
 
 def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
@@ -249,7 +253,7 @@ def test_a_target_in_python_says_which_dtypes_tensors_may_have(tmp_path):
     assert chip.why_illegal(call(i, f=torch.abs)) is None and not chip.surely_legal(decomp.op("abs"), None)
     in_pairs = " (complex numbers become pairs of real ones where rules know how; see its reasons)"
     remarks = {
-        torch.float64: " (model.float() and inputs of float32 avoid it)", torch.bool: "",
+        torch.float64: OF_FLOAT64, torch.bool: "",
         torch.bfloat16: " (model.float() avoids it)", torch.complex64: in_pairs,
     }  # fmt: skip
     for dtype, remark in remarks.items():
@@ -318,3 +322,12 @@ def test_a_file_that_cannot_be_read(tmp_path):
 def test_what_is_no_path_is_no_target_file(path):
     with pytest.raises(decomp.TargetError, match=f"a target is read from a path, not from {type(path).__name__}"):
         decomp.Target.load(path)
+
+
+def test_an_op_is_surely_legal_on_the_dtypes_of_a_target():
+    conditional = Target("chip", ["add", "mul", "detach"]).legal_if("mul", lambda call: True, "on some days")
+    chip = conditional.with_dtypes(["float32", "bool"])
+    add, mul, exp, detach = map(decomp.op, ["add", "mul", "exp", "detach"])
+    assert chip.surely_legal_on(add, "Tensor") == {torch.float32, torch.bool} and not chip.surely_legal(add, "Tensor")
+    assert not chip.surely_legal_on(mul, "Tensor") and not chip.surely_legal_on(exp, "default")
+    assert chip.surely_legal(detach, "default") and not conditional.surely_legal_on(add, "Tensor")
