@@ -145,7 +145,7 @@ PROGRAMS = {
 CHIPS = [targets.tinygrad, targets.luminal, targets.core_aten, decomp.Target("none", ["add"])]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_shape_environment_of_the_source_is_as_it_was(name, chip):
