@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, make_value
@@ -141,6 +142,11 @@ class _Walk:
         """The parts of a complex value, which is taken apart if need be."""
         if node not in self.pairs:
             whole = self.whole[node]
+            if metadata(whole).is_conj():
+                raise CaptureError(
+                    f"{node.name} is a conjugate that PyTorch has not computed yet, of which there is no real view\n"
+                    "  to do: pass x.resolve_conj() in its place, when the model is lowered and when it is called"
+                )
             pair = self._call(TAKEN_APART, (whole,), node, "pair")
             self.pairs[node] = (
                 self._call(aten.select.int, (pair, -1, 0), node, "real"),

@@ -70,3 +70,15 @@ def test_complex_numbers_that_a_backend_has_are_left_to_it():
     program = chip.load(torch.export.export(Model(), (z(3),)))
     torch.testing.assert_close(program(z(3)), Model()(z(3)))
     assert seen == ["view_as_real", "mul"]
+
+
+def test_a_conjugate_that_is_not_computed_is_refused_with_what_to_pass():
+    low = backends.numpy.target
+    with pytest.raises(decomp.CaptureError, match="x is a conjugate that PyTorch has not.*\n.*resolve_conj"):
+        decomp.lower(torch.export.export(Twice(), (z(4).conj(),)), to=low)
+    decomp.lower(torch.export.export(Twice(), (z(4).conj().resolve_conj(),)), to=low)
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return x * 2
