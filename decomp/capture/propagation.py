@@ -31,7 +31,7 @@ def propagated(
     rewrite = copy_graph(graph)
     module = fx.GraphModule(root, rewrite.graph)
     mode = mode or new_mode()
-    values = [tree_map(lambda v: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v, v) for v in values]
+    values = [tree_map(lambda v: _fake(v, mode), value) for value in values]
     try:
         _Propagation(module, mode, infer).run(*values)
     except NotLowered:
@@ -46,6 +46,19 @@ def propagated(
         if value is None:
             _written_out(node)
     return rewrite, mode
+
+
+def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    try:
+        return mode.from_tensor(value)
+    except Exception as error:
+        kind = "nested" if value.is_nested else f"{value.dtype} {str(value.layout).removeprefix('torch.')}"
+        raise CaptureError(
+            f"PyTorch knows no metadata of an example input, a {kind} tensor: {first_line(error)}\n"
+            "  to do: pass dense tensors of plain dtypes"
+        ) from error
 
 
 def _written_out(absent: fx.Node) -> None:

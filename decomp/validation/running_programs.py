@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.capture.subclasses import unwrapped
+from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -40,12 +41,12 @@ def forked_random_state(seed: int = 0) -> Iterator[None]:
 
 
 def callable_of(program: Any) -> nn.Module:
-    """A program as a module to be called, with plain tensors. Raises `TypeError` for what cannot be run."""
+    """A program as a module to be called, with plain tensors. Raises `ArgumentError` for what cannot be run."""
     if isinstance(program, ExportedProgram):
         return program.module(check_guards=False)
     if isinstance(program, nn.Module):
         return unwrapped(program)
-    raise TypeError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
+    raise ArgumentError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
 
 
 def run(

@@ -139,3 +139,16 @@ def test_a_device_is_checked_where_the_program_names_one():
     with pytest.raises(decomp.DecompError, match="input 'x' has device meta, the program was lowered for cpu"):
         lowered(program, torch.ones(3))(torch.ones(3, device="meta"))
     assert lowered(lambda x: x.square(), torch.ones(3))(torch.ones(3, device="meta")).device.type == "meta"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_example_inputs_that_pytorch_has_no_metadata_of_are_refused_by_name():
+    quantised = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with pytest.raises(decomp.CaptureError, match="no metadata of an example input, a torch.qint8 strided tensor"):
+        lowered(lambda x: x.relu(), quantised)
+
+
+def test_a_graph_has_no_values_to_be_compared():
+    graph = fx.symbolic_trace(lambda x: x.relu()).graph
+    with pytest.raises(decomp.ArgumentError, match="Graph cannot be run; pass a module or an ExportedProgram"):
+        decomp.verify(graph, graph, level="values", args=(torch.ones(3),))

@@ -1,6 +1,8 @@
 """Programs ruined after they were lowered, in every way that we could think of: each is seen, and the table says by
 what."""
 
+import copy
+
 import pytest
 import torch
 from torch import fx, nn
@@ -204,10 +206,10 @@ SABOTAGES = {
 }
 
 
-def lowered(kind, model):
+def lowered(kind, model, **options):
     program, args = KINDS[kind](model)
     keep = {"dropout"} if isinstance(model, Drawing) else set()
-    return program, decomp.lower(program, to=targets.core_aten, args=args, keep=keep, partial=args is None)
+    return program, decomp.lower(program, to=targets.core_aten, args=args, keep=keep, partial=args is None, **options)
 
 
 def seen_by(source, found, args):
@@ -241,3 +243,29 @@ def test_a_ruined_program_is_seen_without_provenance(sabotage):
         assert seen_by(source, lowering.result, args) is None
         sabotage(lowering.result)
     assert seen_by(source, lowering.result, args) == expected
+
+
+IN_VALUES = (swapped_operands, another_constant, another_op, another_dtype, another_axis)
+
+
+@pytest.mark.parametrize("sabotage", IN_VALUES, ids=lambda sabotage: sabotage.__name__)
+def test_a_lowering_for_inference_is_seen_to_be_ruined(sabotage):
+    source, lowering = lowered("program", Model(), training=False)
+    decomp.verify(source, lowering)
+    sabotage(lowering.result)
+    assert seen_by(source, lowering, None) == "structure"
+
+
+@pytest.mark.parametrize("sabotage", IN_VALUES, ids=lambda sabotage: sabotage.__name__)
+def test_a_graph_that_a_compiler_is_given_is_seen_to_be_ruined(sabotage):
+    given = []
+    compiler = decomp.backend(to=targets.core_aten, compiler=lambda graph, inputs: given.append(graph) or graph)
+    with torch.no_grad():
+        torch.compile(Model(), backend=compiler, fullgraph=True)(*inputs())
+    (source,) = given
+    args = tuple(torch.rand(node.meta["val"].shape) for node in source.graph.nodes if node.op == "placeholder")
+    ruined = copy.deepcopy(source)
+    assert seen_by(source, ruined, args) is None
+    sabotage(ruined)
+    ruined.recompile()
+    assert seen_by(source, ruined, args) == "values"
