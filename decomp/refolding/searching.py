@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from decomp.derive.stride_propagation import StridePropagation
 from decomp.graphs.rewrite import Rewrite
+from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
 from decomp.refolding.found import Findings, Wanted, fold_of
@@ -75,12 +76,28 @@ def search(
 
 
 def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
-    """A graph with its folds, the strides of what follows being true."""
+    """A graph with its folds, the strides of what follows being true, and possible whichever kernel gives attention."""
     rewrite = with_folds(graph, owner, folds).rewrite
-    changed = dict(_changed(rewrite, folds))
-    if not changed:
+    given = [(node, rewrite.values.get(node)) for fold in folds if fold.target in ATTENTION for node in fold.gives]
+    own = {old: new.meta.get("val") for old, new in given if new is not None}
+    for old, value in own.items():
+        rewrite.values[old].meta["val"] = other_strides(value)
+    rewrite = _with_strides(rewrite, dict(_changed(rewrite, folds)))
+    others = {}
+    for old, value in own.items():
+        node = rewrite.values[old]
+        if not same_layout(node.meta["val"], value):
+            others[node] = node.meta["val"]
+        node.meta["val"] = value
+    return _with_strides(rewrite, others)
+
+
+def _with_strides(rewrite: Rewrite, before: dict[fx.Node, torch.Tensor]) -> Rewrite:
+    """The rewrite with metadata made true behind nodes that had other strides `before`."""
+    if not before:
         return rewrite
-    propagation = StridePropagation(rewrite.graph, changed)
+    # Results have the strides that calls give them.
+    propagation = StridePropagation(rewrite.graph, before, expected=())
     for _ in propagation.nodes():
         pass
     return rewrite if propagation.emit is None else rewrite.then(propagation.emit.rewrite)

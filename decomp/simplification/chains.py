@@ -6,64 +6,106 @@ from typing import Any
 
 import torch
 
-from decomp.simplification.laws import Law, dim_of, is_bool, is_number, law
+from decomp.metadata.strides import is_surely_contiguous
+from decomp.simplification.laws import PERMUTING, Law, dim_of, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Call, Term
 
 aten = torch.ops.aten
 
 RESHAPING = (
     aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims,
+    aten.squeeze.dims, aten.unflatten.int, aten.view_as.default,
 )  # fmt: skip
 """Views of all elements in their order."""
+_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.reshape_as.default)
+"""Views of all elements in their order where strides allow it, copies elsewhere."""
 
 
-@law("chains", *RESHAPING)
+@law("chains", *RESHAPING, *_WHERE_POSSIBLE)
 def view_of_a_view(call: Call) -> Call | None:
-    inner = call.operand(0, *RESHAPING)
-    if inner is None or not isinstance(call.value, torch.Tensor):
+    inner = call.operand(0, *RESHAPING, *_WHERE_POSSIBLE)
+    if inner is None or not isinstance(call.value, torch.Tensor) or same_sizes(inner.value, call.value):
         return None
+    given, outer = inner.args[0], call.target
+    copies = outer in _WHERE_POSSIBLE or inner.target in _WHERE_POSSIBLE
+    reshapes = outer is aten.reshape.default or copies and not is_surely_contiguous(given.value)
+    target = aten.reshape.default if reshapes else aten.view.default
     shape = list(call.value.shape)
     if all(type(size) is int for size in shape):
-        return call.made(aten.view.default, inner.args[0], shape)
-    views = call.target is aten.view.default
-    return call.made(aten.view.default, inner.args[0], call.args[1]) if views else None
+        return call.made(target, given, shape)
+    return call.made(target, given, call.args[1]) if outer in (aten.view.default, aten.reshape.default) else None
 
 
-@law("chains", aten.permute.default)
+@law("chains", *PERMUTING)
 def permutation_of_a_permutation(call: Call) -> Call | None:
-    inner = call.operand(0, aten.permute.default)
-    if inner is None:
+    inner, order = call.operand(0, *PERMUTING), order_of(call)
+    first = order_of(inner) if inner is not None else None
+    if inner is None or order is None or first is None or order == sorted(order):
         return None
-    rank, first = len(call.args[1]), inner.args[1]
-    return call.made(aten.permute.default, inner.args[0], [first[d % rank] % rank for d in call.args[1]])
+    return call.made(aten.permute.default, inner.args[0], [first[dim] for dim in order])
 
 
-@law("chains", aten._to_copy.default, copies=True)
+@law("chains", *PERMUTING)
+def permutation_there_and_back(call: Call) -> Term | None:
+    inner, order = call.operand(0, *PERMUTING), order_of(call)
+    first = order_of(inner) if inner is not None else None
+    back = inner is not None and order is not None and first is not None and [first[dim] for dim in order]
+    return inner.args[0] if inner is not None and back and back == sorted(back) else None
+
+
+@law("chains", aten.expand.default)
+def expansion_of_an_expansion(call: Call) -> Call | None:
+    inner = call.operand(0, aten.expand.default)
+    shape = list(call.value.shape)
+    if inner is None or not all(type(size) is int for size in shape) or same_sizes(inner.value, call.value):
+        return None
+    return call.made(aten.expand.default, inner.args[0], shape)
+
+
+_CASTS = (aten._to_copy.default, aten.to.dtype)
+
+
+@law("chains", *_CASTS, copies=True)
 def cast_there_and_back(call: Call) -> Term | None:
     given = _before_a_wider_cast(call)
-    return given if given is not None and given.value.dtype is call.kwargs["dtype"] else None
+    return given if given is not None and given.value.dtype is _cast_to(call) else None
 
 
-@law("chains", aten._to_copy.default, gradients=False)
+@law("chains", *_CASTS, gradients=False)
 def cast_of_a_wider_cast(call: Call) -> Call | None:
     # Gradients are rounded on the way back, once more where there are two casts.
     given = _before_a_wider_cast(call)
     if given is None:
         return None
-    own, final = given.value.dtype, call.kwargs["dtype"]
+    own, final = given.value.dtype, call.value.dtype
     # Out of the range of integers, a conversion depends on the float that it starts from.
     lossy = own.is_floating_point and not (final.is_floating_point or final is torch.bool)
-    return None if lossy or final is own else call.made(aten._to_copy.default, given, dtype=final)
+    if lossy or final is own:
+        return None
+    if call.target is aten.to.dtype:
+        return call.made(aten.to.dtype, given, final)
+    return call.made(aten._to_copy.default, given, dtype=final)
 
 
 def _before_a_wider_cast(call: Call) -> Term | None:
-    inner = call.operand(0, aten._to_copy.default)
-    if inner is None or set(inner.kwargs) != {"dtype"} or set(call.kwargs) != {"dtype"}:
+    inner = call.operand(0, *_CASTS)
+    middle, final = _cast_to(inner) if inner is not None else None, _cast_to(call)
+    if inner is None or middle is None or final is None:
         return None
+    if middle is final and (call.target is not inner.target or call.target is aten.to.dtype):
+        return None  # a cast to the same dtype
     given: Term = inner.args[0]
-    known = isinstance(given.value, torch.Tensor) and holds(inner.value.dtype, given.value.dtype)
+    known = isinstance(given.value, torch.Tensor) and holds(middle, given.value.dtype)
     return given if known else None
+
+
+def _cast_to(call: Call | Term) -> torch.dtype | None:
+    """The dtype that a call casts to, if it does nothing else."""
+    if call.target is aten.to.dtype:
+        number = call.args[1] if len(call.args) == 2 and not call.kwargs else None
+    else:
+        number = call.kwargs["dtype"] if set(call.kwargs) == {"dtype"} else None
+    return number if isinstance(number, torch.dtype) else None
 
 
 def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
@@ -175,6 +217,8 @@ def negation_of_a_comparison(call: Call) -> Call | None:
 CHAINS: tuple[Law, ...] = (
     view_of_a_view,
     permutation_of_a_permutation,
+    permutation_there_and_back,
+    expansion_of_an_expansion,
     cast_there_and_back,
     cast_of_a_wider_cast,
     slice_of_a_slice,

@@ -12,6 +12,11 @@ import torch
 
 from decomp.simplification.terms import Call, Term
 
+aten = torch.ops.aten
+
+PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
+"""Views of all elements with dimensions in another order."""
+
 Rewrite = Callable[[Call], "Term | Call | None"]
 """An equal term, a simpler call, or None where the law says nothing."""
 
@@ -81,6 +86,34 @@ def dim_of(call: Call | Term, place: int = 1, default: int = 0) -> int | None:
     if type(dim) is not int or type(base) is not Term or not isinstance(base.value, torch.Tensor):
         return None
     return dim % base.value.dim() if base.value.dim() else 0
+
+
+def order_of(call: Call | Term) -> list[int] | None:
+    """The dimensions of the operand in the order in which a call puts them; None if it is no permutation."""
+    given = call.args[0] if call.args else None
+    if call.target not in PERMUTING or type(given) is not Term or not isinstance(given.value, torch.Tensor):
+        return None
+    rank, numbers = given.value.dim(), call.args[1:]
+    if call.target is aten.permute.default:
+        dims = call.args[1]
+        return [dim % rank for dim in dims] if all(type(dim) is int for dim in dims) else None
+    order = list(range(rank))
+    if call.target is aten.t.default:
+        return order[::-1]
+    if rank and len(numbers) == 2 and all(type(dim) is int for dim in numbers):
+        one, other = (dim % rank for dim in numbers)
+        order[one], order[other] = other, one
+        return order
+    return None
+
+
+def same_sizes(one: Any, other: Any) -> bool:
+    """Whether two values are tensors of one shape, symbols being compared as they are spelled."""
+    return all(isinstance(each, torch.Tensor) for each in (one, other)) and list(map(_size, one.shape)) == list(map(_size, other.shape))
+
+
+def _size(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def constant_of(value: Any) -> Any:

@@ -100,7 +100,7 @@ def _fits_at_every_size(call: Call) -> bool:
     given = call.args[0].value if type(call.args[0]) is Term else None
     if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype:
         return False
-    if call.target is aten.view.default:
+    if call.target in (aten.view.default, aten.reshape.default):
         return is_surely_contiguous(given) and is_surely_contiguous(call.value)
     if call.target is aten.permute.default:
         order = [dim % given.dim() for dim in call.args[1]]

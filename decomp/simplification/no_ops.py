@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from decomp.simplification.laws import Law, is_bool, is_number, law
+from decomp.simplification.laws import PERMUTING, Law, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Call, Term
 
 aten = torch.ops.aten
@@ -14,8 +14,12 @@ aten = torch.ops.aten
 SAME_ORDER = (
     aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default,
     aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.split.Tensor,
+    aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten.view_as.default, aten.reshape_as.default,
+    aten.expand_as.default,
 )  # fmt: skip
-"""Views of a tensor's elements in their order, or of some of them."""
+"""Views of a tensor's elements in their order, or of some of them; copies where no view can be."""
+_CONVERTING = (aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default)
+"""Casts that give the operand itself where there is nothing to cast."""
 
 
 @law("no_ops", *SAME_ORDER)
@@ -23,22 +27,33 @@ def view_to_the_same_shape(call: Call) -> Term | None:
     # A slice of the same shape is the whole.
     given = call.operand(0)
     whole = call.target is not aten.split.Tensor
-    return given if given is not None and whole and _same_sizes(given.value, call.value) else None
+    return given if given is not None and whole and same_sizes(given.value, call.value) else None
 
 
-@law("no_ops", aten.permute.default)
+@law("no_ops", *PERMUTING)
 def permutation_to_the_same_order(call: Call) -> Term | None:
-    given, dims = call.operand(0), call.args[1]
-    rank = given.value.dim() if given is not None else 0
-    return given if all(type(d) is int for d in dims) and [d % rank for d in dims] == list(range(rank)) else None
+    order = order_of(call)
+    return call.operand(0) if order is not None and order == list(range(len(order))) else None
 
 
-@law("no_ops", aten.transpose.int)
-def transposition_of_one_dimension(call: Call) -> Term | None:
-    given = call.operand(0)
-    rank = given.value.dim() if given is not None else 0
-    one, other = call.args[1:3]
-    return given if rank and one % rank == other % rank else None
+@law("no_ops", aten.contiguous.default, *_CONVERTING)
+def conversion_of_what_is_so_already(call: Call) -> Term | None:
+    # Where no copy is asked for, the result is the operand itself.
+    return call.operand(0) if not _asks(call, "copy", "pin_memory", "memory_format", but=aten.contiguous) else None
+
+
+@law("no_ops", *_CONVERTING, copies=True)
+def conversion_that_only_copies(call: Call) -> Term | None:
+    return call.operand(0) if not _asks(call, "pin_memory") else None
+
+
+def _asks(call: Call, *names: str, but: Any = None) -> bool:
+    """Whether a call gives an argument of one of these names, by place or by name, that is not false."""
+    if call.target.overloadpacket is but:
+        return False
+    parameters = call.target._schema.arguments
+    given = {**{each.name: value for each, value in zip(parameters, call.args)}, **call.kwargs}
+    return any(given.get(name) not in (None, False) for name in names)
 
 
 @law("no_ops", aten.detach.default)
@@ -130,18 +145,11 @@ def of_a_value_with_itself(call: Call) -> Term | None:
     return call.operand(0) if call.args[0] is call.args[1] else None
 
 
-def _same_sizes(one: Any, other: Any) -> bool:
-    return isinstance(other, torch.Tensor) and list(map(_size, one.shape)) == list(map(_size, other.shape))
-
-
-def _size(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
 NO_OPS: tuple[Law, ...] = (
     view_to_the_same_shape,
     permutation_to_the_same_order,
-    transposition_of_one_dimension,
+    conversion_of_what_is_so_already,
+    conversion_that_only_copies,
     detach_of_what_has_no_gradient,
     copy_that_nobody_writes,
     cast_to_the_same_dtype,

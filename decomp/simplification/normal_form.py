@@ -42,6 +42,8 @@ class Conditions:
             return False
         if call.target is aten.detach.default and node.all_input_nodes[0] in around.tracked:
             return False
+        if around.uncertain and call.target in _BY_STRIDES and not around.uncertain.isdisjoint(node.all_input_nodes):
+            return False
         if each.copies and node in around.leaving or not self._reads_the_same(node, call, found):
             return False
         if isinstance(found, Call):
@@ -68,6 +70,11 @@ class Conditions:
         return node not in around.tracked or not self._exact or node.target in _LINEAR
 
 
+_BY_STRIDES = frozenset((
+    aten.clone.default, aten.contiguous.default, aten._to_copy.default, aten.reshape.default, aten.to.dtype,
+    aten.to.dtype_layout, aten.to.device, aten.to.other, aten.flatten.using_ints, aten.reshape_as.default,
+))  # fmt: skip
+"""Ops that copy, or do not, by the strides of what they are given."""
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LINEAR = frozenset((
     aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default,

@@ -18,6 +18,7 @@ from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, Effects, EffectTable, of_callable
 from decomp.ir.op_facts import WITHOUT_GRADIENT
 from decomp.ir.ops import of_function
+from decomp.ir.uncertain_strides import of_uncertain_strides
 
 
 @dataclass
@@ -38,6 +39,9 @@ class Surroundings:
     """For each node in a region of a switched mode, or that reads memory that is written within the graph, in which
     region and after how many writes it stands."""
 
+    uncertain: set[fx.Node] = field(default_factory=set)
+    """Nodes whose strides only the run decides."""
+
     @classmethod
     def of(
         cls,
@@ -50,7 +54,7 @@ class Surroundings:
         """The surroundings in a graph whose attributes `root` owns. `tracks` are the inputs that may require a
         gradient, `written` those that the program writes back after it has run, `results` what it gives besides its
         outputs."""
-        found = cls(leaving=set(results), returned=set(results))
+        found = cls(leaving=set(results), returned=set(results), uncertain=of_uncertain_strides(graph))
         _look_around(found, graph, root, tracks, written)
         return found
 

@@ -465,3 +465,25 @@ def test_searching_finds_what_refold_finds():
     assert [each.op for each in search(program.graph, program.graph_module, wanted_by(None)).folded] == [
         "aten.gelu.default"
     ]
+
+
+class AttentionByLayout(nn.Module):
+    """Attention whose result is put in order by hand, as a kernel does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(4, 9, 9))
+
+    def forward(self, q, k, v):
+        heads = torch.softmax(q @ k.transpose(-1, -2) * 8**-0.5 + self.bias, -1) @ v
+        ordered = heads.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
+        return ordered.permute(0, 2, 1, 3).view(2, 9, 32)
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_attention_is_followed_by_views_that_hold_for_each_kernel(records):
+    model, operands = AttentionByLayout(), [torch.randn(2, 4, 9, 8) for _ in range(3)]
+    refolding = decomp.refold(torch.export.export(model, tuple(operands)).run_decompositions())
+    assert [each.op for each in refolding.folded] == ["aten.scaled_dot_product_attention.default"]
+    with torch.set_grad_enabled(records):  # which kernel runs depends on it
+        torch.testing.assert_close(refolding.result.module()(*operands), model(*operands))

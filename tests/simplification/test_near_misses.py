@@ -98,6 +98,37 @@ GONE: dict[str, tuple[Callable[..., Any], list[str]]] = {
     ),
     "an operand that is expanded": (lambda x: x * x[:1].expand(2, 3), ["slice", "mul"]),
 }  # fmt: skip
+
+
+def _in_order(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+# Of a program as it is exported: conversions and reshapes that copy only where they must.
+EXPORTED: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "to the same dtype": (lambda x: x.to(torch.float32).contiguous().type_as(x).neg(), ["neg"]),
+    "a copy that is asked for": (lambda x: x.to(torch.float32, copy=True).neg(), ["neg"]),
+    "a copy that is asked for and returned": (lambda x: x.to(torch.float32, copy=True), ["to"]),
+    "another dtype": (lambda x: x.to(torch.float64).neg(), ["to", "neg"]),
+    "a wider dtype and back": (lambda x: x.to(torch.float64).to(torch.float32).neg(), ["neg"]),
+    "a narrower dtype and back": (lambda x: x.to(torch.float16).to(torch.float32).neg(), ["to", "to", "neg"]),
+    "contiguous after transposition": (lambda x: x.t().contiguous().view(-1).neg(), ["t", "contiguous", "view", "neg"]),
+    "contiguous twice": (lambda x: x.t().contiguous().contiguous().view(-1).neg(), ["t", "contiguous", "view", "neg"]),
+    "a reshape to the same shape": (lambda x: x.reshape(2, 3).flatten(1).neg(), ["neg"]),
+    "a reshape of a view": (lambda x: x.view(6).reshape(3, 2).neg(), ["reshape", "neg"]),
+    "reshapes that copy": (lambda x: x.t().reshape(6).reshape(2, 3).neg(), ["t", "reshape", "neg"]),
+    "a transposition there and back": (lambda x: x.t().transpose(0, -1).neg(), ["neg"]),
+    "three transpositions": (
+        lambda x: x[None].transpose(0, 1).transpose(1, 2).neg(), ["unsqueeze", "permute", "neg"],
+    ),
+    "an expansion of an expansion": (
+        lambda x: x[:1].expand(2, 3).expand(4, 2, 3).contiguous().neg(), ["slice", "expand", "contiguous", "neg"],
+    ),
+    "a copy by the strides of attention": (
+        lambda x: _in_order(F.scaled_dot_product_attention(*[x.view(1, 2, 1, 3)] * 3).transpose(1, 2)).view(-1).neg(),
+        ["view", "scaled_dot_product_attention", "transpose", "clone", "view", "neg"],
+    ),
+}  # fmt: skip
 OTHER_INPUTS = {
     "of integers through float32": torch.tensor([2**24 + 1, 3]), "1 and 1.0": torch.tensor([1, 2]),
     "1 times a complex number": torch.tensor([complex(1, 2), complex(3, -0.0)]),
@@ -125,6 +156,17 @@ def _calls(function: Callable[..., Any], *args: Any) -> list[str]:
 def test_what_is_redundant_goes(name):
     function, expected = GONE[name]
     assert ops(function) == expected
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_conversions_and_reshapes_go_where_they_change_nothing(name):
+    function, expected = EXPORTED[name]
+    before = torch.export.export(Of(function), (X,))
+    after = decomp.simplify(before, training=False)
+    found, given = after.module()(X), before.module()(X)
+    assert found.stride() == given.stride() and torch.equal(_bits(found), _bits(given))
+    called = (str(node.target).split(".")[1] for node in after.graph.nodes if node.op == "call_function")
+    assert [name for name in called if name != "_assert_tensor_metadata"] == expected
 
 
 def test_what_rounds_otherwise_goes_where_that_is_allowed():
