@@ -109,7 +109,9 @@ def order_of(call: Call | Term) -> list[int] | None:
 
 def same_sizes(one: Any, other: Any) -> bool:
     """Whether two values are tensors of one shape, symbols being compared as they are spelled."""
-    return all(isinstance(each, torch.Tensor) for each in (one, other)) and list(map(_size, one.shape)) == list(map(_size, other.shape))
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return list(map(_size, one.shape)) == list(map(_size, other.shape))
 
 
 def _size(size: Any) -> Any:
