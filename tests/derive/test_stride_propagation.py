@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 import decomp
 from decomp.metadata.strides import dense_order, same_layout, same_strides
 from decomp_rules import RULES, targets
+from tests.models import build
 from tests.opinfo.cases import cases
 
 
@@ -135,23 +136,8 @@ def test_slices_may_become_copies(function):
     assert strides == after, "the program that came in is not touched"
 
 
-class Merged(nn.Module):
-    """The step up of a U-Net: a transposed convolution and an interpolation, joined with what they came from."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.up, self.head = nn.ConvTranspose2d(2, 2, 2, 2), nn.Conv2d(4, 2, 1)
-
-    def forward(self, x):
-        b = F.max_pool2d(x, 2)
-        y = self.head(torch.cat([x, self.up(b)], 1))
-        y = y + F.interpolate(b, scale_factor=2, mode="bilinear", align_corners=False)
-        return F.log_softmax(y, 1)
-
-
 def test_what_follows_is_recorded_anew_at_any_size():
-    model, x = Merged(), torch.randn(2, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    model, (x,) = build("unet")
     images = torch.cat([x, x])
     program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
     lowered = decomp.lower(program, to=targets.luminal).result.module()
