@@ -80,6 +80,8 @@ _ANY = Everything("any call")
 
 
 def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training: bool | None) -> Settings:
+    if passes is not None and not isinstance(passes, Iterable):
+        raise ArgumentError(f"passes= takes names, not {passes!r}; there are {', '.join(PASSES)}")
     chosen = tuple(PASSES if passes is None else (passes,) if isinstance(passes, str) else passes)
     unknown = next((name for name in chosen if name not in PASSES), None)
     if unknown is not None:

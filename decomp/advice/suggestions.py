@@ -234,12 +234,10 @@ class _Search:
         rest = chosen.leaves - {number}
         kept = set(self.sets.derived(goals, rest))
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
-        instead: list[str] = []
-        known = self.sets.derived
-        for other in self.sets.prices.keys() - chosen.leaves:
-            if len(known(goals, {*rest, other})) == len(goals):
-                instead.append(str(self.wishes[other]))
-        return Addition(str(self.wishes[number]), needed_by, tuple(sorted(instead)[:_MOST_WAYS]))
+        others = self.sets.prices.keys() - chosen.leaves
+        instead = [self.wishes[each] for each in others if len(self.sets.derived(goals, {*rest, each})) == len(goals)]
+        instead.sort(key=lambda wish: (-known_to(wish.op), str(wish)))  # what is usual comes first
+        return Addition(str(self.wishes[number]), needed_by, tuple(map(str, instead[:_MOST_WAYS])))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
         """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""

@@ -15,12 +15,12 @@ from torch import fx
 
 from decomp.errors import first_line
 from decomp.ir.call import metadata, those_at
+from decomp.metadata.fakes import new_mode
 from decomp.metadata.shape_env import quiet
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 from decomp.torch_internals.modes import enable_python_dispatcher
@@ -39,7 +39,7 @@ class OtherSizes:
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.mode = FakeTensorMode()
+        self.mode = new_mode()
         self._drawn: dict[frozenset[Any], list[Sizes]] = {}
 
     def why_not(

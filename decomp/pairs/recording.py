@@ -252,7 +252,7 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 def _reshaped(args: Any, kwargs: Any) -> Any:
     """What a call of `view` gives, whose sizes may be one argument or several, copied where memory lies otherwise."""
-    tensor, *shape = *args, *kwargs.values()
+    tensor, *shape = [*args, *kwargs.values()]
     return tensor.reshape(*shape)
 
 

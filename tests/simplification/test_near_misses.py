@@ -226,6 +226,8 @@ def test_freezing_is_refused_for_training():
 def test_unknown_passes_are_named():
     with pytest.raises(decomp.ArgumentError, match="no pass 'cse'; there are dead_code, "):
         decomp.simplify(program(lambda x: x * 2), passes=["cse"])
+    with pytest.raises(decomp.ArgumentError, match="takes names, not 3; there are dead_code, "):
+        decomp.simplify(program(lambda x: x * 2), passes=3)
 
 
 class Weighted(nn.Module):
