@@ -252,8 +252,8 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 def _reshaped(args: Any, kwargs: Any) -> Any:
     """What a call of `view` gives, whose sizes may be one argument or several, copied where memory lies otherwise."""
-    tensor, *shape = [*args, *kwargs.values()]
-    return tensor.reshape(*shape)
+    given = [*args, *kwargs.values()]
+    return given[0].reshape(*given[1:])
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
