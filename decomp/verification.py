@@ -15,7 +15,7 @@ from decomp.derive.pipeline import prove_program
 from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
-from decomp.proof.correspondence import Correspondence, Proof
+from decomp.proof.correspondence import Correspondence, Proof, StaleCode
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, output_of
 from decomp.proof.returned_program import require_source, signatures_agree
 from decomp.rules.options import CHECKS
@@ -40,6 +40,8 @@ def verify(
     (`GraphModule`, `Graph`, `ExportedProgram`), what can be checked without provenance: order, references,
     placeholders, outputs, codegen, effects, signature, and which inputs each result depends on.
 
+    Of a `GraphModule`, and of those inside it, the code that it runs must be that of its graph.
+
     `level="values"` also compares values and gradients: of each distinct expansion, on operands made for its signature,
     with the op's own kernel and float64; and of the whole program on `args`, `kwargs` (of a `Lowering`, by default its
     example inputs). `full` also hands the whole lowered graph to networkx and `Graph.lint`.
@@ -51,6 +53,7 @@ def verify(
         proof = _of_lowering(source, lowered, full)
     else:
         proof = _of_programs(source, lowered, full)
+    proof = proof.also(_own_code(getattr(lowered, "result", lowered)))
     if level == "values":
         proof = proof.also(measured(source, lowered, args, kwargs))
     return replace(proof, seconds=time.perf_counter() - began)
@@ -80,6 +83,16 @@ def _well_formed(program: Any, full: bool) -> list[str]:
         work = Work(Correspondence(graph, graph, {}, {}))
         checks = [invariant(work) for invariant in invariants]
     return checks
+
+
+def _own_code(program: Any) -> list[str]:
+    """Every module runs the code of its graph."""
+    modules = program.named_modules() if isinstance(program, nn.Module) else ()
+    graphs = [(name, module) for name, module in modules if isinstance(module, fx.GraphModule)]
+    for name, module in graphs:
+        if "forward" in vars(module) or module.code != module.graph.python_code("self").src:
+            raise StaleCode(f"{repr(name) if name else 'the module'} runs other code than that of its graph")
+    return ["the code is that of the graph"] if graphs else []
 
 
 def _pair(source: Any, lowered: Any) -> Work:

@@ -140,6 +140,12 @@ class HooksChanged(VerificationError):
     remedy = "lower again: the hooks of the lowered program are those of the source, or check its inputs"
 
 
+class StaleCode(VerificationError):
+    """A module runs other code than that of its graph."""
+
+    remedy = "call recompile() after changing a graph, and leave forward to the module"
+
+
 class AnotherSource(VerificationError):
     """The program that the lowering is compared with is not the one that was lowered."""
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.ir.effects import EffectTable
-from decomp.proof.correspondence import VerificationError
+from decomp.proof.correspondence import StaleCode, VerificationError
 from decomp_rules import targets
 
 aten = torch.ops.aten
@@ -267,5 +267,24 @@ def test_a_graph_that_a_compiler_is_given_is_seen_to_be_ruined(sabotage):
     ruined = copy.deepcopy(source)
     assert seen_by(source, ruined, args) is None
     sabotage(ruined)
+    with pytest.raises(StaleCode, match="runs other code than that of its graph"):
+        decomp.verify(source, ruined)
     ruined.recompile()
     assert seen_by(source, ruined, args) == "values"
+
+
+def test_code_that_is_not_that_of_the_graph_is_seen():
+    source, lowering = lowered("module", Model())
+    node = find(lowering.result, "mul")
+    args = node.args
+    node.args = (args[0], 0.25)
+    lowering.result.recompile()
+    assert "0.25" in lowering.result.code
+    node.args = args
+    with pytest.raises(StaleCode, match="recompile"):
+        decomp.verify(source, lowering)
+    lowering.result.recompile()
+    decomp.verify(source, lowering)
+    lowering.result.forward = lambda x, y: x
+    with pytest.raises(StaleCode, match="leave forward to the module"):
+        decomp.verify(source, lowering)
