@@ -140,7 +140,8 @@ def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
     if symbolic is None:
         return mode.from_tensor(value, static_shapes=True)
     source = getattr(symbolic, "tensor_source", None)
-    if source != getattr(node, "_dynamo_source", source) and isinstance(node.meta.get("example_value"), FakeTensor):
+    as_base = getattr(source, "member", "") == "_base" and source != getattr(node, "_dynamo_source", source)
+    if as_base and isinstance(node.meta.get("example_value"), FakeTensor):
         # torch 2.13 keeps one set of symbols a tensor: for the base of another input those that it has as the base.
         return _like(mode, node.meta["example_value"])
     return mode.from_tensor(value, symbolic_context=symbolic, source=source)

@@ -168,6 +168,11 @@ class _Walk:
 
     def _stamped(self, node: fx.Node) -> None:
         """Put the expansion of a call on pairs in its place; or leave it, where there is none."""
+        sparse = [given for given in node.all_input_nodes if _is(given) and metadata(given).layout is not torch.strided]
+        if sparse:
+            self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, of which there is no real view"
+            self._copy(node)
+            return
         operands: list[Any] = []
         for given in node.all_input_nodes:
             operands.append(self._parts(given) if _is(given) else self._real(given))

@@ -55,7 +55,7 @@ def attention_by_exponentials(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
-    """(e v) / Σe with e = exp(s − max s); a row whose scores are all −∞, masked or not, gives 0."""
+    """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
     if known_empty(query) or known_empty(key):
         return decline("there is nothing to attend to")
     q, k, v = wide(query), wide(key), wide(value)
@@ -72,26 +72,28 @@ def flash_attention_by_exponentials(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
     attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(e v) / Σe with e = exp(s − max s), and max s + log Σe; both are 0 in a row whose scores are all −∞."""
+    """(e v) / Σe with e = exp(s − max s), and max s + log Σe."""
     if dropout_p > 0.0 or attn_mask is not None or known_empty(query) or known_empty(key):
         return decline("only of what is there, without dropout or mask")
     powers, total, largest = _exponentials(wide(query), wide(key), None, is_causal, scale)
     out = torch.matmul(powers, wide(value)) * torch.reciprocal(total)
-    return cast(out, query.dtype), torch.where(total < 0.5, 0, largest + torch.log(total)).squeeze(-1)
+    return cast(out, query.dtype), (largest + torch.log(total)).squeeze(-1)
 
 
 def _exponentials(
     q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(s − m) of the scores s, their sum along each row, and m = max s, which is not −∞; the sum of a row whose
-    scores are all −∞ is not quite 0."""
+    """exp(s − m) of the scores s, their sum along each row, and m = max s; with a mask m is finite, and the sum of a
+    row that sees nothing is not quite 0."""
     bias = bias_of(attn_mask, is_causal, q, k)
     scored = torch.matmul(q * softmax_scale(q, scale), k.transpose(-2, -1))
     scored = unmasked_or_causal(scored, is_causal) if bias is None else scored + bias
     largest = torch.amax(scored.detach(), [-1], keepdim=True)
-    largest = torch.maximum(largest, constant(largest, torch.finfo(scored.dtype).min))
+    if attn_mask is not None:
+        largest = torch.maximum(largest, constant(largest, torch.finfo(scored.dtype).min))
     powers = torch.exp(scored - largest)
-    return powers, torch.sum(powers, [-1], keepdim=True) + 2.0**-60, largest
+    total = torch.sum(powers, [-1], keepdim=True)
+    return powers, total if attn_mask is None else total + 2.0**-60, largest
 
 
 @register(aten._scaled_dot_product_attention_math)
