@@ -53,7 +53,7 @@ def verify(
         proof = _of_lowering(source, lowered, full)
     else:
         proof = _of_programs(source, lowered, full)
-    proof = proof.also(_own_code(getattr(lowered, "result", lowered)))
+    proof = replace(proof, checks=(*_own_code(getattr(lowered, "result", lowered)), *proof.checks))
     if level == "values":
         proof = proof.also(measured(source, lowered, args, kwargs))
     return replace(proof, seconds=time.perf_counter() - began)
