@@ -80,7 +80,7 @@ def _results(function: Callable[..., Any], module: nn.Module, inputs: Any) -> tu
     out = [leaf for leaf in pytree.tree_leaves(function(*given)) if isinstance(leaf, torch.Tensor)]
     wanted = [x for x in (*given, *module.parameters()) if x.requires_grad]
     weighted = [(o * torch.linspace(0.5, 1.5, o.numel()).view(o.shape)).sum() for o in out if o.requires_grad]
-    gradients = torch.autograd.grad(sum(weighted), wanted, materialize_grads=True) if weighted else ()  # type: ignore
+    gradients = torch.autograd.grad(sum(weighted), wanted, materialize_grads=True) if weighted else ()
     return [o.detach() for o in out], list(gradients)
 
 

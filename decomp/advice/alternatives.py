@@ -53,8 +53,13 @@ class Wish:
         name = self.op.name.removeprefix("aten.")
         return f"{name}.{self.overload}" if self.overload is not None else name
 
+    @property
+    def explained(self) -> str:
+        """As `str` has it, with what the target asks now."""
+        return f"{self} (refused now: {self.condition})" if self.condition else str(self)
+
     def __str__(self) -> str:
-        return f"{self.spelling} without its condition ({self.condition})" if self.condition else self.spelling
+        return f"{self.spelling} on more calls" if self.condition else self.spelling
 
     def added_to(self, target: Target) -> Target:
         """The target, if it knew this too."""

@@ -112,7 +112,7 @@ class Job:
 
     def key(self, setting: str) -> str:
         """The name of a file for the answer, given the digest of the setting."""
-        words = [str(wish) for wish in self.wishes] if self.wishes is not None else None
+        words = [wish.explained for wish in self.wishes] if self.wishes is not None else None
         found = hashlib.sha256(json.dumps([self.name, self.version, setting, words, self.savings]).encode()).hexdigest()
         return f"{found[:24]}.json"
 

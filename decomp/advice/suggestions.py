@@ -30,7 +30,7 @@ class Addition:
     """One op of a suggested set."""
 
     op: str
-    """As it is written in a list of ops; with the condition that would have to go, if the target knows it."""
+    """As it is written in a list of ops; `sum on more calls`, if the target knows it under a condition."""
     needed_by: tuple[str, ...]
     """The blocked ops that are not reached without it."""
     instead: tuple[str, ...] = ()
@@ -245,7 +245,7 @@ class _Search:
         while len(taken) < len(numbers):
             batch, gained = self._next([number for number in numbers if number not in taken], taken, goals)
             taken += batch
-            stages.append(Stage(self._names(batch), gained))
+            stages.append(Stage(tuple(self.wishes[number].explained for number in batch), gained))
         return tuple(stages), taken
 
     def _next(self, left: Sequence[int], taken: Sequence[int], goals: Sequence[int]) -> tuple[list[int], int]:

@@ -74,6 +74,7 @@ class Kept:
         self._new = {}
         if texts:
             self.store.add(texts)
+            places.trim(self.store.path.parent)
 
     def _place_of(self, rule: Any) -> Any:
         if not isinstance(rule, Rule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 import os
 from pathlib import Path
@@ -10,6 +11,8 @@ import sys
 VARIABLE = "DECOMP_CACHE"
 _OFF = ("0", "off", "no", "false")
 SUFFIX = ".decomp-cache"
+MOST = 512 * 2**20
+"""So many bytes are kept; beyond, what has not been used for longest is deleted."""
 
 
 def directory() -> Path | None:
@@ -44,7 +47,7 @@ class Contents:
 
 def contents(place: Path) -> Contents:
     """What is in a cache directory."""
-    sizes = [size for path in _files(place) if (size := _size(path)) is not None]
+    sizes = [stat.st_size for path in _files(place) if (stat := _stat(path)) is not None]
     return Contents(place, len(sizes), sum(sizes))
 
 
@@ -56,12 +59,24 @@ def clear(place: Path) -> Contents:
     return held
 
 
+def trim(place: Path, most: int | None = None) -> None:
+    """Delete the files of a cache that have not been used for longest, until the others take at most `most` bytes
+    (`MOST`)."""
+    found = [(stat.st_mtime, stat.st_size, path) for path in _files(place) if (stat := _stat(path)) is not None]
+    left = MOST if most is None else most
+    for _, size, path in sorted(found, reverse=True):
+        left -= size
+        if left < 0:
+            with contextlib.suppress(OSError):  # another process has it open, or was faster
+                path.unlink(missing_ok=True)
+
+
 def _files(place: Path) -> list[Path]:
     return sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else []
 
 
-def _size(path: Path) -> int | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_size
+        return path.stat()
     except OSError:
         return None

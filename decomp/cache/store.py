@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 import sqlite3
 from typing import Literal
@@ -29,6 +30,7 @@ class Store:
         try:
             if self._reading is None:
                 self._reading = self._opened("ro") if self.path.is_file() else False
+                self._mark_as_used()
             if self._reading is False:
                 return None
             row = self._reading.execute("SELECT digest, text FROM expansions WHERE key = ?", (key,)).fetchone()
@@ -58,6 +60,11 @@ class Store:
                 self._written(rows)
         except OSError:
             pass
+
+    def _mark_as_used(self) -> None:
+        """Of several files, those are deleted first that have not been used for longest."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path)
 
     def _written(self, rows: list[tuple[str, bytes, bytes]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ from decomp.errors import RuleError, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
-from decomp.ir.ops import Op
+from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
 from decomp.metadata.fakes import Fakes, mode_of
@@ -229,7 +229,8 @@ class Candidates:
         narrowed = in_narrow_dtypes(found.graph, {torch.int64: narrow})
         if narrowed is None:
             return found
-        if any(spelled(node.target).split(".")[1:2] in [[name] for name in LEFT_SHIFTS] for node in found.graph.nodes):
+        calls = (node.target for node in found.graph.nodes if node.op == "call_function")
+        if any(of_function(target).op.short in LEFT_SHIFTS for target in calls):
             return Declined("computes in int64 and shifts its bits, which narrow=True would lose")
         for call, (what, dtype) in narrowed.refused.items():
             return Declined(f"computes in int64: {spelled(call.target)} takes {what}, which {dtype} does not hold")

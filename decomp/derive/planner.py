@@ -43,7 +43,7 @@ from decomp.ir.call import (
     Call,
     bound_call,
     call_if_bound,
-    has_only,
+    is_among,
     is_free,
     is_host,
     is_projection,
@@ -178,8 +178,7 @@ class Planner:
 
     def _is_sure(self, node: fx.Node) -> bool:
         """Whether it is known that a call stays, by what it calls and by the dtypes of its tensors alone."""
-        sure = self.memory.sure.get(node.target, False)
-        return sure if isinstance(sure, bool) else bool(sure) and has_only(node, sure)
+        return is_among(node, self.memory.sure.get(node.target, False))
 
     def _surely_kept(self, node: fx.Node) -> bool | frozenset[torch.dtype]:
         """Whether every call of this target stays, whatever its arguments, or on which dtypes it does: it is looked up
@@ -196,8 +195,7 @@ class Planner:
             return not self.rules.of(spelling.op)
         if canonical(target) is not target:
             self.memory.aliases.add(target)
-        legal = self.target.surely_legal(spelling.op, spelling.overload)
-        return legal or self.target.surely_legal_on(spelling.op, spelling.overload)
+        return self.target.sure(spelling.op, spelling.overload)
 
     def _surely_kept_function(self, function: Any) -> bool:
         """The same for a function of the torch dialect. The rules of `decompose` may want any call of it."""

@@ -24,6 +24,7 @@ from decomp.rules.restrictions import (
     LEAKED,
     SWITCHED,
     augmented,
+    has_proxies,
     proxies_in,
     refusal_of_call,
     switches,
@@ -372,7 +373,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
             return func(*args, **kwargs)
         asked = tracer.asked(func, args, kwargs)
         shortcut = tracer.taken(asked)
-        on_proxies = asked is not None and next(proxies_in((args, kwargs)), None) is not None
+        on_proxies = asked is not None and has_proxies((args, kwargs))
         if shortcut is not None:
             return tracer.wrap(shortcut) if on_proxies else shortcut
         self._refuse(func, args, kwargs)
@@ -388,7 +389,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
     def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
         if func is set_grad_enabled:
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
-        if func in _CONCRETE and next(proxies_in((args, kwargs)), None) is not None:
+        if func in _CONCRETE and has_proxies((args, kwargs)):
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
         if _has_tensor((args, kwargs)):
             self.tracer.check(func, args, kwargs)

@@ -11,14 +11,13 @@ import torch
 from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.tracing import without_guards
+from decomp.graphs.tracing import on_metadata, without_guards
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import captured_metadata
 from decomp.metadata.strides import is_in_order, same_layout
 from decomp.torch_internals.fakes import FakeTensor
-from decomp.torch_internals.modes import enable_python_dispatcher
 from decomp.torch_internals.pytree import tree_map
 
 aten = torch.ops.aten
@@ -132,7 +131,7 @@ class Emitter:
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         function = getattr(args[0], target) if op == "call_method" else target
-        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
+        with on_metadata(self.mode):
             return function(*(args[1:] if op == "call_method" else args), **kwargs)
 
     def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:

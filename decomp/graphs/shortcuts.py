@@ -25,7 +25,7 @@ MOST = 50_000
 class Asked(NamedTuple):
     """A call, taken apart."""
 
-    key: Hashable
+    key: tuple[Any, ...]
     """Its function, and the kinds of its arguments."""
     args: tuple[Any, ...]
     """Those of its arguments that are not given by name."""
@@ -89,7 +89,7 @@ class Shortcuts:
         name = _named(target)
         if name is None:
             return None
-        asked = Asked(None, args, [], [], [], 0, len(self.tape.graph.nodes))
+        asked = Asked((), args, [], [], [], 0, len(self.tape.graph.nodes))
         nodes, numbers = asked.nodes, asked.numbers
         try:
             kinds = tuple([self._kind(value, asked) for value in args])
@@ -116,9 +116,7 @@ class Shortcuts:
             return None
         if all([out is not fake for fake in asked.fakes]):
             args, kwargs = way.filled(asked.nodes, asked.numbers)
-            node = self.tape.graph.call_function(way.overload, args, kwargs)
-            node.meta["val"] = out
-            self.tape.track(out, node)
+            self.tape.append(way.overload, args, kwargs, out)
         return out
 
     def learn(self, asked: Asked, result: Any) -> None:
@@ -205,7 +203,7 @@ def _passes_on(overload: Any, asked: Asked) -> bool:
     short = overload._overloadpacket.__name__
     if overload._schema.is_mutable or short in KERNEL_STRIDES:
         return False
-    called: Any = asked.key[0]  # type: ignore[index]
+    called = asked.key[0]
     name = called if isinstance(called, str) else getattr(getattr(called, "_overloadpacket", called), "__name__", "")
     is_operator = getattr(called, "__module__", None) == "_operator"
     return name == short or not asked.numbers or is_operator and len(asked.numbers) == 1

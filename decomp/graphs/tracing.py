@@ -388,6 +388,14 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def on_metadata(mode: FakeTensorMode) -> Iterator[None]:
+    """Within, calls on fake tensors of `mode` tell the metadata of their results: nothing is guarded, no gradient is
+    recorded."""
+    with mode, enable_python_dispatcher(), torch.no_grad(), without_guards(mode):
+        yield
+
+
+@contextlib.contextmanager
 def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
     """Within, every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that mutates."""
     assert tape.mode is not None

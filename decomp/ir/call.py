@@ -29,6 +29,11 @@ def metadata(node: Any) -> Any:
     return found if found is not None else meta.get("example_value")
 
 
+def is_among(node: fx.Node, sure: bool | frozenset[torch.dtype]) -> bool:
+    """Whether a call is one of those of which something is sure: all, none, or those on these dtypes alone."""
+    return sure if isinstance(sure, bool) else bool(sure) and has_only(node, sure)
+
+
 def has_only(node: fx.Node, dtypes: Container[torch.dtype]) -> bool:
     """Whether all tensors that a node takes and gives are known to have one of these dtypes."""
     for each in (node, *node.all_input_nodes):

@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from decomp.ir.call import Call, metadata
-from decomp.ir.ops import Op
 from decomp.torch_internals.pytree import tensors_in, tree_map
 
 NARROWER = {torch.int64: torch.int32, torch.float64: torch.float32, torch.complex128: torch.complex64}
@@ -57,7 +56,7 @@ class NarrowCall(Call):
 def is_between(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
     """Whether a call does nothing but cast from a wide dtype to the narrow one, or back."""
     given = call.arguments.get("self")
-    if call.op != _CAST or not isinstance(given, fx.Node):
+    if call.op.packet is not CAST.overloadpacket or not isinstance(given, fx.Node):
         return False
     found = [getattr(value, "dtype", None) for value in (metadata(given), call.meta)]
     return any(set(found) == {wide, narrow} for wide, narrow in narrower.items())
@@ -66,6 +65,3 @@ def is_between(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
 def has_wide(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
     """Whether a call takes or gives a tensor of a wide dtype."""
     return any(each.dtype in narrower for each in (*call.tensors, *tensors_in(call.meta)))
-
-
-_CAST = Op("aten._to_copy")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from decomp.metadata.fakes import Fakes
+from decomp.metadata.strides import strides_in_order
 from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, viewed
 from decomp.torch_internals.fakes import FakeTensor, fakes_compute_it_otherwise
 from decomp.torch_internals.modes import (
@@ -63,7 +64,7 @@ class MetaKernels:
         if not all([layout.in_order and layout.device == device for layout in layouts]):
             return NotImplemented
         with DisableTorchFunction(), DisableTorchDispatch():
-            return self._empty(shape, _in_order(shape), dtype, device)
+            return self._empty(shape, strides_in_order(shape), dtype, device)
 
     def layout(self, fake: FakeTensor) -> Layout | None:
         """The layout of a fake tensor; None for one that is not run on meta tensors."""
@@ -150,7 +151,7 @@ class MetaKernels:
         self._metas[id(fake)], self._fakes[id(meta)] = meta, fake
         self._alive += (meta, fake)
         shape = meta.shape
-        self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == _in_order(shape))
+        self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == strides_in_order(shape))
 
 
 class _Unfit(Exception):
@@ -182,17 +183,6 @@ def _is_plain(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and not value.is_quantized and not value.is_conj() and not value.is_neg()
 
 
-@functools.lru_cache(maxsize=4096)
-def _in_order(shape: torch.Size) -> tuple[int, ...]:
-    """The strides that a tensor of a shape is made with."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-_SCALAR = torch.Size()
 _ASK, _RUN, _SURE, _FACTORY, _HOST = "ask the fake mode", "run", "run on any strides", "factory", "no tensors"
 
 

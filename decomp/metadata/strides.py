@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+import functools
 from typing import Any
 
 import torch
 
-from decomp.metadata.symbolic_sizes import is_data, size_hint, surely
+from decomp.metadata.symbolic_sizes import expression, is_data, size_hint, surely
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -39,7 +40,7 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
     span: Any = 1
     for d in reversed(ordered):
-        if _expr(value.stride(d)) != _expr(span):
+        if expression(value.stride(d)) != expression(span):
             return None
         span = span * value.shape[d]
     ones = [d for d in range(value.dim()) if d not in dims]
@@ -68,6 +69,16 @@ def is_in_order(value: torch.Tensor) -> bool:
     return dense_order(value) == list(range(value.dim()))
 
 
+@functools.lru_cache(maxsize=4096)
+def strides_in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides that a tensor of a shape is made with."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 def inverse(order: list[int]) -> list[int]:
     """The permutation that undoes `order`."""
     return [order.index(dim) for dim in range(len(order))]
@@ -79,7 +90,7 @@ def _is_empty(value: torch.Tensor) -> bool:
 
 def _strides(value: torch.Tensor) -> list[Any]:
     """The strides that matter: those of dimensions longer than one."""
-    return [None if _is_one(size) else _expr(stride) for size, stride in zip(value.shape, value.stride())]
+    return [None if _is_one(size) else expression(stride) for size, stride in zip(value.shape, value.stride())]
 
 
 def is_channels_last(value: torch.Tensor) -> bool:
@@ -102,8 +113,4 @@ def _is_one(size: Any) -> bool:
 
 
 def _exprs(values: Iterable[Any]) -> list[Any]:
-    return [_expr(value) for value in values]
-
-
-def _expr(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
+    return [expression(value) for value in values]

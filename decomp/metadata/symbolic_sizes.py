@@ -150,12 +150,13 @@ def same_size(expected: Any, found: Any) -> bool:
     is expected to be anything. Nothing is guarded."""
     if type(expected) is int and type(found) is int:
         return expected == found
-    if _expression(expected) == _expression(found):
+    if expression(expected) == expression(found):
         return True
     return is_data(expected) or surely(expected == found) or _same_where_tried(expected, found)
 
 
-def _expression(size: Any) -> Any:
+def expression(size: Any) -> Any:
+    """A size, or the expression of a symbolic one: what can be compared without a guard."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
@@ -166,7 +167,7 @@ def _same_where_tried(a: Any, b: Any) -> bool:
     if symbolic is None:
         return bool(a == b)
     env = symbolic.node.shape_env
-    exprs = [_expression(size) for size in (a, b)]
+    exprs = [expression(size) for size in (a, b)]
     symbols = sorted(set().union(*(getattr(expr, "free_symbols", ()) for expr in exprs)), key=str)
     hints = getattr(env, "backed_var_to_val", {})
     if not symbols or any(symbol not in hints for symbol in symbols):

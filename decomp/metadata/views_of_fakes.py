@@ -8,6 +8,8 @@ import math
 
 import torch
 
+from decomp.metadata.strides import strides_in_order
+
 
 def viewed(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
     """A tensor viewed in a shape, which may hold -1, with the strides that a fake one would have; None if it cannot
@@ -58,7 +60,7 @@ def expanded(meta: torch.Tensor, shape: Sequence[int], implicit: bool = False) -
 
 def _strides(sizes: list[int], strides: list[int], shape: list[int], contiguous: bool) -> list[int] | None:
     if 0 in shape:
-        return [math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape))]
+        return list(strides_in_order(tuple(shape)))
     if not sizes or not shape:
         return [1] * len(shape)
     if contiguous and len(shape) == 1 and len(sizes) > 1:

@@ -63,7 +63,8 @@ class _Replay:
         args, kwargs = self._sources_of(new)
         more = {name: value for name, value in kwargs.items() if name not in node.kwargs}
         fewer = {name: value for name, value in kwargs.items() if name in node.kwargs}
-        narrow = self.dtypes.get(getattr(metadata(node), "dtype", None))  # type: ignore[arg-type]
+        dtype: Any = getattr(metadata(node), "dtype", None)
+        narrow = self.dtypes.get(dtype)
         asked = more in ({}, {"out_int32": True}) or narrow is not None and more == {"dtype": narrow}
         wide = substituted((node.args, dict(node.kwargs)), lambda each: self.dtypes.get(each, each), torch.dtype)
         alike = self._makes(new, node, (args, fewer)) or same((args, fewer), wide)

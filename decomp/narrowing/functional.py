@@ -114,9 +114,7 @@ def _list(node: fx.Node, dtypes: Dtypes, into: dict[torch.dtype, list[str]]) -> 
 
 
 def _dtypes_of(node: fx.Node) -> set[torch.dtype]:
-    value = metadata(node)
-    items = value if isinstance(value, (tuple, list)) else (value,)
-    return {each.dtype for each in items if isinstance(each, torch.Tensor)}
+    return {each.dtype for each in tensors_in(metadata(node))}
 
 
 def _named(names: list[str]) -> str:

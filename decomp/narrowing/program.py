@@ -14,7 +14,7 @@ from torch import fx
 
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.tracing import without_guards
+from decomp.graphs.tracing import on_metadata
 from decomp.ir.call import call_if_bound, inherited_meta, is_host, is_projection, metadata, projected, substituted
 from decomp.ir.dtypes import name_of
 from decomp.ir.effects import is_proved
@@ -24,7 +24,6 @@ from decomp.ir.schema import parameters
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape
-from decomp.torch_internals.modes import enable_python_dispatcher
 from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
@@ -205,7 +204,7 @@ class _Walk:
         return metadata(known[given]) if given in known else self._run(CAST, (value,), {"dtype": dtype})
 
     def _run(self, target: Any, args: Any, kwargs: Any) -> Any:
-        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
+        with on_metadata(self.mode):
             if isinstance(target, str):
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return target(*args, **kwargs)

@@ -15,13 +15,12 @@ from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, make_value
-from decomp.graphs.tracing import without_guards
+from decomp.graphs.tracing import on_metadata
 from decomp.ir.call import inherited_meta, is_projection, metadata
 from decomp.ir.effects import is_proved
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.pairs.recording import PairRecorder, is_complex, is_complex_call
-from decomp.torch_internals.modes import enable_python_dispatcher
 
 aten = torch.ops.aten
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
@@ -162,7 +161,7 @@ class _Walk:
         new = self.rewrite.add("call_function", target, args, {}, f"{at.name}_{label}", at=at)
         new.meta = inherited_meta(at)
         given, _ = fx.node.map_arg((args, {}), metadata)
-        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
+        with on_metadata(self.mode):
             new.meta["val"] = target(*given)
         return new
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, has_only, is_free, is_host, is_projection
+from decomp.ir.call import bound_call, is_among, is_free, is_host, is_projection
 from decomp.ir.effects import MARKS, of_callable
 from decomp.ir.ops import of_function, of_method
 from decomp.rules.target import Everything, Target
@@ -29,8 +29,7 @@ def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[f
         known = sure.get(node.target)
         if known is None:
             known = sure[node.target] = _surely_legal(target, node)
-        legal = known if isinstance(known, bool) else bool(known) and has_only(node, known)
-        return None if legal or node in excepted else _why_illegal(target, node)
+        return None if is_among(node, known) or node in excepted else _why_illegal(target, node)
 
     return illegal
 
@@ -45,8 +44,7 @@ def _surely_legal(target: Target, node: fx.Node) -> bool | frozenset[torch.dtype
         spelling = of_function(node.target) if node.op == "call_function" else of_method(str(node.target))
         return target.surely_legal(spelling.op, spelling.overload)
     spelling = of_function(node.target)
-    legal = is_free(node.target) or target.surely_legal(spelling.op, spelling.overload)
-    return legal or target.surely_legal_on(spelling.op, spelling.overload)
+    return is_free(node.target) or target.sure(spelling.op, spelling.overload)
 
 
 def _why_illegal(target: Target, node: fx.Node) -> str | None:

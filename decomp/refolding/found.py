@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from decomp.errors import spelled
-from decomp.graphs.tracing import without_guards
+from decomp.graphs.tracing import on_metadata
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
 from decomp.refolding.folding import Fold
@@ -22,7 +22,6 @@ from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
-from decomp.torch_internals.modes import enable_python_dispatcher
 
 Wanted = Callable[[Any, Any, Any, fx.Node], bool]
 """Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
@@ -181,7 +180,7 @@ def _run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) 
     if mode is None:
         return value
     args = fx.node.map_aggregate(args, _value_of)
-    with mode, enable_python_dispatcher(), torch.no_grad(), without_guards(mode):
+    with on_metadata(mode):
         return target(*args, **kwargs)
 
 

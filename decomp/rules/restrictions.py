@@ -88,6 +88,11 @@ def switches() -> tuple[bool, ...]:
     return torch.is_inference_mode_enabled(), "cpu" in devices, "cuda" in devices
 
 
+def has_proxies(value: Any) -> bool:
+    """Whether a value is a proxy or holds one."""
+    return next(proxies_in(value), None) is not None
+
+
 def proxies_in(value: Any) -> Iterator[fx.Proxy]:
     """Every proxy in nested arguments."""
     kind = type(value)

@@ -236,6 +236,10 @@ class Target:
                  if len(conditions) == 1 and isinstance(conditions[0].holds, _OfAnyTensor)]  # fmt: skip
         return named_by(names[0]) if names else frozenset()
 
+    def sure(self, op: Op, overload: str | None) -> bool | frozenset[torch.dtype]:
+        """Whether every call of this overload is legal, or on which dtypes it surely is."""
+        return self.surely_legal(op, overload) or self.surely_legal_on(op, overload)
+
     def spellings(self) -> tuple[Key, ...]:
         """Each op that it may know, with the overload where only that one is meant."""
         return tuple(self._entries)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from decomp.metadata.symbolic_sizes import expression
 from decomp.simplification.terms import Call, Term
 
 aten = torch.ops.aten
@@ -111,11 +112,7 @@ def same_sizes(one: Any, other: Any) -> bool:
     """Whether two values are tensors of one shape, symbols being compared as they are spelled."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    return list(map(_size, one.shape)) == list(map(_size, other.shape))
-
-
-def _size(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return list(map(expression, one.shape)) == list(map(expression, other.shape))
 
 
 def constant_of(value: Any) -> Any:

@@ -67,8 +67,12 @@ def test_an_op_that_is_known_under_a_condition_is_advised_without_it():
     chip = decomp.Target("chip", ["add", "sum.dim_IntList"]).legal_if("mul", lambda call: False, "never on Sundays")
     rules = decomp.Rules({"square": lambda x: x * x})
     found = suggestion(torch.square, chip, rules=rules)
-    assert {("mul without its condition (never on Sundays)",), ("square",)} == set(found.ways[0].needs)
+    assert {("mul on more calls",), ("square",)} == set(found.ways[0].needs)
     assert found.calls == 1
+    chip = chip.legal_if("square", lambda call: False, "never in May").legal_if("sub", lambda call: True, "always")
+    found = suggestion(torch.square, chip, rules=decomp.Rules({"square": lambda x: x * x * 0.5}))
+    assert ("square on more calls",) in found.ways[0].needs
+    assert "refused now: never " in str(found).split("\n\n")[0]
 
 
 def test_the_other_overload_of_a_known_op_is_named_in_full():

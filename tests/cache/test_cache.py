@@ -19,6 +19,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.cache import fingerprints, places
 from decomp.cache.fingerprints import NoFingerprint, fingerprint
+from decomp.cache.store import Store
 from decomp_rules import RULES, targets
 
 CHIP = targets.tinygrad
@@ -195,8 +196,6 @@ def test_a_flipped_byte_anywhere_in_the_file_does_no_harm(place, kept, step):
 
 def rewritten(place, change):
     """Let every text say something else, with the digest that belongs to it."""
-    from decomp.cache.store import Store
-
     (path,) = files(place)
     with sqlite3.connect(path) as file:
         rows = file.execute("SELECT key, text FROM expansions").fetchall()
@@ -375,11 +374,34 @@ def test_many_writers_of_one_file_lose_nothing(tmp_path):
     path = tmp_path / f"one{places.SUFFIX}"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
-    from decomp.cache.store import Store
-
     store = Store(path)
     assert all(store.find(f"{name}-{i}") == b"text" for name in "ab" for i in range(20))
     store.close()
+
+
+def test_what_was_not_used_for_longest_goes_first(place, tmp_path, monkeypatch):
+    def kept():
+        return {path.name.removesuffix(places.SUFFIX) for path in tmp_path.glob(f"*{places.SUFFIX}")}
+
+    for age, name in enumerate(("new", "old", "read", "oldest")):
+        path = tmp_path / f"{name}{places.SUFFIX}"
+        Store(path).add({"key": b"text"})
+        os.utime(path, (1e9 - age, 1e9 - age))
+    (tmp_path / "mine.txt").write_text("mine")
+    size = places.contents(tmp_path).size // 4
+    places.trim(tmp_path)
+    assert kept() == {"new", "old", "read", "oldest"}
+    assert Store(tmp_path / f"read{places.SUFFIX}").find("key") == b"text"
+    places.trim(tmp_path, 2 * size)
+    assert kept() == {"new", "read"} and (tmp_path / "mine.txt").exists()
+    lowered()
+    assert places.contents(place).files == 1
+    (other,) = place.glob(f"*{places.SUFFIX}")
+    other.rename(place / f"other{places.SUFFIX}")
+    os.utime(place / f"other{places.SUFFIX}", (1e9, 1e9))
+    monkeypatch.setattr(places, "MOST", places.contents(place).size * 3 // 2)
+    lowered()
+    assert places.contents(place).files == 1 and not (place / f"other{places.SUFFIX}").exists()
 
 
 # Where it is.

@@ -38,7 +38,7 @@ def recorded(function, args, kwargs=None, short=True):
     args, kwargs = [proxy(arg) for arg in args], {name: proxy(value) for name, value in (kwargs or {}).items()}
     try:
         result = run_on_proxies(function, tracer, args, kwargs)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     storages = {}
     lines = [f"{node.name} = {node.target}{node.args}{node.kwargs} {layout(node.meta.get('val'), storages)}"

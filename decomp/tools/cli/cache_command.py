@@ -33,4 +33,5 @@ def cache(
             print_json({"directory": str(place), "files": found.files, "bytes": found.size})
         else:
             said = f"{found.files} {'files' if found.files != 1 else 'file'}, {found.size:,} bytes"
-            show(Text(f"deleted {said} from {place}" if action else f"{place}: {said}"))
+            most = f"at most {places.MOST:,} are kept, the least recently used go first"
+            show(Text(f"deleted {said} from {place}" if action else f"{place}: {said}; {most}"))
