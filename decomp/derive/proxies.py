@@ -176,7 +176,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def wrap(self, value: Any) -> Any:
         """Fake tensors as proxies of the nodes they come from; everything else as it is."""
-        return tree_map(self._wrapped, value)
+        return self._wrapped(value) if isinstance(value, torch.Tensor) else tree_map(self._wrapped, value)
 
     def _wrapped(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and not isinstance(value, fx.Proxy):
@@ -272,6 +272,8 @@ class ValueProxy(fx.Proxy):
 
     def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         value = self._value("is_contiguous()")
+        if memory_format is torch.contiguous_format and getattr(self._layout("is_contiguous()"), "in_order", False):
+            return True
         if memory_format is torch.contiguous_format and is_symbolic(value):
             return is_surely_contiguous(value)
         return bool(value.is_contiguous(memory_format=memory_format))

@@ -63,6 +63,32 @@ def _direct(graph: fx.Graph) -> Create:
     return create
 
 
+def call_appender(graph: fx.Graph) -> Callable[[Any, Any, Any], fx.Node]:
+    """What appends calls of functions, `(target, args, kwargs)`, under the names that `Graph.call_function` gives."""
+    if not is_plain(graph):
+        return lambda target, args, kwargs: graph.call_function(target, args, kwargs)
+    create, used = _direct(graph), graph._graph_namespace._used_names
+    numbers: dict[str, int] = {}
+
+    def call(target: Any, args: Any, kwargs: Any) -> fx.Node:
+        base, first = _name_of(target)
+        number = numbers.get(base, first)
+        while (name := f"{base}_{number}" if number else base) in used:
+            number += 1
+        numbers[base] = number + 1
+        return create("call_function", target, args, kwargs, name)
+
+    return call
+
+
+@functools.cache
+def _name_of(target: Any) -> tuple[str, int]:
+    """The name of the first call of a function in an empty graph, without its number, and this number; 0 for none."""
+    name = fx.Graph().call_function(target).name
+    base, _, number = name.rpartition("_")
+    return (base, int(number)) if base and number.isdecimal() else (name, 0)
+
+
 @functools.cache
 def _internals_are_known() -> bool:
     """Whether `_direct` leaves a graph in the very state in which `create_node` leaves it."""

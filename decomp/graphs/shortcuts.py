@@ -116,7 +116,7 @@ class Shortcuts:
             return None
         if all([out is not fake for fake in asked.fakes]):
             args, kwargs = way.filled(asked.nodes, asked.numbers)
-            self.tape.append(way.overload, args, kwargs, out)
+            self.tape.append_call(way.overload, args, kwargs, out)
         return out
 
     def learn(self, asked: Asked, result: Any) -> None:
@@ -233,8 +233,12 @@ def _is_pointwise(node: fx.Node, asked: Asked) -> bool:
     """Whether an op computes element by element from all tensors that it is given, at least one."""
     overload: Any = node.target
     converts = overload is torch.ops.aten._to_copy.default and set(node.kwargs) == {"dtype"}
-    takes_all = set(node.all_input_nodes) == set(asked.nodes) != set()
-    return takes_all and (converts or torch.Tag.pointwise in overload.tags)
+    known = torch.Tag.pointwise in overload.tags or overload._overloadpacket in _POINTWISE
+    return set(node.all_input_nodes) == set(asked.nodes) != set() and (converts or known)
+
+
+_POINTWISE = frozenset(getattr(torch.ops.aten, name) for name in ("where", "__and__", "__or__", "__xor__"))
+"""Ops of which not all overloads have the tag."""
 
 
 def _numbers_in(value: Any) -> list[int | float]:

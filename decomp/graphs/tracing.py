@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.graphs.node_builder import call_appender
 from decomp.ir.call import substituted
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
@@ -29,6 +30,10 @@ from decomp.torch_internals.modes import (
 )
 from decomp.torch_internals.pytree import tree_leaves
 
+_AS_THEY_ARE = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+
 
 class Tape:
     """A graph under construction, and which node each fake tensor on it comes from."""
@@ -38,6 +43,7 @@ class Tape:
         same."""
         self.graph, self.mode = graph, mode
         self.kernels = MetaKernels(fakes) if fakes is not None else None
+        self._call = call_appender(graph)
         self.constants: dict[str, torch.Tensor] = {}
         """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
         self._nodes: dict[int, fx.Node] = {}
@@ -95,7 +101,11 @@ class Tape:
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""
-        node = self.graph.call_function(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)))
+        return self.append_call(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)), out)
+
+    def append_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
+        """The same with arguments as a graph holds them."""
+        node = self._call(target, args, kwargs)
         node.meta["val"] = out
         if isinstance(out, (tuple, list)):
             self._items(node, out)
@@ -115,12 +125,14 @@ class Tape:
         """Each tensor among several results has a node of its own."""
         for i, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                item = self.graph.call_function(operator.getitem, (node, i))
+                item = self._call(operator.getitem, (node, i), {})
                 item.meta["val"] = value
                 self.track(value, item)
 
     def arguments(self, value: Any) -> Any:
         """Arguments as a graph holds them: proxies, tensors and symbolic sizes become nodes."""
+        if type(value) in _AS_THEY_ARE:
+            return value
         if isinstance(value, fx.Proxy):
             return self.arguments(value.node)
         if isinstance(value, fx.Node) and value.graph is not self.graph:

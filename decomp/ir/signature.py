@@ -74,9 +74,11 @@ class Signatures:
         if found is None:
             value = metadata(node)
             spec = described(value) if value is not None else ("unknown", kind_of(node))
-            found = self._interned.setdefault(spec, len(self._interned))
-            if found not in self.symbolic and is_symbolic(value):
-                self.symbolic.add(found)
+            found = self._interned.get(spec)
+            if found is None:
+                found = self._interned[spec] = len(self._interned)
+                if is_symbolic(value):
+                    self.symbolic.add(found)
             self._of_node[node] = found
         return int(found)
 

@@ -53,15 +53,16 @@ class MetaKernels:
         return self._empty(value.shape, value.stride(), value.dtype, value.device)
 
     def like_operands(self, operands: list[FakeTensor], dtype: torch.dtype) -> Any:
-        """What an op gives that computes element by element, where its layout is plain: the operands have one shape, or
-        none, and lie in order. `NotImplemented` where the kernel is to be asked."""
+        """What an op gives that computes element by element, where its layout is plain: the operands lie in order, and
+        so does then what they broadcast to. `NotImplemented` where the kernel is to be asked."""
         layouts = [self._layouts[id(operand)] for operand in operands]
-        device = layouts[0].device
-        shape = max([layout.shape for layout in layouts], key=len)
-        scalars = [layout for layout in layouts if layout.shape != shape]
-        if 0 in shape or scalars and 1 in shape or any([layout.shape for layout in scalars]):
-            return NotImplemented
+        device, shape = layouts[0].device, layouts[0].shape
         if not all([layout.in_order and layout.device == device for layout in layouts]):
+            return NotImplemented
+        for layout in layouts[1:]:
+            if layout.shape != shape:
+                shape = _broadcast(shape, layout.shape)
+        if 0 in shape:
             return NotImplemented
         with DisableTorchFunction(), DisableTorchDispatch():
             return self._empty(shape, strides_in_order(shape), dtype, device)
@@ -152,6 +153,13 @@ class MetaKernels:
         self._alive += (meta, fake)
         shape = meta.shape
         self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == strides_in_order(shape))
+
+
+def _broadcast(one: Sequence[int], other: Sequence[int]) -> torch.Size:
+    """The shape to which two shapes broadcast; one with a size of 0 where they do not."""
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    filled = (*[1] * (len(longer) - len(shorter)), *shorter)
+    return torch.Size([a if b == 1 else b if a in (1, b) else 0 for a, b in zip(longer, filled)])
 
 
 class _Unfit(Exception):

@@ -85,7 +85,7 @@ def inverse(order: list[int]) -> list[int]:
 
 
 def _is_empty(value: torch.Tensor) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in value.shape)
+    return any([type(size) is int and size == 0 for size in value.shape])
 
 
 def _strides(value: torch.Tensor) -> list[Any]:

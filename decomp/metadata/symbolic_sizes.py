@@ -40,8 +40,11 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
     """Within, what asks a symbolic size of `env` something that not all its values answer alike raises `Undecided`, as
     what reads the data of a fake tensor does. Nothing is guarded."""
     try:
-        with env.error_on_new_guards() if env is not None else contextlib.nullcontext(), guards_not_suppressed():
+        if env is None:
             yield
+        else:
+            with env.error_on_new_guards(), guards_not_suppressed():
+                yield
     except Exception as error:
         if not _is_open(error):
             raise

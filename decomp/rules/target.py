@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+import functools
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -248,10 +249,14 @@ class Target:
         """Whether the target has the op, perhaps under a condition."""
         key = _key(spelling)
         if key[1] is None:
-            return any(op == key[0] and alternatives for (op, _), alternatives in self._entries.items())
+            return key[0] in self._known
         return bool(self._entries.get(key, self._entries.get((key[0], None))))
 
     __contains__ = knows
+
+    @functools.cached_property
+    def _known(self) -> frozenset[Op]:
+        return frozenset(op for (op, _), alternatives in self._entries.items() if alternatives)
 
     def conditions(self) -> list[tuple[str, str]]:
         """Each op by name, with the condition under which it is legal; "" if it always is."""
@@ -324,19 +329,18 @@ class Everything(Target):
 
 def _broken_of(alternatives: Alternatives | None, call: Call) -> str | None:
     """None if all conditions of one alternative hold; otherwise the reason of one that does not, or ""."""
-    broken = ""
+    broken, env = "", _shape_env(call) if alternatives and alternatives != ALWAYS else None
     for conditions in alternatives or ():
-        failed = next((reason for c in conditions if (reason := _broken(c, call)) is not None), None)
+        failed = next((reason for c in conditions if (reason := _broken(c, call, env)) is not None), None)
         if failed is None:
             return None
         broken = failed
     return broken
 
 
-def _broken(condition: Condition, call: Call) -> str | None:
-    """None if the condition holds; otherwise its reason. A condition on symbolic sizes must hold for every value of
-    them, or else for every value but 0 and 1, as `torch.export` takes sizes to be."""
-    env = _shape_env(call)
+def _broken(condition: Condition, call: Call, env: Any) -> str | None:
+    """None if the condition holds; otherwise its reason. A condition on symbolic sizes (of `env`) must hold for every
+    value of them, or else for every value but 0 and 1, as `torch.export` takes sizes to be."""
     try:
         try:
             with decided_at_every_size(env):
