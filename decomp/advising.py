@@ -11,19 +11,26 @@ from pathlib import Path
 from typing import Any
 import uuid
 
-from decomp.advice.alternatives import Alternatives, Wish, with_wishes
+from decomp.advice.alternatives import Alternatives
 from decomp.advice.doing import Progress, done
 from decomp.advice.jobs import Answer, Given, Job, Setting, forget, is_program
 from decomp.advice.smallest_sets import Chosen, SmallestSets
-from decomp.advice.suggestions import counted, listed
+from decomp.advice.suggestions import avoided, counted, enough, listed
+from decomp.advice.wishes import DtypeWish, Wish, with_wishes
 from decomp.costs.model import Cost
 from decomp.derive.matching import Matching
 from decomp.errors import ArgumentError, boundary
+from decomp.ir.dtypes import name_of
+from decomp.ir.narrow_calls import NARROWER
 from decomp.lowering import rules_and_target
 from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+
+_MOST_NAMES = 8
+"""So many programs are named in one sentence; `as_dict` has them all."""
+_NARROW = {name_of(wide): name_of(narrow) for wide, narrow in NARROWER.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class Milestone:
     unlocks: tuple[str, ...]
     reached: int
     """How many programs lower then, with those that lowered before."""
+    dtypes: tuple[str, ...] = ()
+    """Those of `add` that are dtypes of tensors, and no ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,12 @@ class Advice:
     @property
     def ops(self) -> tuple[str, ...]:
         """The ops to implement, in order."""
-        return tuple(op for milestone in self.milestones for op in milestone.add)
+        return tuple(op for milestone in self.milestones for op in milestone.add if op not in milestone.dtypes)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that tensors would have to have in addition."""
+        return tuple(dtype for milestone in self.milestones for dtype in milestone.dtypes)
 
     @property
     def curve(self) -> tuple[tuple[int, int], ...]:
@@ -105,16 +119,20 @@ class Advice:
     def _opening(self) -> Iterator[str]:
         total = len(self.calls) + len(self.out_of_reach)
         yield f"{len(self.lowers)} of {total} programs lower to {self.to} as it is"
-        if self.ops:
+        if self.milestones:
             proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
             what = "all" if not self.out_of_reach else f"{len(self.calls)} of {total}"
-            yield f"{len(self.ops)} more op{'s are' if len(self.ops) > 1 else ' is'} enough for {what}; {proof}"
+            yield f"{enough(len(self.ops), len(self.dtypes))} for {what}; {proof}"
 
     def _order(self) -> Iterator[str]:
         for milestone in self.milestones:
             total = len(self.calls) + len(self.out_of_reach)
-            lower = f"then {listed(milestone.unlocks, 'and')} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
+            lower = f"then {_few(milestone.unlocks)} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
             yield f"  add {listed(milestone.add, 'and')}: {lower}, {milestone.reached} of {total}"
+        for dtype in self.dtypes:
+            yield from (f"  {line}" for line in avoided(dtype))
+            if dtype in _NARROW:
+                yield f"  narrow=True computes in {_NARROW[dtype]} in the place of {dtype}, where the target has it"
 
     def _savings(self) -> Iterator[str]:
         if self.savings:
@@ -124,10 +142,21 @@ class Advice:
             yield f"  {saving.op}: {counted(saving.calls)} in {programs}"
 
     def _programs(self) -> Iterator[str]:
-        if self.calls:
+        if len(self.calls) > _MOST_NAMES:
+            calls = sorted(self.calls.values())
+            yield (f"the {len(calls)} programs then have {calls[0]:,} to {calls[-1]:,} calls, half of them "
+                   f"{calls[len(calls) // 2]:,} or fewer")
+        elif self.calls:
             yield "the programs then have: " + ", ".join(f"{name} {counted(n)}" for name, n in self.calls.items())
         for name, reason in self.out_of_reach.items():
             yield f"out of reach: {name}: {reason}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """`a, b, c and 37 more`."""
+    if len(names) <= _MOST_NAMES:
+        return listed(names, "and")
+    return f"{', '.join(names[:_MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
 def _require_programs(value: Any) -> None:
@@ -264,11 +293,11 @@ class Search:
         def answers(leaves: Iterable[int]) -> dict[str, Answer]:
             return self._asked(names, tuple(sorted((wishes[number] for number in leaves), key=str)), savings)
 
-        def enough(leaves: Iterable[int]) -> dict[str, Answer] | None:
+        def attempt(leaves: Iterable[int]) -> dict[str, Answer] | None:
             found = answers(leaves)
             return found if all(answer.calls is not None for answer in found.values()) else None
 
-        chosen, found = sets.tried(list(self.goals.values()), enough)
+        chosen, found = sets.tried(list(self.goals.values()), attempt)
         return chosen, answers(chosen.leaves) if found is None else found
 
     def _milestones(
@@ -285,7 +314,9 @@ class Search:
             taken |= needs[best]
             reached += len(unlocked[best])
             left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
-            yield Milestone(tuple(sorted(str(wishes[n]) for n in needs[best])), tuple(unlocked[best]), reached)
+            added = sorted((wishes[number] for number in needs[best]), key=str)
+            dtypes = tuple(str(wish) for wish in added if isinstance(wish, DtypeWish))
+            yield Milestone(tuple(map(str, added)), tuple(unlocked[best]), reached, dtypes)
 
 
 def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]) -> set[int]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-import functools
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from decomp._library import shipped_targets
 from decomp.advice.derivability import Derivability
 from decomp.advice.smallest_sets import SmallestSets
+from decomp.advice.wishes import DtypeWish, OpWish, Wish, is_advisable, wish_of
 from decomp.derive.candidates import Request
 from decomp.derive.planner import Planner
 from decomp.errors import BindingError, RuleError, spelled
@@ -30,45 +29,9 @@ from decomp.rules.target import Target
 
 MOST_KINDS = 2_000
 """Kinds of calls that are followed; those beyond can be had by their op alone."""
-_UNUSUAL = 1e-3
-"""What an op costs more that no shipped target knows."""
 _AGAIN = 1
 """So many times a call of an op is followed within the derivation of another call of it: a convolution by groups leads
 to one without; further down the same is only asked of ever more elements."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """An op that a target could know in addition."""
-
-    op: Op
-    overload: str | None = None
-    """The one that is asked for, where the target knows others of this op."""
-    condition: str = ""
-    """What the target asks of its calls now: it would have to take all."""
-
-    @property
-    def spelling(self) -> str:
-        """How it is written in a list of ops."""
-        name = self.op.name.removeprefix("aten.")
-        return f"{name}.{self.overload}" if self.overload is not None else name
-
-    @property
-    def explained(self) -> str:
-        """As `str` has it, with what the target asks now."""
-        return f"{self} (refused now: {self.condition})" if self.condition else str(self)
-
-    def __str__(self) -> str:
-        return f"{self.spelling} on more calls" if self.condition else self.spelling
-
-    def added_to(self, target: Target) -> Target:
-        """The target, if it knew this too."""
-        return target | [self.op if self.overload is None else f"{self.op}.{self.overload}"]
-
-
-def with_wishes(target: Target, wishes: Iterable[Wish]) -> Target:
-    """A target, if it knew these too."""
-    return functools.reduce(lambda known, wish: wish.added_to(known), wishes, target)
 
 
 @dataclass
@@ -88,15 +51,15 @@ class Alternatives:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for `include`."""
-        wishes = [(number, str(wish.op), wish.overload, wish.condition) for wish, number in self.wishes.items()]
+        wishes = [(number, *wish.row) for wish, number in self.wishes.items()]
         return {"clauses": self.clauses, "wishes": wishes, "kinds": self.kinds, "complete": self.complete}
 
     def include(self, other: Mapping[str, Any]) -> Callable[[int], int]:
         """Take on the alternatives of another program, and return what its numbers are here. What is said of a kind of
         call in several programs holds for all of them."""
         own: dict[int, int] = {number: self.kind(kind)[0] for kind, number in other["kinds"].items()}
-        for number, op, overload, condition in other["wishes"]:
-            own[number] = self.wish(Wish(Op(op), overload, condition))
+        for number, *row in other["wishes"]:
+            own[number] = self.wish(wish_of(row))
 
         def known(number: int) -> int:
             if number not in own:
@@ -127,10 +90,7 @@ class Alternatives:
 
     def sets(self) -> SmallestSets:
         """The search for the smallest sets of wishes; of two as small, the one with more usual ops."""
-        prices = {
-            number: 1.0 + _UNUSUAL / (1 + known_to(wish.op)) + _UNUSUAL * bool(wish.condition)
-            for wish, number in self.wishes.items()
-        }
+        prices = {number: wish.price for wish, number in self.wishes.items()}
         return SmallestSets(Derivability(self.size, self.clauses), prices)
 
     def number(self) -> int:
@@ -198,12 +158,25 @@ class Exploration:
                 self._by_expansion(each, candidate.expansion.graph, ())
 
     def _by_itself(self, each: _Open) -> None:
-        """The target could know the op."""
+        """The target could know the op, or dtypes that it has."""
         target, op = self.planner.target, each.call.op
+        dtypes = self._missing_dtypes(each)
+        if dtypes:
+            self.found.clauses.append((tuple(self.found.wish(DtypeWish(dtype)) for dtype in dtypes), each.number))
+            return
         partly = target.knows(op) and not each.condition
-        wish = Wish(op, each.call.overload if partly else None, each.condition)
+        wish = OpWish(op, each.call.overload if partly else None, each.condition)
         if is_advisable(op, target):
             self.found.clauses.append(((self.found.wish(wish),), each.number))
+
+    def _missing_dtypes(self, each: _Open) -> list[torch.dtype]:
+        """The dtypes for the sake of which alone a call is refused. (With complex numbers a target would have to know
+        all that is done with them now as pairs: that is no advice.)"""
+        dtypes = sorted(self.planner.target.unknown_dtypes(each.call), key=str)
+        if not dtypes or any(dtype.is_complex for dtype in dtypes):
+            return []
+        wider = self.planner.target.with_more_dtypes(dtypes)
+        return dtypes if wider.why_illegal(each.call) is None else []
 
     def _by_rule(self, each: _Open, rule: Rule, request: Request) -> None:
         if each.call.reads_data or not reaches(rule.level, str(request.level)):
@@ -220,7 +193,7 @@ class Exploration:
 
     def _any_of(self, group: Sequence[Op]) -> int:
         """Something that holds if the target knows one of these ops."""
-        wishes = [self.found.wish(Wish(op)) for op in group]
+        wishes = [self.found.wish(OpWish(op)) for op in group]
         if len(wishes) == 1:
             return wishes[0]
         number = self.found.number()
@@ -259,26 +232,6 @@ def _kind(value: Any) -> Any:
     if isinstance(value, slice):
         return (slice, _kind((value.start, value.stop, value.step)))
     return type(value) if type(value) in (int, float, complex) else (type(value), value)
-
-
-def is_advisable(op: Op, target: Target) -> bool:
-    """Whether anybody would want to be told to add an op to a target: an op of its own kind, and none that is internal
-    to PyTorch, unless a shipped target knows it."""
-    namespace, _, name = op.name.partition(".")
-    if namespace in ("prims", "higher_order", "operator") or op.packet is None:
-        return namespace == "prims" and _has_prims(target)
-    return not name.startswith("_") or known_to(op) > 0
-
-
-@functools.lru_cache(maxsize=None)
-def known_to(op: Op) -> int:
-    """How many shipped targets know an op: a measure of how usual it is."""
-    return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))
-
-
-@functools.lru_cache(maxsize=256)
-def _has_prims(target: Target) -> bool:
-    return any(spelling.startswith("prims.") for spelling in target)
 
 
 def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.advice.alternatives import Alternatives, Exploration, Wish, is_advisable, with_wishes
+from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.suggestions import blocked_in, calls_of
+from decomp.advice.wishes import OpWish, Wish, is_advisable, with_wishes
 from decomp.cache.fingerprints import fingerprint
 from decomp.capture.frontends import Program
 from decomp.derive.decisions import Derived
@@ -99,7 +100,7 @@ class Job:
             calls, emitted = calls_of(planned), Counter(_emitters(planned))
             tried = [op for op, _ in emitted.most_common() if is_advisable(op, target) and not target.knows(op)]
             others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
-        saved = {str(Wish(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
+        saved = {str(OpWish(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
         return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
 
     @property

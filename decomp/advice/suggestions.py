@@ -1,5 +1,5 @@
-"""The smallest additions to a target that let a program be lowered: searched for among the alternatives of its blocked
-calls, and each planned again before it is told."""
+"""The smallest additions to a target, ops and dtypes, that let a program be lowered: searched for among the
+alternatives of its blocked calls, and each planned again before it is told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import fx
 
-from decomp.advice.alternatives import Alternatives, Exploration, Wish, known_to, with_wishes
+from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.smallest_sets import Chosen
+from decomp.advice.wishes import DtypeWish, Wish, with_wishes
 from decomp.capture.frontends import Program
 from decomp.costs.model import calls_in
 from decomp.derive.decisions import Blocked, Decision, Derived, Keep
@@ -19,7 +20,9 @@ from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Planned, plan_program
 from decomp.derive.planner import Planner
 from decomp.ir.call import is_host, is_projection
+from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import Policy
+from decomp.rules.target import Target
 
 _MOST_WAYS = 3
 """Of each blocked op, so many ways are told."""
@@ -27,14 +30,34 @@ _MOST_WAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """One op of a suggested set."""
+    """One op, or one dtype, of a suggested set."""
 
     op: str
-    """As it is written in a list of ops; `sum on more calls`, if the target knows it under a condition."""
+    """As it is written in a list of ops; `sum on more calls`, if the target knows it under a condition; or the name of
+    a dtype."""
     needed_by: tuple[str, ...]
     """The blocked ops that are not reached without it."""
     instead: tuple[str, ...] = ()
     """Other ops that would do in its place, with the rest of the set as it is, or with others of it changed."""
+    is_dtype: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Narrower:
+    """What `narrow=True` does in the place of dtypes that a suggested set adds."""
+
+    dtypes: tuple[tuple[str, str], ...]
+    """Each wide dtype, and the one that takes its place."""
+    blocked: int
+    """How many ops stay blocked on the target as it is."""
+    calls: int | None
+    """How many calls the lowered program has then; None if something stays blocked."""
+
+    def __str__(self) -> str:
+        computes = " and ".join(f"in {narrow} in the place of {wide}" for wide, narrow in self.dtypes)
+        if self.calls is not None:
+            return f"narrow=True computes {computes}: all lower, to {counted(self.calls)}"
+        return f"narrow=True computes {computes}: {self.blocked} op{'s stay' if self.blocked > 1 else ' stays'} blocked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +110,18 @@ class Suggestion:
     """How many calls the lowered program has then; None if something stays blocked."""
     target: Any = field(repr=False, compare=False, default=None)
     """The target with the additions."""
+    narrower: Narrower | None = None
+    """What `narrow=True` would do without them, where they have a dtype for which there is a narrower one."""
 
     @property
     def ops(self) -> tuple[str, ...]:
         """The ops to add."""
-        return tuple(addition.op for addition in self.additions)
+        return tuple(addition.op for addition in self.additions if not addition.is_dtype)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes to add."""
+        return tuple(addition.op for addition in self.additions if addition.is_dtype)
 
     @property
     def out_of_reach(self) -> tuple[Way, ...]:
@@ -109,17 +139,16 @@ class Suggestion:
         """The advice, a thought a line."""
         if not self.ways:
             return [f"{self.to} has all that the program needs"]
-        return [*self._headline(), *self._stages(), *self._instead(), "", *self._ways()]
+        return [*self._headline(), *self._stages(), *self._instead(), *self._without_dtypes(), "", *self._ways()]
 
     def _headline(self) -> Iterator[str]:
-        ops, blocked = len(self.additions), len(self.ways) - len(self.out_of_reach)
-        if ops:
-            found = "op is" if ops == 1 else "ops are"
+        blocked = len(self.ways) - len(self.out_of_reach)
+        if self.additions:
             proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
             what = "the blocked op" if len(self.ways) == 1 else f"all {len(self.ways)} blocked ops"
             if self.out_of_reach:
                 what = f"{blocked} of {len(self.ways)} blocked ops"
-            yield f"{ops} more {found} enough for {what} on {self.to}; {proof}"
+            yield f"{enough(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
         else:
             yield f"no op that {self.to} could know in addition helps"
 
@@ -134,6 +163,13 @@ class Suggestion:
         for addition in self.additions:
             if addition.instead:
                 yield f"  in the place of {addition.op}, {listed(addition.instead, 'or')} would do"
+
+    def _without_dtypes(self) -> Iterator[str]:
+        """What a user can do who cannot add a dtype."""
+        for dtype in self.dtypes:
+            yield from (f"  {line}" for line in avoided(dtype))
+        if self.narrower is not None:
+            yield f"  {self.narrower}"
 
     def _ways(self) -> Iterator[str]:
         """The blocked ops, by what they wait for."""
@@ -166,10 +202,22 @@ class Suggesting:
 
     def calls_with(self, wishes: Iterable[Wish], goals: Iterable[str]) -> int | None:
         """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
-        target = with_wishes(self.matching.target, wishes)
+        blocked, calls = self._on(with_wishes(self.matching.target, wishes))
+        return None if blocked & set(goals) else calls
+
+    def narrower(self, wishes: Iterable[Wish]) -> Narrower | None:
+        """What comes of the program in narrow dtypes, if one of the wishes is for a dtype that has a narrower one."""
+        known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, DtypeWish)]
+        target = known.narrowed() if wide and not known.narrower else known
+        dtypes = tuple((name_of(each), name_of(target.narrower[each])) for each in wide if each in target.narrower)
+        if not dtypes:
+            return None
+        blocked, calls = self._on(target)
+        return Narrower(dtypes, len(blocked), None if blocked else calls)
+
+    def _on(self, target: Target) -> tuple[set[str], int]:
         planned = plan_program(self.program, replace(self.matching, target=target), self.policy)
-        blocked = {decision.op for decision in planned.plan.blocked.values()}
-        return None if blocked & set(goals) else calls_of(planned)
+        return {decision.op for decision in planned.plan.blocked.values()}, calls_of(planned)
 
 
 class _Search:
@@ -203,10 +251,11 @@ class _Search:
         chosen, calls = self.sets.tried(goals, lambda leaves: self._calls_with(leaves, reachable))
         stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.wishes[n])), goals)
         additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
-        target = with_wishes(self.asked.matching.target, (self.wishes[number] for number in numbers))
+        added = [self.wishes[number] for number in numbers]
         return Suggestion(
             self.asked.matching.target.name, additions, stages, tuple(ways), chosen.smallest and self.found.complete,
-            chosen.least, calls if len(reachable) == len(ways) else None, target,
+            chosen.least, calls if len(reachable) == len(ways) else None,
+            with_wishes(self.asked.matching.target, added), self.asked.narrower(added),
         )  # fmt: skip
 
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
@@ -228,7 +277,7 @@ class _Search:
 
     def _shared(self, number: int, found: Sequence[frozenset[int]]) -> int:
         """What the library's own targets know most is what everybody has: other ways are ways without the rest."""
-        return known_to(self.wishes[number].op)
+        return self.wishes[number].usual
 
     def _addition(self, number: int, chosen: Chosen, goals: Sequence[int], ops: Sequence[str]) -> Addition:
         rest = chosen.leaves - {number}
@@ -236,8 +285,9 @@ class _Search:
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
         others = self.sets.prices.keys() - chosen.leaves
         instead = [self.wishes[each] for each in others if len(self.sets.derived(goals, {*rest, each})) == len(goals)]
-        instead.sort(key=lambda wish: (-known_to(wish.op), str(wish)))  # what is usual comes first
-        return Addition(str(self.wishes[number]), needed_by, tuple(map(str, instead[:_MOST_WAYS])))
+        instead.sort(key=lambda wish: (-wish.usual, str(wish)))  # what is usual comes first
+        wish = self.wishes[number]
+        return Addition(str(wish), needed_by, tuple(map(str, instead[:_MOST_WAYS])), isinstance(wish, DtypeWish))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
         """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
@@ -287,6 +337,20 @@ def _calls(node: fx.Node, decision: Decision) -> int:
         return sum(1 for _ in calls_in(decision.stamp.graph))
     kept = isinstance(decision, Keep) and node.op.startswith("call")
     return int(kept and not (is_host(node) or is_projection(node)))
+
+
+def enough(ops: int, dtypes: int) -> str:
+    """`3 more ops and 1 more dtype are enough`."""
+    more = [f"{n} more {what}{'s' if n > 1 else ''}" for n, what in ((ops, "op"), (dtypes, "dtype")) if n]
+    return f"{listed(more, 'and')} {'is' if ops + dtypes == 1 else 'are'} enough"
+
+
+def avoided(dtype: str) -> Iterator[str]:
+    """What a user can do about a dtype that a target has not."""
+    if dtype == "float64":
+        yield "model.float() and inputs of float32 avoid float64; where a rule takes it, accuracy='fast' may"
+    elif dtype in ("float16", "bfloat16"):
+        yield f"model.float() avoids {dtype}"
 
 
 def counted(calls: int) -> str:

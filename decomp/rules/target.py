@@ -55,7 +55,7 @@ class _OfAnyTensor:
 
 @dataclass(frozen=True, eq=False)
 class _Outside:
-    """Which dtype of a call is not among these names, and what to do about it."""
+    """Which dtype of a call is not among these names."""
 
     names: tuple[str, ...]
 
@@ -63,18 +63,13 @@ class _Outside:
         found = next(_outside(call, self.names), None)
         if found is None:
             return ""
-        remedy = next((said for kind, said in _REMEDIES.items() if is_of(found, (kind,))), "")
-        return f", and one is {name_of(found)}{remedy}"
+        pairs = " (complex numbers become pairs of real ones where rules know how; see its reasons)"
+        return f", and one is {name_of(found)}{pairs if found.is_complex else ''}"
 
 
-_REMEDIES = {
-    "complex": " (complex numbers become pairs of real ones where rules know how; see its reasons)",
-    "float64": " (model.float() and inputs of float32 avoid it, and narrow=True; one that a rule makes for the sake of "
-               "accuracy, accuracy='fast' may)",
-    "int64": " (narrow=True computes in int32)",
-    "float": " (model.float() avoids it)",
-}
-"""What avoids a dtype, by name or kind, the first that fits."""
+def _dtypes_are(names: tuple[str, ...]) -> Condition:
+    """What `with_dtypes` asks of every call."""
+    return Condition(_OfAnyTensor(names), f"its tensors are {' or '.join(names)}", _Outside(names))
 
 
 def _outside(call: Call, names: tuple[str, ...]) -> Iterator[torch.dtype]:
@@ -174,13 +169,31 @@ class Target:
         wrong = unknown_in(names)
         if wrong is not None:
             raise TargetError(f"unknown dtype {wrong!r}; known are {', '.join(KINDS)}, and names as float32")
-        condition = Condition(_OfAnyTensor(names), f"its tensors are {' or '.join(names)}", _Outside(names))
+        condition = _dtypes_are(names)
         entries = {
             key: alternatives if key[0] == _DETACH else tuple((*each, condition) for each in alternatives)
             for key, alternatives in self._entries.items()
         }
         known = names if self.dtypes is None else common(self.dtypes, names)
         return self._of(self.name, entries, self.description, self.costs, known, self.narrower)
+
+    def with_more_dtypes(self, dtypes: Iterable[torch.dtype]) -> Target:
+        """A copy of this target on which tensors may have these dtypes too: every call that is legal but for them is
+        legal."""
+        more = tuple(map(name_of, dtypes))
+
+        def wider(condition: Condition) -> Condition:
+            holds = condition.holds
+            return _dtypes_are((*holds.names, *more)) if isinstance(holds, _OfAnyTensor) else condition
+
+        entries = {key: tuple(tuple(map(wider, each)) for each in found) for key, found in self._entries.items()}
+        known = None if self.dtypes is None else tuple(dict.fromkeys((*self.dtypes, *more)))
+        narrower = {wide: narrow for wide, narrow in self.narrower.items() if not is_of(wide, more)}
+        return self._of(self.name, entries, self.description, self.costs, known, narrower)
+
+    def unknown_dtypes(self, call: Call) -> frozenset[torch.dtype]:
+        """The dtypes of tensors that a call takes or gives, and that tensors may not have here."""
+        return frozenset() if self.dtypes is None else frozenset(_outside(call, self.dtypes)) - self.narrower.keys()
 
     def knows_dtype(self, dtype: torch.dtype) -> bool:
         """Whether tensors may have this dtype."""

@@ -240,3 +240,26 @@ def test_models_or_the_histogram_are_asked_for():
     for words in ([], ["mlp", "--histogram"]):
         told = CliRunner().invoke(app, ["advise", *words, "--to", "core_aten"])
         assert told.exit_code == 2 and "name models, or pass --histogram" in told.output + (told.stderr or "")
+
+
+def test_dtypes_are_advised_beside_ops_and_travel_as_data():
+    chip = decomp.Target("chip", ["add", "mul", "_to_copy"], dtypes=["float32", "int32"])
+    models = {
+        "whole": (Holder(lambda x: x * 2 + x), (torch.arange(4),)),
+        "real": (Holder(lambda x: torch.square(x) + x), (X,)),
+    }
+    advice = decomp.advise(models, to=chip, rules=decomp.Rules({"square": lambda x: x.neg() * x.neg()}), narrow=False)
+    assert advice.dtypes == ("int64",) and len(advice.ops) == 1 and advice.smallest and advice.at_least == 2
+    assert str(advice).splitlines()[1] == "1 more op and 1 more dtype are enough for all; no smaller set is"
+    assert "  narrow=True computes in int32 in the place of int64, where the target has it" in str(advice)
+
+
+def test_of_many_programs_a_few_are_named():
+    names = [f"p{i}" for i in range(12)]
+    calls = dict(zip(names, range(1, 13)))
+    milestone = decomp.advising.Milestone(("mul",), tuple(names), 12)
+    advice = decomp.advising.Advice("chip", (), (milestone,), True, 1, (), calls, {})
+    assert str(advice).splitlines()[2:] == [
+        "  add mul: then p0, p1, p2, p3, p4, p5, p6 and 5 more lower too, 12 of 12",
+        "the 12 programs then have 1 to 12 calls, half of them 7 or fewer",
+    ]

@@ -174,3 +174,42 @@ def test_the_shape_environment_of_the_program_is_as_it_was():
     assert plan.suggest().ops and plan.costs() is not None
     assert decomp.advise({"gelu": program}, to=chip, rules=rules, savings=1).ops
     assert sizes_of(program) == before
+
+
+def test_where_dtypes_alone_block_the_dtype_is_advised_and_what_avoids_it():
+    chip = decomp.Target("chip", ["add", "mul", "view", "relu", "_to_copy"], dtypes=["float32", "int32"])
+    found = suggestion(lambda x: torch.relu(x * 2 + x).reshape(32), chip, torch.arange(32).reshape(4, 8))
+    assert found.ops == () and found.dtypes == ("int64",) and found.smallest
+    head, _ = str(found).split("\n\n")
+    assert head.splitlines() == [
+        "1 more dtype is enough for all 4 blocked ops on chip; no smaller set is",
+        "  add int64: all lower, to 4 calls",
+        "  narrow=True computes in int32 in the place of int64: all lower, to 6 calls",
+    ]
+    assert "refused now" not in str(found) and "on more calls" not in str(found)
+    there = decomp.plan(Holder(torch.relu), to=found.target, args=(torch.arange(4),))
+    assert there.complete and found.target.dtypes == ("float32", "int32", "int64")
+
+
+def test_ops_and_dtypes_are_advised_together():
+    chip = decomp.Target("chip", ["add", "mul", "_to_copy"], dtypes=["float32"])
+    rules = decomp.Rules({"square": lambda x: x.neg().neg() * x})
+    found = suggestion(lambda x: torch.square(x * 2) + x * 3, chip, X.double(), rules=rules)
+    # An op that is added takes tensors of any dtype.
+    assert found.dtypes == ("float64",) and found.ops in (("square",), ("neg",))
+    assert str(found).startswith("1 more op and 1 more dtype are enough for all 3 blocked ops")
+    assert "  narrow=True computes in float32 in the place of float64: 1 op stays blocked" in str(found)
+    assert "  model.float() and inputs of float32 avoid float64; where a rule takes it, accuracy='fast'" in str(found)
+
+
+def test_a_dtype_without_a_narrower_one_has_no_word_of_narrow():
+    chip = decomp.Target("chip", ["add", "mul"], dtypes=["float32"])
+    found = suggestion(lambda x: x * 2 + x, chip, X.bfloat16())
+    assert found.dtypes == ("bfloat16",) and found.narrower is None and "narrow" not in str(found)
+    assert "model.float() avoids bfloat16" in str(found)
+
+
+def test_of_calls_that_break_a_condition_beside_the_dtype_the_op_is_advised():
+    chip = decomp.Target("chip", [], dtypes=["float32"]).legal_if("mul", lambda call: False, "never on Sundays")
+    found = suggestion(lambda x: x * x, chip | ["relu"], X.double())
+    assert found.dtypes == () and found.ops == ("mul on more calls",)

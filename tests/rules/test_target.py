@@ -219,11 +219,7 @@ rank = [4]
 """
 
 
-OF_FLOAT64 = (
-    " (model.float() and inputs of float32 avoid it, and narrow=True; one that a rule makes for the sake of accuracy, "
-    "accuracy='fast' may)"
-)
-AND_ONE = f", and one is float64{OF_FLOAT64}"
+AND_ONE = ", and one is float64"
 
 
 def test_a_file_says_which_dtypes_ranks_and_tensors_a_call_may_have(tmp_path):
@@ -252,16 +248,27 @@ def test_a_target_in_python_says_which_dtypes_tensors_may_have(tmp_path):
     assert repr(chip) == "Target('chip', 3 ops on float32, integer)" and repr(file) == repr(chip)
     assert chip.why_illegal(call(i, f=torch.abs)) is None and not chip.surely_legal(decomp.op("abs"), None)
     in_pairs = " (complex numbers become pairs of real ones where rules know how; see its reasons)"
-    remarks = {
-        torch.float64: OF_FLOAT64, torch.bool: "",
-        torch.bfloat16: " (model.float() avoids it)", torch.complex64: in_pairs,
-    }  # fmt: skip
+    remarks = {torch.float64: "", torch.bool: "", torch.bfloat16: "", torch.complex64: in_pairs}
     for dtype, remark in remarks.items():
         said = f"its tensors are float32 or integer, and one is {str(dtype)[6:]}{remark}"
         assert chip.why_illegal(call(x.to(dtype), f=lambda x: x + x)) == said
     assert chip.surely_legal(decomp.op("detach"), None)
     with pytest.raises(decomp.TargetError, match="unknown dtype 'flaot32'; known are float, complex, integer, bool"):
         Target("chip", ["abs"], dtypes=["flaot32"])
+
+
+def test_more_dtypes_are_legal_wherever_no_other_condition_is_against_it():
+    chip = Target("chip", ["abs"], dtypes=["float32"]).legal_if("abs", lambda c: c.tensors[0].ndim == 2, "rank is 2")
+    wider = chip.with_more_dtypes([torch.int64])
+    assert wider.dtypes == ("float32", "int64") and wider.why_illegal(call(i, f=torch.abs)) == "rank is 2"
+    assert wider.why_illegal(call(i[None], f=torch.abs)) is None
+    refused = "its tensors are float32 or int64, and one is float16"
+    assert wider.why_illegal(call(x[None].half(), f=torch.abs)) == refused
+    assert chip.unknown_dtypes(call(i, f=torch.abs)) == {torch.int64} and not wider.unknown_dtypes(call(i, f=torch.abs))
+    narrow = Target("chip", ["abs"], dtypes=["float32", "int32"]).narrowed()
+    assert not narrow.unknown_dtypes(call(i, f=torch.abs))
+    assert set(narrow.with_more_dtypes([torch.int64]).narrower) == {torch.float64}
+    assert Target("chip", ["abs"]).with_more_dtypes([torch.int64]).dtypes is None
 
 
 def test_dtypes_compose_as_ops_do():
