@@ -371,7 +371,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, tracer = kwargs or {}, self.tracer
-        if tracer.busy:
+        if tracer.busy or func in _OF_DTYPES:
             return func(*args, **kwargs)
         asked = tracer.asked(func, args, kwargs)
         shortcut = tracer.taken(asked)
@@ -397,6 +397,8 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
             self.tracer.check(func, args, kwargs)
 
 
+_OF_DTYPES = frozenset({torch.promote_types, torch.can_cast})
+"""What takes and gives no tensors."""
 _CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
 
 
