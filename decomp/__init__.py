@@ -7,8 +7,10 @@ from decomp._library import TOOLS, tool
 from decomp.backends import backend as backend
 from decomp.derive.decisions import Plan as Plan
 from decomp.errors import (
+    AccuracyError as AccuracyError,
     ArgumentError as ArgumentError,
     CaptureError as CaptureError,
+    CostError as CostError,
     DecompError as DecompError,
     InputMismatch as InputMismatch,
     InputsOverlap as InputsOverlap,

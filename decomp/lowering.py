@@ -36,6 +36,7 @@ from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, bound
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.graphs.tracing import without_guards
+from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import neutral
@@ -447,10 +448,12 @@ def _through(
 
 
 def _mark(result: Any, target: Target) -> None:
-    """Let a program in narrow dtypes say so to backends that load it."""
+    """Let a program in narrow dtypes say so to backends that load it, from a file too: of the metadata of a program
+    `torch.export.save` keeps what is "custom"."""
     if target.narrower:
         module = result if isinstance(result, fx.GraphModule) else result.graph_module
-        module.meta["narrower"] = dict(target.narrower)
+        narrower = {name_of(wide): name_of(narrow) for wide, narrow in target.narrower.items()}
+        module.meta["custom"] = {**module.meta.get("custom", {}), "narrower": narrower}
 
 
 class _Clock:

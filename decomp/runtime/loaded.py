@@ -15,7 +15,7 @@ from torch import fx, nn
 from decomp.capture.input_checks import flat_inputs
 from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
-from decomp.ir.dtypes import name_of
+from decomp.ir.dtypes import dtype_named, name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
@@ -311,5 +311,5 @@ def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:
     if isinstance(program, Lowering):
         return program.target.narrower
     module = program if isinstance(program, fx.GraphModule) else program.graph_module
-    found: Mapping[torch.dtype, torch.dtype] = module.meta.get("narrower", {})
-    return found
+    found = [tuple(map(dtype_named, pair)) for pair in module.meta.get("custom", {}).get("narrower", {}).items()]
+    return {wide: narrow for wide, narrow in found if wide is not None and narrow is not None}

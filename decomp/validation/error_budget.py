@@ -83,14 +83,18 @@ class Choice:
 class Levels:
     """A program planned at several levels of accuracy, and run to see what each op costs and loses at each."""
 
-    def __init__(self, plans: Mapping[Level, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0) -> None:
-        """`plans`: by level, of one program. Raises `AccuracyError` if nothing that it returns has an error."""
+    def __init__(
+        self, plans: Mapping[Level, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0,
+        narrower: Collection[torch.dtype] = (),
+    ) -> None:
+        """`plans`: by level, of one program. `narrower`: dtypes that stand at the border alone, the program computes in
+        narrow ones. Raises `AccuracyError` if nothing that it returns has an error."""
         self.plans, self.cost = plans, cost
         self.experiment = Experiment(next(iter(plans.values())).graphs, inputs, seed)
         self._as_it_is = self.experiment.traced({})
         self.original = Error.of(self._as_it_is.outputs, self.experiment.exact)
         """Of the program as it is."""
-        _require_errors(self._as_it_is.outputs)
+        _require_errors(self._as_it_is.outputs, narrower)
         self.nodes: dict[Op, dict[Place, fx.Node]] = {}
         """By op, its calls that the inputs reach."""
         for place, node in self.experiment.calls():
@@ -186,7 +190,7 @@ def levels_of(program: Program, matching: Matching, source: Source, policy: Poli
     inputs, cost, accuracy = _inputs(program, source), policy.cost, policy.accuracy
     known = dict.fromkeys((*LEVELS, accuracy.default, *(level for _, level in accuracy.by_op)))
     plans = {level: plan_program(program, matching, Policy(Accuracy(level), cost)) for level in known}
-    return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed)
+    return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed, matching.target.narrower)
 
 
 def _inputs(program: Program, source: Source) -> list[object]:
@@ -209,10 +213,10 @@ def _op_of(node: fx.Node) -> Op:
     return op_of_node(node) or Op(spelled(node.target))
 
 
-def _require_errors(outputs: Sequence[torch.Tensor]) -> None:
+def _require_errors(outputs: Sequence[torch.Tensor], narrower: Collection[torch.dtype]) -> None:
     """Raise `AccuracyError` unless something that the program returns is rounded."""
     floats = [each for each in outputs if _has_numbers(each)]
     if not floats:
         raise AccuracyError("the program returns no floats, whose errors could be measured")
-    if all(each.dtype in (torch.float64, torch.complex128) for each in floats):
+    if all(each.dtype in {torch.float64, torch.complex128}.difference(narrower) for each in floats):
         raise AccuracyError("the program computes in float64: nothing more exact is there to hold it against")

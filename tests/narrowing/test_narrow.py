@@ -155,6 +155,28 @@ def test_a_backend_of_32_bits_is_given_no_more(name):
         torch.testing.assert_close(state.get(key, value), value, rtol=2e-5, atol=2e-5)
 
 
+def test_a_narrow_program_in_a_file_still_says_so_to_backends(tmp_path):
+    model, args = Of(lambda self, i: i * 2 + self.counts, counts=n(3)), (n(3),)
+    chip = on_32_bits()
+    exported = torch.export.export(model, args)
+    exported.graph_module.meta["custom"] = {"mine": 1}
+    lowered = decomp.lower(exported, to=chip.target, narrow=True)
+    torch.export.save(lowered.result, tmp_path / "narrow.pt2")
+    read = torch.export.load(tmp_path / "narrow.pt2")
+    assert torch.equal(chip.load(read)(*args), model(*args))
+    assert read.graph_module.meta["custom"]["mine"] == 1
+    assert exported.graph_module.meta["custom"] == {"mine": 1}
+
+
+def test_a_program_in_float64_is_within_an_error_of_float32():
+    model, args = Of(lambda self, a: torch.tanh(a).softmax(-1)), (x(4, 8, dtype=torch.float64),)
+    picked = decomp.lower(model, to=FEW, args=args, narrow=True, max_error=4).picked
+    single = decomp.lower(model, to=FEW, args=(args[0].float(),), max_error=4).picked
+    assert 0 < picked.growth <= 4 and {op: picked.levels[op] for op in single.levels} == single.levels
+    with pytest.raises(decomp.AccuracyError, match="the program computes in float64"):
+        decomp.lower(model, to=targets.tinygrad, args=args, max_error=4)
+
+
 def test_numbers_that_do_not_fit_are_refused_by_name():
     refused = {
         r"aten.lt.Scalar \(at lt\) takes 1099511627776, which int32": (Of(lambda self, a: a < 2**40), n(3)),

@@ -11,6 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich.console import Group
 from rich.text import Text
 import typer
 
@@ -42,6 +43,7 @@ from decomp.tools.cli.arguments import (
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
+from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
 
 FEW = 12
@@ -97,7 +99,7 @@ def advise(
         else:
             first, *rest = found.lines()
             show(Text(first, style="bold"))
-            show(Text("\n".join(rest)) if rest else None)
+            show(Group(*map(indented, rest)) if rest else None)
             show(saved(plot) if plot is not None else None)
         if found.out_of_reach and not histogram:
             raise typer.Exit(1)

@@ -34,7 +34,7 @@ from decomp.tools.cli.open_table import OpenTable
 def report_table(report: Report) -> RenderableType:
     """The report of a lowering: a headline, calls by op and by module, rules, effort, and what was verified."""
     after = _counts(report.target, report.after, "calls")
-    parts: list[RenderableType] = [Text(report.headline, style="bold"), ""]
+    parts: list[RenderableType] = [Text(report.headline, style="bold"), *map(indented, _notes(report.notes)), ""]
     parts.append(Columns([_counts("before", report.before, "calls"), after], padding=(0, 4)))
     if len(report.modules) > 1:
         table = _table("module", "before", "after")
@@ -70,10 +70,10 @@ def refold_table(report: RefoldReport) -> RenderableType:
 
 def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
     """What a lowering would do; what blocks it, and what the target lacks."""
-    parts: list[RenderableType] = [Text(plan.headline, style="bold")]
+    parts: list[RenderableType] = [Text(plan.headline, style="bold"), *map(indented, _notes(plan.notes))]
     if lacks is not None:
         first, *rest = lacks.lines()
-        parts += ["", Text(first, style="green"), *map(Text, rest)]
+        parts += ["", Text(first, style="green"), *map(indented, rest)]
     costs = plan.costs()
     if costs.derived:
         table = _table("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
@@ -83,8 +83,18 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
         parts += ["", table]
     for blocker in plan.blockers:
         first, *rest = blocker.lines(other_targets=lacks is None)
-        parts += ["", Text.assemble(("blocked ", "red"), first), *(Text(line) for line in rest)]
+        parts += ["", Text.assemble(("blocked ", "red"), first), *map(indented, rest)]
     return Group(*parts)
+
+
+def indented(line: str) -> RenderableType:
+    """A line of text; where it is wrapped, what follows begins below its first word."""
+    text = line.lstrip(" ")
+    return Padding(Text(text), (0, 0, 0, len(line) - len(text)), expand=False) if len(text) < len(line) else Text(line)
+
+
+def _notes(notes: Iterable[str]) -> list[str]:
+    return [f"  {note}" for note in notes]
 
 
 def budget_table(budget: Budget) -> RenderableType:

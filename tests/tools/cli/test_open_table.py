@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from decomp.tools.cli.open_table import OpenTable
+from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import show
 
 WORDS = "each of which is to be read, at whatever width a terminal has"
@@ -46,3 +47,11 @@ def test_a_pipe_is_as_wide_as_it_is_said_to_be(monkeypatch, capsys):
         show(Text("word " * 60))
         longest = max(map(len, capsys.readouterr().out.splitlines()))
         assert width - 6 < longest <= width
+
+
+def test_what_is_indented_stays_so_where_it_is_wrapped(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    show(indented("    tried " + "word " * 20))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and all(line.startswith("    ") and line[4] != " " for line in lines)
+    assert max(map(len, lines)) <= 40
