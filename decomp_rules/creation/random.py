@@ -223,6 +223,36 @@ def _integers(low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, devi
     return cast(cast(torch.floor(u * (high - low)), torch.int64) + low, dtype)
 
 
+@register(aten.randint)
+def randint_of_32_bits(high: Any, size: Sequence[Any], low: Any = 0, dtype: torch.dtype | None = torch.int64,
+                       device: torch.device | None = None) -> Tensor:
+    """low + r mod (high − low), r of 31 random bits, in float32 and int32: no value is more likely than another by more
+    than (high − low) · 2⁻³¹ of its probability. For targets without float64."""
+    return _integers_of_32_bits(low, high, size, _integer(dtype), device)
+
+
+@register(aten.randint_like)
+def randint_like_of_32_bits(x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None = None,
+                            device: torch.device | None = None) -> Tensor:
+    """The same in the shape of x."""
+    if not is_scalar(high):
+        return decline("only numbers as bounds")
+    return _integers_of_32_bits(low, high, list(x.shape), dtype or x.dtype, device or x.device)
+
+
+def _integers_of_32_bits(
+    low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, device: torch.device | None
+) -> Tensor:
+    known = isinstance(high, int) and isinstance(low, int)
+    if not known or high - low > 2**31 or not -(2**31) <= low < high <= 2**31:
+        return decline("only bounds that are known, within 32 bits")
+    u = torch.rand([2, *size], dtype=torch.float32, device=device)
+    # The first 16 and 15 of the 24 bits that each has.
+    upper, lower = cast(u.select(0, 0) * 2**16, torch.int32), cast(u.select(0, 1) * 2**15, torch.int32)
+    drawn = upper * 2**15 + lower
+    return cast((drawn if high - low == 2**31 else torch.remainder(drawn, high - low)) + low, dtype)
+
+
 @register(aten.random)
 def random_between(x: Tensor, from_: int = 0, to: int | None = None) -> Tensor:
     """from + ⌊(to − from) · u⌋, in the shape of x."""
@@ -251,6 +281,16 @@ def _count(dtype: torch.dtype) -> int:
 def randperm(n: Any, dtype: torch.dtype | None = torch.int64, device: torch.device | None = None) -> Tensor:
     """The order of n random numbers; in float64 no two are equal."""
     return cast(torch.argsort(torch.rand([n], dtype=torch.float64, device=device)), _integer(dtype))
+
+
+@register(aten.randperm)
+def randperm_of_32_bits(n: Any, dtype: torch.dtype | None = torch.int64, device: torch.device | None = None) -> Tensor:
+    """The order of n pairs of float32 numbers, by the second and then, stably, by the first: of 48 random bits each.
+    For targets without float64."""
+    keys = torch.rand([2, n], dtype=torch.float32, device=device)
+    by_second = torch.argsort(keys.select(0, 1))
+    by_first = torch.argsort(torch.index_select(keys.select(0, 0), 0, by_second), stable=True)
+    return cast(torch.index_select(by_second, 0, by_first), _integer(dtype))
 
 
 @register(aten.multinomial)

@@ -110,6 +110,38 @@ def test_integers() -> None:
     assert run(aten.randperm, 50).sort()[0].tolist() == list(range(50))
 
 
+def test_integers_of_32_bits() -> None:
+    drawn = run(aten.randint, 5, [MANY], 2, torch.int32, alternative=1)
+    assert drawn.dtype == torch.int32 and drawn.unique().tolist() == [2, 3, 4]
+    torch.testing.assert_close(drawn.bincount()[2:] / MANY, torch.full((3,), 1 / 3), atol=0.01, rtol=0)
+    whole = run(aten.randint, 2**31, [MANY], 0, torch.int32, alternative=1)
+    assert whole.min() >= 0 and (whole & 1).double().mean().item() == pytest.approx(0.5, abs=0.01)
+    close(whole.double() / 2**31, 0.5)
+    assert run(aten.randint_like, zeros(), 3, alternative=1).unique().tolist() == [0, 1, 2]
+    assert isinstance(run(aten.randint, 2**33, [2], alternative=1), decomp.Declined)
+
+
+def test_permutations_of_32_bits() -> None:
+    assert run(aten.randperm, 50, alternative=1).sort()[0].tolist() == list(range(50))
+    drawn = torch.stack([run(aten.randperm, 3, alternative=1) for _ in range(3000)])
+    torch.testing.assert_close((drawn @ torch.tensor([9, 3, 1])).bincount().double()[[5, 7, 11, 15, 19, 21]] / 3000,
+                               torch.full((6,), 1 / 6, dtype=torch.float64), atol=0.03, rtol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.stablehlo], ids=["tinygrad", "stablehlo"])
+def test_integers_are_drawn_on_targets_of_32_bits(target: decomp.Target) -> None:
+    class Drawing(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + torch.randint(2, 5, (3, 40)), torch.arange(7)[torch.randperm(7)]
+
+    to = target.with_dtypes(["float32", "int32", "bool"])
+    low = decomp.lower(Drawing(), to=to, args=(torch.zeros(3, 40),), narrow=True)
+    drawn, order = low.result(torch.zeros(3, 40))
+    assert drawn.unique().tolist() == [2, 3, 4] and order.sort()[0].tolist() == list(range(7))
+    wide = decomp.plan(Drawing(), to=target, args=(torch.zeros(3, 40),))
+    assert not any("of_32_bits" in each.chosen.rule for each in wide.costs().derived)
+
+
 def test_multinomial() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.7, 0.0], [1.0, 1.0, 2.0, 4.0]])
     drawn = run(aten.multinomial, weights, MANY, True)
