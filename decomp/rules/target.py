@@ -246,9 +246,11 @@ class Target:
     def surely_legal_on(self, op: Op, overload: str | None) -> frozenset[torch.dtype]:
         """Every call of this overload is legal if all its tensors have one of these dtypes; none if nothing is sure."""
         found = self._entries.get((op, overload), self._entries.get((op, None), ()))
-        names = [conditions[0].holds.names for conditions in found
-                 if len(conditions) == 1 and isinstance(conditions[0].holds, _OfAnyTensor)]  # fmt: skip
-        return named_by(names[0]) if names else frozenset()
+        for conditions in found:
+            on = [each.holds.names for each in conditions if isinstance(each.holds, _OfAnyTensor)]
+            if on and len(on) == len(conditions):
+                return frozenset.intersection(*map(named_by, on))
+        return frozenset()
 
     def sure(self, op: Op, overload: str | None) -> bool | frozenset[torch.dtype]:
         """Whether every call of this overload is legal, or on which dtypes it surely is."""

@@ -271,6 +271,13 @@ def test_more_dtypes_are_legal_wherever_no_other_condition_is_against_it():
     assert Target("chip", ["abs"]).with_more_dtypes([torch.int64]).dtypes is None
 
 
+def test_of_dtypes_that_are_limited_twice_it_is_sure_which_are_legal():
+    chip = Target("chip", ["abs"], dtypes=["float", "integer"]).with_dtypes(["float32", "int32", "bool"])
+    assert chip.surely_legal_on(decomp.op("abs"), None) == {torch.float32, torch.int32}
+    limited = chip.legal_if("abs", lambda c: True, "always")
+    assert limited.surely_legal_on(decomp.op("abs"), None) == frozenset()
+
+
 def test_dtypes_compose_as_ops_do():
     floats, ints = Target("a", ["abs"], dtypes=["float"]), Target("b", ["abs"], dtypes=["int64"])
     assert (floats | ints).dtypes == ("float", "int64") and (floats & ints).dtypes == ()
