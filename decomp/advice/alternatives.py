@@ -20,7 +20,9 @@ from decomp.derive.candidates import Request
 from decomp.derive.planner import Planner
 from decomp.errors import BindingError, RuleError, spelled
 from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
+from decomp.ir.op_facts import MAYBE_VIEW
 from decomp.ir.ops import Op
+from decomp.metadata.strides import is_surely_contiguous
 from decomp.rules.accuracy import Level, reaches
 from decomp.rules.declining import Declined
 from decomp.rules.requirements import Absent, Needs
@@ -109,12 +111,15 @@ class Alternatives:
 @dataclass
 class Exploration:
     """Follows blocked calls through all rules, whatever these need of the target. Calls that differ in sizes and in
-    numbers only are taken for one kind: what ops a rule emits hardly ever depends on these."""
+    numbers only are taken for one kind: what ops a rule emits hardly ever depends on these. (That of `reshape` and the
+    like does: where the result is no view, the target has to copy.)"""
 
     planner: Planner
     found: Alternatives = field(default_factory=Alternatives)
     """Where alternatives are noted."""
     _pending: deque[_Open] = field(default_factory=deque)
+    _alone: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By call, the wishes that are enough for it without a rule."""
 
     def goal(self, node: fx.Node) -> int:
         """The number of a blocked call of the program."""
@@ -130,6 +135,13 @@ class Exploration:
         self.found.complete &= not self._pending
         return self.found
 
+    def settled(self, goals: Iterable[int]) -> dict[int, int]:
+        """By goal, what is to be derived for it: itself; but where the clauses say that nothing is missing, though
+        planning found the call blocked, another call of its kind is not like it, and the target has to know its op."""
+        known = Derivability(self.found.size, self.found.clauses)
+        doubtful = {goal for goal in goals if known.holds(goal) and goal in self._alone}
+        return {goal: self.found.all_of(self._alone[goal]) if goal in doubtful else goal for goal in goals}
+
     def _number(self, node: fx.Node, level: Level, within: tuple[Op, ...]) -> int | None:
         """The number of a call that the target does not know; None for the others. (What planning remembers of it
         is not asked: the answer would depend on what was planned before.)"""
@@ -139,7 +151,7 @@ class Exploration:
         condition = self.planner.target.why_illegal(call)
         if condition is None:
             return None
-        kind = level, condition, node.op, spelled(node.target), _kind((node.args, node.kwargs))
+        kind = level, condition, node.op, spelled(node.target), _kind((node.args, node.kwargs)), _strides(call)
         number, is_new = self.found.kind(repr(kind))
         if is_new:
             self._pending.append(_Open(number, node, call, condition, level, within))
@@ -162,12 +174,16 @@ class Exploration:
         target, op = self.planner.target, each.call.op
         dtypes = self._missing_dtypes(each)
         if dtypes:
-            self.found.clauses.append((tuple(self.found.wish(DtypeWish(dtype)) for dtype in dtypes), each.number))
+            self._is_enough(each, *map(DtypeWish, dtypes))
             return
         partly = target.knows(op) and not each.condition
         wish = OpWish(op, each.call.overload if partly else None, each.condition)
         if is_advisable(op, target):
-            self.found.clauses.append(((self.found.wish(wish),), each.number))
+            self._is_enough(each, wish)
+
+    def _is_enough(self, each: _Open, *wishes: Wish) -> None:
+        self._alone[each.number] = tuple(map(self.found.wish, wishes))
+        self.found.clauses.append((self._alone[each.number], each.number))
 
     def _missing_dtypes(self, each: _Open) -> list[torch.dtype]:
         """The dtypes for the sake of which alone a call is refused. (With complex numbers a target would have to know
@@ -232,6 +248,14 @@ def _kind(value: Any) -> Any:
     if isinstance(value, slice):
         return (slice, _kind((value.start, value.stop, value.step)))
     return type(value) if type(value) in (int, float, complex) else (type(value), value)
+
+
+def _strides(call: Call) -> Any:
+    """What the strides of a call decide, where it may be a view or a copy: nothing if elements lie in order."""
+    if call.op.short not in MAYBE_VIEW:
+        return None
+    odd = [value for value in call.tensors if not is_surely_contiguous(value)]
+    return [(tuple(value.shape), value.stride(), getattr(call.meta, "shape", None)) for value in odd]
 
 
 def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:

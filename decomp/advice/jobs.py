@@ -148,7 +148,8 @@ def _lacking(program: Program, setting: Setting) -> Answer:
         if len(calls) < len(blocked):
             goals[found.number()] = None  # a module or region that no op of a target stands for
         exploration.follow()
-    return Answer(None, _reason(planned), found.as_dict(), tuple(goals))
+        numbers = tuple(exploration.settled(goals).values())
+    return Answer(None, _reason(planned), found.as_dict(), numbers)
 
 
 def _planned(program: Program, setting: Setting, target: Target) -> Planned:

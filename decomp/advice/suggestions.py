@@ -240,7 +240,8 @@ class _Search:
             if node.op in ("call_function", "call_method"):
                 bodies.setdefault(decision.op, set()).add(exploration.goal(node))
         self.found: Alternatives = exploration.follow()
-        self.goals.update({op: self.found.all_of(body) for op, body in bodies.items()})
+        numbers = exploration.settled({number: None for body in bodies.values() for number in body})
+        self.goals.update({op: self.found.all_of(map(numbers.__getitem__, body)) for op, body in bodies.items()})
         self.wishes = {number: wish for wish, number in self.found.wishes.items()}
         self.sets = self.found.sets()
 

@@ -213,3 +213,14 @@ def test_of_calls_that_break_a_condition_beside_the_dtype_the_op_is_advised():
     chip = decomp.Target("chip", [], dtypes=["float32"]).legal_if("mul", lambda call: False, "never on Sundays")
     found = suggestion(lambda x: x * x, chip | ["relu"], X.double())
     assert found.dtypes == () and found.ops == ("mul on more calls",)
+
+
+def test_a_reshape_that_copies_is_of_another_kind_than_one_that_is_a_view():
+    # Its taps are taken apart by views, of which one needs a copy.
+    chip = decomp.Target("chip", ["add", "mul", "bmm", "cat", "expand", "permute", "slice", "view", "constant_pad_nd"])
+    chip = chip.legal_if("convolution", lambda call: call.argument("dilation") == [1, 1], "no dilation")
+    dilated, image = nn.Conv2d(4, 4, 3, dilation=2), torch.randn(1, 4, 8, 8)
+    found = decomp.plan(dilated, to=chip, args=(image,)).suggest()
+    assert found.ops == ("clone",) and "convolution on more calls" in found.additions[0].instead
+    lowered = decomp.lower(dilated, to=found.target, args=(image,), simplify=False)
+    assert found.calls == len(decomp.calls(lowered.result))
