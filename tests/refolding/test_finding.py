@@ -324,7 +324,7 @@ EXPECTED = {
     "gpt2": {"gelu": 2, "scaled_dot_product_attention": 2, "layer_norm": 5},
     "bert": {"scaled_dot_product_attention": 2, "layer_norm": 5, "linear": 12},
     "llama": {"rms_norm": 5, "silu": 2, "scaled_dot_product_attention": 2, "linear": 15},
-    "t5": {"rms_norm": 12, "scaled_dot_product_attention": 4},
+    "t5": {"rms_norm": 12, "scaled_dot_product_attention": 6},
 }
 
 

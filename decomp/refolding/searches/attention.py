@@ -203,13 +203,14 @@ class Attention(Trier):
             kwargs: tuple[tuple[str, Any], ...] = (("scale", scale),) if scale is not None else ()
             kwargs += (("enable_gqa", True),) if grouped else ()
             spelling = Spelling(aten.scaled_dot_product_attention.default, (), kwargs)
-            if scores.masks and scores.masks[-1] in self.around.constant:
+            constant = bool(scores.masks) and scores.masks[-1] in self.around.constant
+            if constant:
                 yield (q, k, v, None, 0.0, True), spelling
-            elif scores.masks and not scores.hides:
+            if constant or not scores.masks:  # one that hides nothing
+                yield (q, k, v), spelling
+            if scores.masks and not scores.hides:
                 for mask in reversed(self.around.views_above(scores.masks[0])):
                     yield (q, k, v, mask), spelling
-            elif not scores.masks:
-                yield (q, k, v), spelling
 
     def _scales(self, q: fx.Node | Prepared, scores: _Scores) -> list[float | None]:
         """The scale, as none where it is the default; that of the operands is part of the region, too."""
