@@ -74,6 +74,13 @@ def limits_of(level: str) -> Mapping[str, float]:
     return found
 
 
+def floors_of(level: str) -> tuple[float, float]:
+    """What a level promises of small results of pointwise ops: the size of those in whose ULP errors of smaller ones
+    are counted, and the error of a gradient in ε that is allowed at any size."""
+    scope = importlib.import_module("decomp.tools.measurement.scope")
+    return scope.ABSOLUTE if level == "fast" else 0.0, scope.GRADIENTS.get(level, 0.0)
+
+
 def certificate_of(rule: Any) -> Certificate | None:
     """The committed certificate of a rule of the library."""
     name: str = importlib.import_module("decomp.tools.certification.implementations").identity(rule)

@@ -59,8 +59,21 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
     return Truth(own, wide, moved)
 
 
-def judge(found: Sequence[torch.Tensor], truth: Truth, promise: float, *, pointwise: bool) -> Judged:
-    """Compares results with the reference. `promise`: ULP that the rule may be off by."""
+@dataclass(frozen=True)
+class Allowance:
+    """What results may be off by."""
+
+    ulp: float
+    """In ULP of the exact value, or of the largest element where the op does not compute element by element."""
+    floor: float = 0.0
+    """Errors of smaller results are counted in ULP of this one, where it does."""
+    slack: float = 0.0
+    """ε that results may be off by beyond that, where it does."""
+
+
+def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | float, *, pointwise: bool) -> Judged:
+    """Compares results with the reference. A number that is allowed is so in ULP."""
+    allowed = allowed if isinstance(allowed, Allowance) else Allowance(allowed)
     if len(found) != len(truth.own):
         return Judged(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
     worst = error = 0.0
@@ -72,7 +85,7 @@ def judge(found: Sequence[torch.Tensor], truth: Truth, promise: float, *, pointw
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
         moved = [each[i] for each in truth.moved]
         one = _exactly(mine, own, wide, moved) if _is_exact(own) else _closely(
-            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], promise, pointwise, own.dtype
+            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], allowed, pointwise, own.dtype
         )  # fmt: skip
         if one.fault is not None:
             return one
@@ -97,7 +110,7 @@ def _exactly(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: l
 
 
 def _closely(
-    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], promise: float,
+    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], allowed: Allowance,
     pointwise: bool, dtype: torch.dtype,
 ) -> Judged:  # fmt: skip
     real = dtype.to_real() if dtype.is_complex else dtype
@@ -110,22 +123,27 @@ def _closely(
     if bool(wrong.any()):
         at = tuple(wrong.nonzero()[0].tolist())
         return Judged(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
-    error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(torch.where(finite, wide, 0.0), real)
+    sizes = torch.where(finite, wide, 0.0).abs()
+    error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(sizes, real)
     slack = _zero_unless((own64 - wide).abs(), finite)
     for each in moved:
         slack = torch.fmax(slack, _zero_unless((each - wide).abs(), finite))
     if not pointwise:
         unit, slack = unit.max().expand_as(unit), slack.max().expand_as(slack)
+    elif allowed.floor:
+        unit = spacing(sizes.clamp(min=allowed.floor), real)
+    beyond = allowed.slack * torch.finfo(real).eps if pointwise else 0.0
     # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
     # numbers.
     error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
-    excess = error - (promise * unit + TIMES * slack + torch.finfo(real).tiny)
+    excess = error - (allowed.ulp * unit + TIMES * slack + beyond + torch.finfo(real).tiny)
     # Where the op is ill-conditioned, an error in ULP of the result says nothing of the rule.
     ulp = float(torch.where((slack <= 4 * unit) | (not pointwise), error / unit, 0.0).max())
     if bool((excess > 0).any()):
         at = tuple((excess == excess.max()).nonzero()[0].tolist())
         where = f"{mine[at].item():.9g} instead of {wide[at].item():.9g} at {list(at)}"
-        return Judged(ulp, f"gives {where}, off by {float((error / unit)[at]):.3g} ULP where {promise:g} are promised")
+        off = f"off by {float((error / unit)[at]):.3g} ULP where {allowed.ulp:g} are promised"
+        return Judged(ulp, f"gives {where}, {off}")
     return Judged(ulp, error=float(error.max()))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from decomp._library import certificate_of, has_wrong_gradients, limits_of, range_of
+from decomp._library import certificate_of, floors_of, has_wrong_gradients, limits_of, range_of
 from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.rules.rules import undetached
@@ -36,6 +36,10 @@ class Promise:
     """Whether PyTorch's own gradients are right, to be compared with."""
     reach: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest operand for which this holds."""
+    floor: float = 0.0
+    """Where an op computes element by element, errors of smaller results are counted in ULP of this one."""
+    slack: float = 0.0
+    """ε that gradients of such an op may be off by, whatever their size."""
 
     def ulp(self, results: Sequence[torch.Tensor]) -> float:
         """For results of these dtypes."""
@@ -55,8 +59,9 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
     if getattr(rule, "function", None) is undetached:
         return Promise({"float32": 0.0}, special_values=True, gradients=False)
+    floor, slack = floors_of(level)
     if certificate is None:
-        return Promise(gradients=right, reach=reach)
+        return Promise(gradients=right, reach=reach, floor=floor, slack=slack)
     names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]
     ways = [way for name in names if (way := certificate.way(name, level)) is not None]
     figures: dict[str, float] = {}
@@ -66,4 +71,4 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
             figures[dtype] = max(figures.get(dtype, 0.0), most)
     clean = certificate.ok and level != LEVELS[-1] and all(way.verdict != "failed" for way in ways)
     slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)
-    return Promise(figures, slopes, clean and target in names, right, reach)
+    return Promise(figures, slopes, clean and target in names, right, reach, floor, slack)

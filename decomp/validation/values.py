@@ -20,7 +20,7 @@ from decomp.ir.call import graphs_of, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
-from decomp.validation.closeness import Judged, Truth, judge, truth_of, widened
+from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
 from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
@@ -194,18 +194,19 @@ class _Measure:
         mine = functools.partial(_stamped, self.stamp)
         promise = self.promise.ulp(truth.own)
         self.promised = max(self.promised, promise)
-        judged = self._judged(mine, operands, truth, max(promise, SPECIAL) if special else promise)
+        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.promise.floor)
+        judged = self._judged(mine, operands, truth, allowed)
         self.values = max(self.values or 0.0, judged.ulp)
         if judged.fault is None and slopes and not special:
             judged = self._slopes(operands, own, wide, mine) or judged
         return judged
 
-    def _judged(self, mine: Any, operands: list[Any], truth: Truth, promise: float) -> Judged:
+    def _judged(self, mine: Any, operands: list[Any], truth: Truth, allowed: Allowance) -> Judged:
         try:
             found = mine(operands)
         except Exception as error:  # the op itself ran, so whatever the expansion raises is its fault
             return Judged(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
-        return judge(found, truth, promise, pointwise=self.pointwise)
+        return judge(found, truth, allowed, pointwise=self.pointwise)
 
     def _slopes(self, operands: list[Any], own: Any, wide: Any, mine: Any) -> Judged | None:
         """The same for gradients by the float operands, if the op has any."""
@@ -220,7 +221,8 @@ class _Measure:
             return None
         if not truth.own:
             return None
-        judged = self._judged(gradients[2], operands, truth, max(GRADIENTS, 2 * self.promise.slopes))
+        allowed = Allowance(max(GRADIENTS, 2 * self.promise.slopes), self.promise.floor, self.promise.slack)
+        judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault == _NONE_OF.format(len(truth.own)):
             some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
             judged = Judged(judged.ulp, "none where the op has some") if some else Judged(0.0, None)

@@ -11,8 +11,9 @@ import decomp
 from decomp.errors import ArgumentError
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.validation import values as validation
-from decomp.validation.closeness import Truth, judge
+from decomp.validation.closeness import Allowance, Truth, judge
 from decomp_rules import RULES, targets
+from tests.forms import Holder
 
 CHIP = decomp.Target("chip", ["where", "gt", "mul", "neg", "full", "detach", "add", "exp", "sub", "div", "clone"])
 
@@ -147,6 +148,23 @@ def test_a_program_that_cannot_be_trained_is_compared_in_value():
 def test_at_infinity_the_answer_of_the_kernel_and_of_float64_are_both_right(found, wrong):
     truth = Truth([torch.tensor([float("nan")])], [torch.tensor([float("inf")], dtype=torch.float64)], [])
     assert (judge([torch.tensor([float(found)])], truth, 4.0, pointwise=True).fault is not None) == wrong
+
+
+def test_small_results_are_off_at_fast_by_what_a_larger_one_may_be():
+    """As certificates count: a formula that cancels in a tail is off by as much as the terms that it adds."""
+    args = (torch.linspace(-9, 3, 64),)
+    for function in (F.gelu, torch.tanh):
+        found = decomp.lower(Holder(function), to=targets.tinygrad, args=args, accuracy="fast", verify="values")
+        assert "1 of 1 distinct expansions" in " ".join(found.proof.checks)
+    rough = decomp.Rules()
+    rough.register("square", level="fast")(lambda x: x * x + 1e-3)
+    with pytest.raises(ValuesDiffer, match="ULP where 256 are promised"):
+        decomp.lower(Holder(torch.square), to=CHIP, args=args, rules=rough, accuracy="fast", verify="values")
+    truth = Truth([torch.tensor([1e-6])], [torch.tensor([1e-6], dtype=torch.float64)], [])
+    for allowed, wrong in ((Allowance(4.0), True), (Allowance(4.0, floor=0.25), False), (Allowance(4, slack=1), False)):
+        assert (judge([torch.tensor([1.05e-6])], truth, allowed, pointwise=True).fault is not None) == wrong
+        assert judge([torch.tensor([1.05e-6])], truth, allowed, pointwise=False).fault is not None
+        assert judge([torch.tensor([1e-3])], truth, allowed, pointwise=True).fault is not None
 
 
 @pytest.mark.parametrize("args", [(), (1,), (torch.ones(3), torch.ones(3)), (None,)])
