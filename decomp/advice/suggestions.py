@@ -38,7 +38,8 @@ class Addition:
     needed_by: tuple[str, ...]
     """The blocked ops that are not reached without it."""
     instead: tuple[str, ...] = ()
-    """Other ops that would do in its place, with the rest of the set as it is, or with others of it changed."""
+    """Other ops that would do in its place, with the rest of the set as it is, or with others of it changed; with what
+    the target asks of them now, where it knows them under a condition."""
     is_dtype: bool = False
 
 
@@ -288,7 +289,8 @@ class _Search:
         instead = [self.wishes[each] for each in others if len(self.sets.derived(goals, {*rest, each})) == len(goals)]
         instead.sort(key=lambda wish: (-wish.usual, str(wish)))  # what is usual comes first
         wish = self.wishes[number]
-        return Addition(str(wish), needed_by, tuple(map(str, instead[:_MOST_WAYS])), isinstance(wish, DtypeWish))
+        others_told = tuple(each.explained for each in instead[:_MOST_WAYS])
+        return Addition(str(wish), needed_by, others_told, isinstance(wish, DtypeWish))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
         """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
