@@ -91,6 +91,10 @@ def test_the_phrase_has_the_error_of_the_certificates():
                        (("exact", 50, 2.14), ("standard", 21, 2.9), ("fast", 12, 41.3)))  # fmt: skip
     assert str(Priced("aten.gelu", 1, mid, (best, fast))) == "21 calls at 2.9 ULP; exact: 50 at 2.1; fast: 12 at 41"
     assert str(Priced("aten.gelu", 1, Price("fast", "rule", 1, 1.0, None), ())) == "1 call"
+    tail = Price("standard", "rule", 31, 31.0, 1.67e7, 1.68e7)
+    assert str(Priced("aten.gelu", 1, tail, (best,))) == "31 calls at PyTorch's own error; exact: 50 at 2.1"
+    worse = Price("standard", "rule", 31, 31.0, 1.67e7, 3.0)
+    assert str(Priced("aten.gelu", 1, worse, (tail,))) == "31 calls at 1.7e+07 ULP; standard: 31 at PyTorch's own error"
     uneven = Price("fast", "rule", 7, 7.0, 1.0)
     assert str(Priced("aten.gelu", 2, uneven, (best,))) == "7 calls at 1 ULP; exact: 50 at 2.1"
 

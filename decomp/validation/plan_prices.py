@@ -102,17 +102,20 @@ def _price(
     rules = dict.fromkeys(decision.rule for decision in derived)
     calls = sum(sum(1 for _ in calls_in(decision.stamp.graph)) for decision in derived)
     cost_of_all = sum(price_of_graph(cost, decision.stamp.graph) for decision in derived)
-    errors = [_ulp(decision, target, node) for decision, node in zip(derived, nodes.values())]
+    errors = [_errors(decision, target, node) for decision, node in zip(derived, nodes.values())]
     known = [error for error in errors if error is not None]
-    ulp = max(known) if len(known) == len(errors) else None
-    return Price(level, ", ".join(map(str, rules)), calls, cost_of_all, ulp)
+    ulp, own = max(known) if known and len(known) == len(errors) else (None, None)
+    return Price(level, ", ".join(map(str, rules)), calls, cost_of_all, ulp, own)
 
 
-def _ulp(derived: Derived, target: str, node: fx.Node) -> float | None:
-    """The largest error that the certificate of the rule has for the dtype of a call's result."""
+def _errors(derived: Derived, target: str, node: fx.Node) -> tuple[float, float] | None:
+    """The largest error that the certificate of the rule has for the dtype of a call's result, and that of PyTorch's
+    own kernel; -1 where that is not known."""
     certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None
     way = certificate.way(target, derived.level) if certificate is not None else None
     floats = [t.dtype for t in tensors_in(metadata(node)) if t.is_floating_point() or t.is_complex()]
     dtype = name_of(floats[0] if floats else torch.float32)
     figures = way.values.get(dtype) if way is not None and way.verdict == "measured" else None
-    return figures.max if figures is not None else None
+    if figures is None:
+        return None
+    return figures.max, -1.0 if figures.own_max is None else figures.own_max
