@@ -18,7 +18,19 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.spatial.windows import blocks, disjoint, every, fit, ntuple, opmath, padded, spread
+from decomp_rules.spatial.windows import (
+    blocks,
+    disjoint,
+    elements_of_overlapping,
+    every,
+    fit,
+    ntuple,
+    opmath,
+    overlapping,
+    padded,
+    spread,
+)
+from decomp_rules.support.floating import is_tensor
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
@@ -98,9 +110,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pad
         out = _transpose(wide, kernel, stride, padding, dilation, ntuple(output_padding, dims), groups)
     else:
         out = _convolve(wide, kernel, stride, [(p, p) for p in padding], dilation, groups)
-    if bias is not None:
-        out = out + cast(bias, compute).reshape([-1] + [1] * dims)
-    return cast(out, x.dtype)
+    return _with_bias(out, bias, x.dtype)
 
 
 @register(aten.convolution, level="standard", unless=("mm", "bmm"))
@@ -122,10 +132,72 @@ def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: A
         return decline("windows that do not overlap are a view, and too many are taken one after the other")
     shifts = torch.stack(_shifts(wide.unsqueeze(2 if apart else 1), places, stride, kernel, dilation), 3)
     taps = cast(weight, compute).reshape([*weight.shape[:2], -1] + [1] * dims)
-    out = torch.sum(shifts * taps, [2, 3])
+    return _with_bias(torch.sum(shifts * taps, [2, 3]), bias, x.dtype)
+
+
+@register(aten.convolution, level="standard", unless=("mm", "bmm"))
+def convolution_by_windows(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """Σ over channels and positions of the kernel at once, of all windows times the weights, whatever the kernel in as
+    many calls: for targets without products of matrices."""
+    dims, outputs = weight.dim() - 2, weight.shape[0]
+    found = _windows(x, weight, stride, padding, dilation, transposed, groups, groups != 1, outputs)
+    if not is_tensor(found):
+        return found
+    apart = [groups, outputs // groups] if groups != 1 else [outputs]
+    spread_taps = [size for side in weight.shape[2:] for size in (side, 1)]
+    taps = cast(weight, found.dtype).reshape([*apart, weight.shape[1], *spread_taps])
+    first = len(apart) + 1
+    out = torch.sum(found * taps, [first, *range(first + 1, first + 1 + 2 * dims, 2)])
+    if groups != 1:
+        out = out.reshape([x.shape[0], outputs, *out.shape[3:]])
+    return _with_bias(out, bias, x.dtype)
+
+
+@register(aten.convolution, level="standard", needs=("bmm",))
+def convolution_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    """One product of matrices for each image: the weights times all windows, as columns. With one group."""
+    dims, outputs = weight.dim() - 2, weight.shape[0]
+    if groups != 1:
+        return decline("there are several groups")
+    found = _windows(x, weight, stride, padding, dilation, transposed, groups, None, 1)
+    if not is_tensor(found):
+        return found
+    order = [0, 1, *range(2, 2 + 2 * dims, 2), *range(3, 3 + 2 * dims, 2)]
+    places, inner = list(found.shape[3::2]), math.prod(weight.shape[1:])
+    columns = found.permute(order).reshape([x.shape[0], inner, math.prod(places)])
+    taps = cast(weight, found.dtype).reshape([1, outputs, inner]).expand([x.shape[0], outputs, inner])
+    return _with_bias(torch.bmm(taps, columns).reshape([x.shape[0], outputs, *places]), bias, x.dtype)
+
+
+def _windows(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int,
+             grouped: bool | None, products: Any) -> Any:
+    """All windows of a convolution, each with its channels: (N, C, k₀, places₀, …); with a dimension of one element for
+    the outputs before the channels, and for the groups before that, unless `grouped` is None or False. `products`: by
+    how many elements each is multiplied at once."""
+    dims, kernel, sizes = weight.dim() - 2, list(weight.shape[2:]), list(x.shape[2:])
+    if transposed or x.is_complex():
+        return decline("only convolutions of real numbers that are not transposed")
+    if not all(type(size) is int and size for size in (*x.shape[1:], *weight.shape)):
+        return decline("the sizes of channels, images or the kernel are not known, or 0")
+    stride, dilation, compute = ntuple(stride, dims), ntuple(dilation, dims), opmath(x.dtype)
+    wide = padded(cast(x, compute), [(p, p) for p in ntuple(padding, dims)])
+    places, sizes = _places(wide, kernel, stride, dilation), list(wide.shape[2:])
+    taken = x.shape[1] * elements_of_overlapping(sizes, places, kernel, stride, dilation)
+    multiplied = products * weight.shape[1] * math.prod([*kernel, *places])
+    images = x.shape[0] if type(x.shape[0]) is int else 1
+    if math.prod(kernel) > 1 and images * max(taken, multiplied) > _AT_ONCE:
+        return decline("there are too many products to be in memory together")
+    within = [] if grouped is None else [groups, 1] if grouped else [1]
+    lead = [x.shape[0], *within, x.shape[1] // groups if grouped else x.shape[1]]
+    return overlapping(wide, lead, places, kernel, stride, dilation)
+
+
+def _with_bias(out: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     if bias is not None:
-        out = out + cast(bias, compute).reshape([-1] + [1] * dims)
-    return cast(out, x.dtype)
+        out = out + cast(bias, out.dtype).reshape([-1] + [1] * (out.dim() - 2))
+    return cast(out, dtype)
 
 
 _AT_ONCE = 2**26

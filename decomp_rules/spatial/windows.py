@@ -8,6 +8,7 @@ is a few shape operations for each position of the window, whatever the sizes of
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import torch
@@ -93,6 +94,55 @@ def blocks(x: Tensor, dims: int, counts: Sequence[Any], steps: Sequence[int], ke
     for i in range(dims):
         x = every(x, lead + 2 * i + 1, 0, kernel[i])
     return x
+
+
+def overlapping(x: Tensor, lead: Sequence[Any], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+                dilation: Sequence[int]) -> Tensor:
+    """All windows over the last dimensions of `x`, of static sizes, at once: (*, *S) becomes (*lead, kernel[0],
+    places[0], kernel[1], places[1], …), whatever the kernel in as many calls.
+
+    A dimension is repeated until there is a row for each position of the kernel, and cut into rows that are longer than
+    it by `dilation`, or longer than a multiple of it: so each begins `dilation` elements further on than the one before.
+    """
+    dims = len(kernel)
+    for i, (k, n, s) in enumerate(zip(kernel, places, stride)):
+        x = cut(x, x.dim() - dims + i, n * s, s - 1) if k == 1 else x
+    sizes = list(x.shape[x.dim() - dims:])
+    rows = _rows(sizes, places, kernel, stride, dilation)
+    copies = [-(-k * row // size) for k, row, size in zip(kernel, rows, sizes)]
+    start = len(lead)
+    if any(n > 1 for n in copies):
+        x = x.reshape([*lead, *_interleaved([1] * dims, sizes)]).expand([*lead, *_interleaved(copies, sizes)])
+    x = x.reshape([*lead, *[n * size for n, size in zip(copies, sizes)]])
+    for i in range(dims):
+        x = every(x, start + i, 0, kernel[i] * rows[i])
+    x = x.reshape([*lead, *_interleaved(kernel, rows)])
+    for i in range(dims):
+        x = every(x, start + 2 * i + 1, 0, places[i] * stride[i])
+    if all(step == 1 for step in stride):
+        return x
+    x = x.reshape([*lead, *_interleaved(kernel, places, stride)])
+    for i in range(dims):
+        x = every(x, start + 3 * i + 2, 0, 1)
+    return x.reshape([*lead, *_interleaved(kernel, places)])
+
+
+def elements_of_overlapping(sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+                            dilation: Sequence[int]) -> int:
+    """How many elements the largest tensor on the way to the windows of one channel has."""
+    rows = _rows(sizes, places, kernel, stride, dilation)
+    return math.prod(k * row for k, row in zip(kernel, rows))
+
+
+def _rows(sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+          dilation: Sequence[int]) -> list[int]:
+    """The length of the rows of each dimension."""
+    return [size if k == 1 else size * max(1, -(-(n * s - d) // size)) + d
+            for size, n, k, s, d in zip(sizes, places, kernel, stride, dilation)]
+
+
+def _interleaved(*sizes: Sequence[int]) -> list[int]:
+    return [size for together in zip(*sizes) for size in together]
 
 
 def disjoint(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> bool:
