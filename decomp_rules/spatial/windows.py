@@ -101,8 +101,8 @@ def overlapping(x: Tensor, lead: Sequence[Any], places: Sequence[int], kernel: S
     """All windows over the last dimensions of `x`, of static sizes, at once: (*, *S) becomes (*lead, kernel[0],
     places[0], kernel[1], places[1], …), whatever the kernel in as many calls.
 
-    A dimension is repeated until there is a row for each position of the kernel, and cut into rows that are longer than
-    it by `dilation`, or longer than a multiple of it: so each begins `dilation` elements further on than the one before.
+    A dimension is repeated until there is a row for each position of the kernel, and cut into rows that are longer by
+    `dilation` than it, or than a multiple of it: so each begins `dilation` elements further on than the one before.
     """
     dims = len(kernel)
     for i, (k, n, s) in enumerate(zip(kernel, places, stride)):
