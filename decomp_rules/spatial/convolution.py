@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.spatial.windows import (
+    AT_ONCE,
     blocks,
     disjoint,
     elements_of_overlapping,
@@ -128,7 +129,7 @@ def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: A
     wide = padded(cast(x, compute), [(p, p) for p in ntuple(padding, dims)])
     places = _places(wide, kernel, stride, dilation)
     elements = math.prod([x.shape[0], *weight.shape, *places])
-    if disjoint(kernel, stride, dilation) or isinstance(elements, int) and elements > _AT_ONCE:
+    if disjoint(kernel, stride, dilation) or isinstance(elements, int) and elements > AT_ONCE:
         return decline("windows that do not overlap are a view, and too many are taken one after the other")
     shifts = torch.stack(_shifts(wide.unsqueeze(2 if apart else 1), places, stride, kernel, dilation), 3)
     taps = cast(weight, compute).reshape([*weight.shape[:2], -1] + [1] * dims)
@@ -187,7 +188,7 @@ def _windows(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any
     taken = x.shape[1] * elements_of_overlapping(sizes, places, kernel, stride, dilation)
     multiplied = products * weight.shape[1] * math.prod([*kernel, *places])
     images = x.shape[0] if type(x.shape[0]) is int else 1
-    if math.prod(kernel) > 1 and images * max(taken, multiplied) > _AT_ONCE:
+    if math.prod(kernel) > 1 and images * max(taken, multiplied) > AT_ONCE:
         return decline("there are too many products to be in memory together")
     within = [] if grouped is None else [groups, 1] if grouped else [1]
     lead = [x.shape[0], *within, x.shape[1] // groups if grouped else x.shape[1]]
@@ -198,10 +199,6 @@ def _with_bias(out: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     if bias is not None:
         out = out + cast(bias, out.dtype).reshape([-1] + [1] * (out.dim() - 2))
     return cast(out, dtype)
-
-
-_AT_ONCE = 2**26
-"""Products that may be in memory together where a target does not fuse them with their sum."""
 
 
 @register(aten.convolution_backward)

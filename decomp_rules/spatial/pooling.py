@@ -17,7 +17,17 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.creation.factories import count_by_squares
-from decomp_rules.spatial.windows import cut, every, fit, ntuple, opmath, spread
+from decomp_rules.spatial.windows import (
+    AT_ONCE,
+    cut,
+    elements_of_overlapping,
+    every,
+    fit,
+    ntuple,
+    opmath,
+    overlapping,
+    spread,
+)
 from decomp_rules.support.floating import is_tensor
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast
@@ -182,6 +192,38 @@ def _blocks_nd(dims: int) -> Callable[..., Any]:
     return rule
 
 
+def _at_once_nd(dims: int) -> Callable[..., Any]:
+    """The rule of max_pool1d, 2d or 3d for all windows at once, at the level standard."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+             ceil_mode: bool = False) -> Any:
+        """y = max over all windows at once, whatever their size in as many calls. Ties share the gradient. Exact."""
+        boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
+        within = _all_of(x, boxes, _lowest(x.dtype))
+        return torch.amax(within, _sides(within, dims)) if is_tensor(within) else within
+    rule.__name__ = f"max_pool{dims}d_at_once"
+    return rule
+
+
+def _all_of(x: Tensor, boxes: Sequence[Window], beyond: float) -> Any:
+    """All windows at once, `beyond` in the padding: (*, size₀, count₀, size₁, count₁, …)."""
+    lead, extents = list(x.shape[:x.dim() - len(boxes)]), [window.extent for window in boxes]
+    if not all(type(size) is int and size for size in (*lead, *extents)):
+        return decline("the sizes are not known, or 0")
+    kernel, places, steps, gaps = zip(*[(window.size, window.count, window.step, window.gap) for window in boxes])
+    ends = [max(window.tail, 0) for window in boxes]
+    sides = [window.pad + window.extent + end for window, end in zip(boxes, ends)]
+    if math.prod(lead) * elements_of_overlapping(sides, places, kernel, steps, gaps) > AT_ONCE:
+        return decline("there are too many elements to be in memory together")
+    pads = [n for window, end in zip(reversed(boxes), reversed(ends)) for n in (window.pad, end)]
+    filled = torch.constant_pad_nd(x, pads, beyond) if any(pads) else x
+    return overlapping(filled, lead, places, kernel, steps, gaps)
+
+
+def _sides(within: Tensor, dims: int) -> list[int]:
+    """The dimensions inside the windows."""
+    return list(range(within.dim() - 2 * dims, within.dim(), 2))
+
+
 def _of_blocks(x: Tensor, boxes: Sequence[Window]) -> Any:
     shape = list(x.shape[:x.dim() - len(boxes)])
     sides = range(len(shape) + 1, len(shape) + 2 * len(boxes), 2)
@@ -204,6 +246,7 @@ def max_pool2d_with_indices_of_blocks(x: Tensor, kernel_size: Any, stride: Any =
 
 for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
     register(_forward, level="standard")(_blocks_nd(_dims))
+    register(_forward, level="standard")(_at_once_nd(_dims))
 
 
 @register(aten.max_pool3d_with_indices)
@@ -351,8 +394,41 @@ def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
     return rule
 
 
+def _average_at_once_nd(dims: int) -> Callable[..., Any]:
+    """The rule of avg_pool1d, 2d or 3d for all windows at once, at the level standard."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
+        """y = Σ over all windows at once · 1 / how many elements each has, which is known beforehand."""
+        boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
+        if not x.is_floating_point():
+            return decline("integers are divided exactly")
+        within = _all_of(cast(x, opmath(x.dtype)), boxes, 0.0)
+        if not is_tensor(within):
+            return within
+        total = torch.sum(within, _sides(within, dims))
+        shares = [[1.0]] if divisor_override is None else [[1.0 / divisor_override]]
+        for window in boxes if divisor_override is None else ():
+            shares.append([1.0 / n for n in _counted(window, count_include_pad)])
+        whole = math.prod(share[0] for share in shares if len(set(share)) == 1)
+        total = total * whole if whole != 1.0 else total
+        for back, share in enumerate(reversed(shares)):
+            if len(set(share)) > 1:
+                total = total * torch.tensor(share, dtype=total.dtype, device=x.device).reshape([-1] + [1] * back)
+        return cast(total, x.dtype)
+    rule.__name__ = f"avg_pool{dims}d_at_once"
+    return rule
+
+
+def _counted(window: Window, count_include_pad: bool) -> list[int]:
+    """How many elements each window along one dimension has."""
+    edge = window.pad if count_include_pad else 0
+    starts = [i * window.step - window.pad for i in range(window.count)]
+    return [min(start + window.size, window.extent + edge) - max(start, -edge) for start in starts]
+
+
 for _dims, _forward in ((1, aten.avg_pool1d), (2, aten.avg_pool2d), (3, aten.avg_pool3d)):
     register(_forward)(_average_nd(_dims))
+    register(_forward, level="standard")(_average_at_once_nd(_dims))
 for _dims, _backward in ((2, aten.avg_pool2d_backward), (3, aten.avg_pool3d_backward)):
     register(_backward)(_average_backward_nd(_dims))
 

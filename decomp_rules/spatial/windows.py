@@ -15,6 +15,10 @@ import torch
 from torch import Tensor
 
 
+AT_ONCE = 2**26
+"""Elements that may be in memory together where a target does not fuse what makes them with their sum."""
+
+
 def ntuple(value: Any, n: int) -> tuple[Any, ...]:
     """`value` as `n` numbers: an `int[n]` argument of ATen may be one number, or a list of one."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
