@@ -244,6 +244,15 @@ def max_pool2d_with_indices_of_blocks(x: Tensor, kernel_size: Any, stride: Any =
     return (values, _maxima(x, boxes)[1]) if is_tensor(values) else values
 
 
+@register(aten.max_pool2d_with_indices, level="standard")
+def max_pool2d_with_indices_at_once(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                                    ceil_mode: bool = False) -> Any:
+    """y = max over all windows at once, where no index is needed. Ties share the gradient."""
+    boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    within = _all_of(x, boxes, _lowest(x.dtype))
+    return (torch.amax(within, _sides(within, 2)), _maxima(x, boxes)[1]) if is_tensor(within) else within
+
+
 for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
     register(_forward, level="standard")(_blocks_nd(_dims))
     register(_forward, level="standard")(_at_once_nd(_dims))
