@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 AT_ONCE = 2**26
 """Elements that may be in memory together where a target does not fuse what makes them with their sum."""
 
