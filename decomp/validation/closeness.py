@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from decomp.ir.dtypes import name_of
-from decomp.torch_internals.pytree import tree_map
+from decomp.torch_internals.pytree import tree_leaves, tree_map
 from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
@@ -44,6 +44,8 @@ class Truth:
     wide: list[torch.Tensor] | None
     """None where the op does not run in float64."""
     moved: list[list[torch.Tensor]]
+    operands: Sequence[Any] = ()
+    """What it was computed from, where that is known."""
 
 
 def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
@@ -56,7 +58,7 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
         return Truth(own, None, [])
     if [t.shape for t in wide] != [t.shape for t in own]:
         return Truth(own, None, [])
-    return Truth(own, wide, moved)
+    return Truth(own, wide, moved, operands)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | floa
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
         moved = [each[i] for each in truth.moved]
         one = _exactly(mine, own, wide, moved) if _is_exact(own) else _closely(
-            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], allowed, pointwise, own.dtype
+            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], allowed, pointwise, own.dtype,
+            _lost_at_zero(truth.operands, own) if pointwise else None,
         )  # fmt: skip
         if one.fault is not None:
             return one
@@ -111,7 +114,7 @@ def _exactly(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: l
 
 def _closely(
     mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], allowed: Allowance,
-    pointwise: bool, dtype: torch.dtype,
+    pointwise: bool, dtype: torch.dtype, lost: torch.Tensor | None,
 ) -> Judged:  # fmt: skip
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64 = mine.double(), own.double()
@@ -132,7 +135,9 @@ def _closely(
         unit, slack = unit.max().expand_as(unit), slack.max().expand_as(slack)
     elif allowed.floor:
         unit = spacing(sizes.clamp(min=allowed.floor), real)
-    beyond = allowed.slack * torch.finfo(real).eps if pointwise else 0.0
+    beyond: Any = allowed.slack * torch.finfo(real).eps if pointwise else 0.0
+    if lost is not None:
+        beyond = beyond + torch.where(wide == 0, lost, 0.0)
     # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
     # numbers.
     error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
@@ -145,6 +150,20 @@ def _closely(
         off = f"off by {float((error / unit)[at]):.3g} ULP where {allowed.ulp:g} are promised"
         return Judged(ulp, f"gives {where}, {off}")
     return Judged(ulp, error=float(error.max()))
+
+
+def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | None:
+    """What float64 itself may have lost where it gives 0: a last place of the largest operand of the element, as
+    1 + tanh(x) does at -20. None where operands do not tell."""
+    reals = [leaf.abs().double() for leaf in tree_leaves(list(operands))
+             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]  # fmt: skip
+    if own.is_complex() or not reals:
+        return None
+    try:
+        sizes = [real.nan_to_num(0.0, 0.0).expand(own.shape) for real in reals]
+    except RuntimeError:
+        return None
+    return torch.stack(sizes).amax(0) * torch.finfo(torch.float64).eps
 
 
 def _is_other(mine: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

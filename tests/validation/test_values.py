@@ -167,6 +167,16 @@ def test_small_results_are_off_at_fast_by_what_a_larger_one_may_be():
         assert judge([torch.tensor([1e-3])], truth, allowed, pointwise=True).fault is not None
 
 
+def test_where_float64_cancels_to_zero_a_result_may_be_what_it_lost():
+    gelu = Holder(lambda x: F.gelu(x, approximate="tanh"))
+    decomp.lower(gelu, to=targets.tinygrad, args=(torch.linspace(-10, 3, 64),), verify="values")
+    zero = [torch.zeros(2)], [torch.zeros(2, dtype=torch.float64)], []
+    truth = Truth(*zero, [torch.tensor([-9.0, 0.0])])
+    for found, wrong in (([-1e-15, 0.0], False), ([-1e-14, 0.0], True), ([0.0, 1e-15], True)):
+        assert (judge([torch.tensor(found)], truth, 4.0, pointwise=True).fault is not None) == wrong
+    assert judge([torch.tensor([-1e-15, 0.0])], Truth(*zero), 4.0, pointwise=True).fault is not None
+
+
 @pytest.mark.parametrize("args", [(), (1,), (torch.ones(3), torch.ones(3)), (None,)])
 def test_inputs_on_which_the_source_does_not_run_are_the_callers(args):
     low = decomp.lower(torch.nn.GELU(), to=targets.core_aten, args=(torch.ones(3),))
