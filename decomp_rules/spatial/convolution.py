@@ -142,6 +142,9 @@ def convolution_by_windows(x: Tensor, weight: Tensor, bias: Tensor | None, strid
     """Σ over channels and positions of the kernel at once, of all windows times the weights, whatever the kernel in as
     many calls: for targets without products of matrices."""
     dims, outputs = weight.dim() - 2, weight.shape[0]
+    apart_or_one = groups == 1 or groups == outputs == x.shape[1]
+    if apart_or_one and _few(weight, stride):
+        return decline("a few windows that move by one are as many slices")
     found = _windows(x, weight, stride, padding, dilation, transposed, groups, groups != 1, outputs)
     if not is_tensor(found):
         return found
@@ -165,11 +168,26 @@ def convolution_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, strid
     found = _windows(x, weight, stride, padding, dilation, transposed, groups, None, 1)
     if not is_tensor(found):
         return found
-    order = [0, 1, *range(2, 2 + 2 * dims, 2), *range(3, 3 + 2 * dims, 2)]
     places, inner = list(found.shape[3::2]), math.prod(weight.shape[1:])
-    columns = found.permute(order).reshape([x.shape[0], inner, math.prod(places)])
+    if _few(weight, stride):
+        wide = padded(cast(x, found.dtype), [(p, p) for p in ntuple(padding, dims)]).unsqueeze(2)
+        found = torch.stack(_shifts(wide, places, [1] * dims, weight.shape[2:], ntuple(dilation, dims)), 2)
+    else:
+        found = found.permute([0, 1, *range(2, 2 + 2 * dims, 2), *range(3, 3 + 2 * dims, 2)])
+    columns = found.reshape([x.shape[0], inner, math.prod(places)])
     taps = cast(weight, found.dtype).reshape([1, outputs, inner]).expand([x.shape[0], outputs, inner])
     return _with_bias(torch.bmm(taps, columns).reshape([x.shape[0], outputs, *places]), bias, x.dtype)
+
+
+def _few(weight: Tensor, stride: Any) -> bool:
+    """Whether slices, which are copied once each, cost few more calls than all windows, which are copied with more
+    around them."""
+    taps = weight.shape[2:]
+    known = all(type(side) is int for side in taps)
+    return known and 1 < math.prod(taps) <= _FEW and set(ntuple(stride, len(taps))) == {1}
+
+
+_FEW = 9
 
 
 def _windows(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int,
