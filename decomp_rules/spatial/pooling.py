@@ -192,20 +192,8 @@ def _blocks_nd(dims: int) -> Callable[..., Any]:
     return rule
 
 
-def _at_once_nd(dims: int) -> Callable[..., Any]:
-    """The rule of max_pool1d, 2d or 3d for all windows at once, at the level standard."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Any:
-        """y = max over all windows at once, whatever their size in as many calls. Ties share the gradient. Exact."""
-        boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
-        within = _all_of(x, boxes, _lowest(x.dtype))
-        return torch.amax(within, _sides(within, dims)) if is_tensor(within) else within
-    rule.__name__ = f"max_pool{dims}d_at_once"
-    return rule
-
-
-def _all_of(x: Tensor, boxes: Sequence[Window], beyond: float) -> Any:
-    """All windows at once, `beyond` in the padding: (*, size₀, count₀, size₁, count₁, …)."""
+def _all_of(x: Tensor, boxes: Sequence[Window]) -> Any:
+    """All windows at once, zeros in the padding: (*, size₀, count₀, size₁, count₁, …)."""
     lead, extents = list(x.shape[:x.dim() - len(boxes)]), [window.extent for window in boxes]
     if not all(type(size) is int and size for size in (*lead, *extents)):
         return decline("the sizes are not known, or 0")
@@ -215,7 +203,7 @@ def _all_of(x: Tensor, boxes: Sequence[Window], beyond: float) -> Any:
     if math.prod(lead) * elements_of_overlapping(sides, places, kernel, steps, gaps) > AT_ONCE:
         return decline("there are too many elements to be in memory together")
     pads = [n for window, end in zip(reversed(boxes), reversed(ends)) for n in (window.pad, end)]
-    filled = torch.constant_pad_nd(x, pads, beyond) if any(pads) else x
+    filled = torch.constant_pad_nd(x, pads, 0) if any(pads) else x
     return overlapping(filled, lead, places, kernel, steps, gaps)
 
 
@@ -244,18 +232,8 @@ def max_pool2d_with_indices_of_blocks(x: Tensor, kernel_size: Any, stride: Any =
     return (values, _maxima(x, boxes)[1]) if is_tensor(values) else values
 
 
-@register(aten.max_pool2d_with_indices, level="standard")
-def max_pool2d_with_indices_at_once(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-                                    ceil_mode: bool = False) -> Any:
-    """y = max over all windows at once, where no index is needed. Ties share the gradient."""
-    boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
-    within = _all_of(x, boxes, _lowest(x.dtype))
-    return (torch.amax(within, _sides(within, 2)), _maxima(x, boxes)[1]) if is_tensor(within) else within
-
-
 for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
     register(_forward, level="standard")(_blocks_nd(_dims))
-    register(_forward, level="standard")(_at_once_nd(_dims))
 
 
 @register(aten.max_pool3d_with_indices)
@@ -411,7 +389,7 @@ def _average_at_once_nd(dims: int) -> Callable[..., Any]:
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
         if not x.is_floating_point():
             return decline("integers are divided exactly")
-        within = _all_of(cast(x, opmath(x.dtype)), boxes, 0.0)
+        within = _all_of(cast(x, opmath(x.dtype)), boxes)
         if not is_tensor(within):
             return within
         total = torch.sum(within, _sides(within, dims))
