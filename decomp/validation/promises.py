@@ -40,6 +40,8 @@ class Promise:
     """Where an op computes element by element, errors of smaller results are counted in ULP of this one."""
     slack: float = 0.0
     """ε that gradients of such an op may be off by, whatever their size."""
+    kinks: bool = True
+    """Whether gradients are the op's own where it is not smooth, as between equal maxima."""
 
     def ulp(self, results: Sequence[torch.Tensor]) -> float:
         """For results of these dtypes."""
@@ -60,8 +62,9 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     if getattr(rule, "function", None) is undetached:
         return Promise({"float32": 0.0}, special_values=True, gradients=False)
     floor, slack = floors_of(level)
+    kinks = level == LEVELS[0]
     if certificate is None:
-        return Promise(gradients=right, reach=reach, floor=floor, slack=slack)
+        return Promise(gradients=right, reach=reach, floor=floor, slack=slack, kinks=kinks)
     names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]
     ways = [way for name in names if (way := certificate.way(name, level)) is not None]
     figures: dict[str, float] = {}
@@ -71,4 +74,4 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
             figures[dtype] = max(figures.get(dtype, 0.0), most)
     clean = certificate.ok and level != LEVELS[-1] and all(way.verdict != "failed" for way in ways)
     slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)
-    return Promise(figures, slopes, clean and target in names, right, reach, floor, slack)
+    return Promise(figures, slopes, clean and target in names, right, reach, floor, slack, kinks)

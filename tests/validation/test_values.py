@@ -59,6 +59,30 @@ def test_a_lost_gradient_is_named():
         lowered(lambda x: torch.where(x > 0, x, 0).detach())
 
 
+def test_ties_may_share_the_gradient_at_standard_and_not_at_exact():
+    """Half of what `relu` gives is 0, so that windows of zeros alone are common."""
+    tied = F.relu(torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)) - 1)
+    found = decomp.lower(nn.MaxPool2d(2), to=targets.tinygrad, args=(tied,), verify="values")
+    assert "gradients of 1 of these" in " ".join(found.proof.checks)
+    for rule, accuracy in ((_shared, "exact"), (_to_the_first, "standard")):
+        rules = decomp.Rules()
+        rules.register(F.max_pool2d)(rule)
+        with pytest.raises(GradientsDiffer, match="has other gradients"):
+            decomp.lower(nn.MaxPool2d(2), to=targets.tinygrad, args=(tied,), rules=rules | RULES, accuracy=accuracy,
+                         verify="values")  # fmt: skip
+
+
+def _shared(x, *_):
+    return x.reshape(2, 3, 4, 2, 4, 2).amax((3, 5))
+
+
+def _to_the_first(x, *_):
+    """Right values, and all of the gradient to the first element of a window."""
+    windows = x.reshape(2, 3, 4, 2, 4, 2)
+    first = windows[:, :, :, 0, :, 0]
+    return first + (windows.amax((3, 5)) - first).detach()
+
+
 def test_another_gradient_is_named():
     with pytest.raises(GradientsDiffer, match="has other gradients: gives"):
         lowered(lambda x: torch.where(x > 0, x, 0) + (x - x.detach()) * 0.5)
