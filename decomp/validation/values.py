@@ -21,7 +21,14 @@ from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
-from decomp.validation.operands import NoOperands, from_run, is_pointwise, random_operands, special_operands
+from decomp.validation.operands import (
+    NoOperands,
+    from_run,
+    is_pointwise,
+    off_kinks,
+    random_operands,
+    special_operands,
+)
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
     Narrow,
@@ -224,9 +231,8 @@ class _Measure:
         allowed = Allowance(max(GRADIENTS, 2 * self.promise.slopes), self.promise.floor, self.promise.slack)
         judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault is not None and not self.promise.kinks:
-            operands = _off_kinks(operands)
-            truth = truth_of(gradients[0], gradients[1], operands)
-            judged = self._judged(gradients[2], operands, truth, allowed)
+            truth = truth_of(gradients[0], gradients[1], smooth := off_kinks(operands))
+            judged = self._judged(gradients[2], smooth, truth, allowed)
         if judged.fault == _NONE_OF.format(len(truth.own)):
             some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
             judged = Judged(judged.ulp, "none where the op has some") if some else Judged(0.0, None)
@@ -260,20 +266,6 @@ def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
         if all(bool(result.isfinite().all()) for result in own(moved)):
             return moved
     raise NoOperands("it is nowhere defined")
-
-
-def _off_kinks(operands: list[Any]) -> list[Any]:
-    """The operands, floats moved by about a thousandth of what is usual among them: none are equal then, and none 0,
-    as half of what `relu` gives is."""
-    draw = torch.Generator().manual_seed(0)
-
-    def off(leaf: torch.Tensor) -> torch.Tensor:
-        usual = leaf.nan_to_num(0.0, 0.0, 0.0).double().square().mean().sqrt() if leaf.numel() else torch.zeros(())
-        noise = torch.randn(leaf.shape, generator=draw).to(leaf.device)
-        return leaf + (noise * 2.0**-10 * usual).to(leaf.dtype)
-
-    moved: list[Any] = pytree.tree_map(functools.partial(_changed, off), operands)
-    return moved
 
 
 def _within(reach: tuple[float, float], operands: list[Any]) -> list[Any]:
