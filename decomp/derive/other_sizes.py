@@ -16,8 +16,7 @@ from torch import fx
 from decomp.errors import first_line
 from decomp.ir.call import metadata, those_at
 from decomp.metadata.fakes import new_mode
-from decomp.metadata.shape_env import quiet
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.metadata.symbolic_sizes import SYMBOLIC, guards_not_suppressed
+from decomp.metadata.symbolic_sizes import SYMBOLIC, guards_not_suppressed, quiet
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.pytree import tree_leaves
 
@@ -79,16 +79,6 @@ def sizes_never_one(mode: FakeTensorMode) -> Iterator[None]:
             yield
     finally:
         mode.cache_enabled = cached
-
-
-@contextlib.contextmanager
-def quiet(log: Any) -> Iterator[None]:
-    """PyTorch warns of what it then raises."""
-    disabled, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = disabled
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -43,7 +43,7 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
         if env is None:
             yield
         else:
-            with env.error_on_new_guards(), guards_not_suppressed():
+            with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
                 yield
     except Exception as error:
         if not _is_open(error):
@@ -70,6 +70,16 @@ def of_two_or_more(env: Any) -> Iterator[None]:
     finally:
         env.var_to_range.update(before)
         env._update_version_counter()
+
+
+@contextlib.contextmanager
+def quiet(log: Any) -> Iterator[None]:
+    """PyTorch warns of what it then raises."""
+    disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = disabled
 
 
 @contextlib.contextmanager

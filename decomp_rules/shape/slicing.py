@@ -302,11 +302,15 @@ def _spread(part: Tensor, dim: int, start: Any, step: Any, size: Any) -> Tensor:
     if type(count) is int and count == 0:
         return _padded(part, dim, 0, size)
     if step != 1:
-        shape = list(part.shape)
-        apart = _padded(part.unsqueeze(dim + 1), dim + 1, 0, step - 1)
-        part = view_or_copy(apart, shape[:dim] + [count * step] + shape[dim + 1:])
-        part = part.narrow(dim, 0, (count - 1) * step + 1)
+        part = _apart(part, dim, step).narrow(dim, 0, (count - 1) * step + 1)
     return _padded(part, dim, start, size - start - part.shape[dim])
+
+
+def _apart(part: Tensor, dim: int, step: Any) -> Tensor:
+    """`part` with step − 1 zeros after each of its elements along `dim`."""
+    shape = list(part.shape)
+    apart = _padded(part.unsqueeze(dim + 1), dim + 1, 0, step - 1)
+    return view_or_copy(apart, shape[:dim] + [shape[dim] * step] + shape[dim + 1:])
 
 
 @register(aten.slice_backward)
@@ -317,6 +321,19 @@ def slice_backward(
     dim = wrap(dim, len(input_sizes))
     start, _ = _bounds(input_sizes[dim], start, end)
     return _spread(grad_output, dim, start, step, input_sizes[dim])
+
+
+@register(aten.slice_backward)
+def slice_backward_with_spare(
+    grad_output: Tensor, input_sizes: Sequence[Any], dim: int, start: Any, end: Any, step: Any
+) -> Tensor:
+    """As many zeros after the gradient as the whole dimension has, then what is too many cut off: no width of a pad is
+    a difference of dynamic sizes, which a target that pads by no less than 0 would have to know the sign of."""
+    dim = wrap(dim, len(input_sizes))
+    size = input_sizes[dim]
+    start, _ = _bounds(size, start, end)
+    part = grad_output if step == 1 else _apart(grad_output, dim, step)
+    return _padded(part, dim, start, size).narrow(dim, 0, size)
 
 
 @register(aten.select_backward)
