@@ -107,7 +107,11 @@ class Blocked:
 
     def as_declined(self, op: Op) -> Declined:
         """Why a rule for `op` that makes this call does not serve."""
-        reason = self.best_reason or self.why() if self.op == str(op) else f"needs {self.op}, {self._which()}"
+        if self.op == str(op):
+            itself = self.why() if self.condition or self.limitation else f"needs {self.op} itself"
+            reason = self.best_reason or itself
+        else:
+            reason = f"needs {self.op}, {self._which()}"
         return Declined(reason, needs_metadata=self.needs_metadata, limitation=self.limitation)
 
 

@@ -36,6 +36,8 @@ class Problems:
 
     def __init__(self) -> None:
         self.missing: dict[str, list[fx.Node]] = {}
+        self.listed: set[str] = set()
+        """Of ops among those: what the target takes all the same."""
         self.conditions: dict[str, str] = {}
         """Of ops among those: for which calls there are functions."""
         self.dtypes: dict[str, list[fx.Node]] = {}
@@ -46,6 +48,7 @@ class Problems:
     def raise_any(self, backend: Backend) -> None:
         """Raises `LoadError` if there are any."""
         only = {op: f", but for other calls: {reason}" for op, reason in self.conditions.items()}
+        only |= {op: f", though {backend.target.name} lists it" for op in self.listed - self.conditions.keys()}
         lines = [f"{op}{_where(nodes)}: not implemented{only.get(op, '')}" for op, nodes in self.missing.items()]
         lines += [f"{dtype}{_where(nodes)}: no dtype of this backend" for dtype, nodes in self.dtypes.items()]
         named = {**self.modules, **self.others}
@@ -54,7 +57,7 @@ class Problems:
             return
         ops = [name for name in self.missing if not name.startswith("higher_order.")]
         remedies = []
-        if ops or self.modules:
+        if self.modules or not self.listed.issuperset(ops):
             remedies.append("lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
         if self.missing:
             name = (ops or [*self.missing])[0].removeprefix("aten.").removeprefix("higher_order.")
@@ -67,7 +70,8 @@ class Problems:
         if self.others:
             remedies.append("let the functions of the backend take these calls, or make them illegal in the target, "
                             "by a condition, so that they are lowered further")  # fmt: skip
-        raise LoadError(backend.name, lines, remedies)
+        nodes = [each[0] for table in (self.missing, self.dtypes, named) for each in table.values()]
+        raise LoadError(backend.name, lines, remedies, nodes)
 
 
 def _where(nodes: list[fx.Node]) -> str:
@@ -221,6 +225,8 @@ class Building:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
             name += "_" if call.inplace else ""
             self.problems.missing.setdefault(name, []).append(node)
+            if call.op.packet is not None and self.backend.target.why_illegal(call) is None:
+                self.problems.listed.add(name)
             if reasons := self.backend.conditions(call):
                 self.problems.conditions[name] = ", or ".join(reasons)
             return

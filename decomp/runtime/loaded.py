@@ -15,7 +15,7 @@ from torch import fx, nn
 from decomp.capture.input_checks import flat_inputs
 from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
-from decomp.ir.dtypes import dtype_named, name_of
+from decomp.ir.dtypes import dtype_named
 from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
@@ -24,6 +24,7 @@ from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
 from decomp.runtime.failures import BackendError, PrimitiveError, WrongInputs, failed
+from decomp.runtime.misfits import described, first_misfit, fits
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
@@ -125,11 +126,12 @@ class Loaded:
         state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
         inputs = self.leaves[len(self.leaves) - len(given) :]
         moved = [self._moved(value, leaf) for value, leaf in zip(given, inputs)]
-        found = self._run((*state, *moved))
+        values = (*state, *moved)
+        found = self._run(values)
         self._write(dict(zip(self.writes, found)), given)
         # Programs without derived calls run on other inputs as well, for which their metadata does not speak.
-        checked = checked and all(_fits(value, leaf.meta) for value, leaf in zip(given, inputs))
-        return self._returned_from(found[len(self.writes) :], checked)
+        checked = checked and all(fits(value, leaf.meta) for value, leaf in zip(given, inputs))
+        return self._returned_from(found[len(self.writes) :], values if checked else None)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and constants as they are now, as tensors."""
@@ -147,7 +149,7 @@ class Loaded:
                 raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
             own, given = known[name].meta, as_real(tensor) if known[name].as_real and tensor.is_complex() else tensor
             if (own.shape, own.dtype) != (given.shape, given.dtype):
-                raise CaptureError(f"{name!r} is {_described(own)}, and cannot be {_described(given)}")
+                raise CaptureError(f"{name!r} is {described(own)}, and cannot be {described(given)}")
             known[name].value = self._moved(tensor, known[name])
 
     def _moved(self, value: Any, leaf: Leaf) -> Any:
@@ -180,7 +182,7 @@ class Loaded:
             if isinstance(error, DecompError):
                 raise
             found = [leaf for leaf in self.leaves if leaf.kind == "input"]
-            inputs = (f"{leaf.name}: {_described(metadata(leaf.node))}" for leaf in found)
+            inputs = (f"{leaf.name}: {described(metadata(leaf.node))}" for leaf in found)
             raise WrongInputs(tuple(inputs), error) from error
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
@@ -189,7 +191,10 @@ class Loaded:
         named: Mapping[str, Any] = {**defaults, **dict(zip(names, args)), **kwargs}
         missing = [name for name in names if name not in named]
         if missing or len(args) > len(names) or named.keys() - set(names):
-            raise ArgumentError(f"the program takes {len(names)} inputs: {', '.join(names)}")
+            takes = f"{len(names)} input{'s' if len(names) != 1 else ''}: {', '.join(names)}"
+            other = ", ".join(key for key in kwargs if key not in names)
+            given = f"{len(args)} by position" + (f", {', '.join(kwargs)} by name" if kwargs else "")
+            raise ArgumentError(f"the program takes {takes}; {f'it has no {other}' if other else f'given are {given}'}")
         return [named[name] for name in names]
 
     def _run(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -199,8 +204,12 @@ class Loaded:
             step = self._failed(error)
             if step is None:
                 raise
-            raise PrimitiveError(self.backend.name, step.function, step.node, error) from error
+            before = self._first_misfit(values)
+            raise PrimitiveError(self.backend.name, step.function, step.node, error, before) from error
         return found
+
+    def _first_misfit(self, values: Sequence[Any]) -> str:
+        return first_misfit(self._code, values, lambda value, meta: self._tensor(value, False, "a value", meta))
 
     def _failed(self, error: Exception) -> Step | None:
         """The step in which an error was raised."""
@@ -219,37 +228,31 @@ class Loaded:
             else:
                 leaf.value = values[leaf.name]
 
-    def _returned_from(self, found: Sequence[Any], checked: bool) -> Any:
+    def _returned_from(self, found: Sequence[Any], given: Sequence[Any] | None) -> Any:
         values = {
-            node: value if kind_of(node) == "host" else self._result(node, value, metadata(node), checked)
+            node: value if kind_of(node) == "host" else self._result(node, value, metadata(node), given)
             for node, value in zip(self._returned, found)
         }
         results = substituted(self._results, values.__getitem__)
         codegen = self.source._codegen
         return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
 
-    def _result(self, node: fx.Node, value: Any, meta: Any, checked: bool) -> Any:
-        """A value of the program as a tensor; of a call with several results, each."""
+    def _result(self, node: fx.Node, value: Any, meta: Any, given: Sequence[Any] | None) -> Any:
+        """A value of the program as a tensor; of a call with several results, each. It is checked where it is known
+        what the program was given."""
         if isinstance(meta, (list, tuple)):
-            return [self._result(node, each, of, checked) for each, of in zip(value, meta)]
+            return [self._result(node, each, of, given) for each, of in zip(value, meta)]
         found = self._tensor(value, node in self._complex, f"result {node.name!r}", meta)
-        if checked and not _fits(found, meta):
-            problem = f"result {node.name!r} is {_described(found)}, and in the program {_described(meta)}"
-            remedy = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
-            raise BackendError(self.backend.name, problem, remedy, node)
+        if given is not None and not fits(found, meta):
+            problem = f"result {node.name!r} is {described(found)}, and in the program {described(meta)}"
+            before = self._first_misfit(given)
+            search = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
+            remedy = "mend that function" if before else search
+            raise BackendError(self.backend.name, problem, remedy, node, before)
         return found
 
     def __repr__(self) -> str:
         return f"Loaded({len(self.steps)} calls on {self.backend.name})"
-
-
-def _fits(value: Any, meta: Any) -> bool:
-    """Whether a tensor has the dtype and the sizes that are known of one; of other values nothing is known."""
-    if not isinstance(value, torch.Tensor) or not isinstance(meta, torch.Tensor):
-        return True
-    if value.dtype is not meta.dtype or value.dim() != meta.dim():
-        return False
-    return all(type(known) is not int or known == size for known, size in zip(meta.shape, value.shape))
 
 
 def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
@@ -257,19 +260,12 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
     try:
         return backend.from_torch(tensor)
     except Exception as error:
-        raise failed(backend.name, "from_torch", f"{kind} {name!r}, {_described(tensor)}", error) from error
+        raise failed(backend.name, "from_torch", f"{kind} {name!r}, {described(tensor)}", error) from error
 
 
 def _kind(value: Any) -> str:
     """What kind of thing a value is, in words."""
     return "which is None" if value is None else f"a {type(value).__name__}"
-
-
-def _described(meta: Any) -> str:
-    """Dtype and sizes of a tensor; another value as it is."""
-    if not isinstance(meta, torch.Tensor):
-        return repr(meta)
-    return f"{name_of(meta.dtype)} ({', '.join(map(str, meta.shape))})"
 
 
 def _state(

@@ -146,6 +146,26 @@ def test_a_function_that_fails_is_named_with_its_node_and_the_line_of_the_model(
     assert isinstance(pickle.loads(pickle.dumps(failed.value)), decomp.PrimitiveError)
 
 
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (lambda x: x.double().sin(), r"float64 \(2, 3\) at node 'sin'.* which is float32 \(2, 3\)"),
+        (lambda x: x.sin()[0], r"float32 \(3\) at node 'sin'"),
+        (lambda x: (x.sin(), x), "a tuple of 2 at node 'sin'"),
+        (lambda x: None, "None at node 'sin'"),
+    ],
+)
+def test_what_is_wrong_is_named_where_it_came_from(wrong, said):
+    chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
+    chip.implements("sin")(wrong)
+    chip.implements("mul")(torch.mul)
+    chip.implements("cat")(lambda tensors, dim=0: torch.cat(tensors, dim))
+    x = torch.ones(2, 3)
+    loaded = chip.load(exported(lambda x: torch.cat([x.sin() * 2, x]), x))
+    with pytest.raises((decomp.PrimitiveError, decomp.BackendError), match=rf"first <lambda> \(test_loaded.*{said}"):
+        loaded(x)
+
+
 def test_walking_gives_the_same_and_tells_of_each_call():
     torch.manual_seed(0)
     x, chip = torch.randn(3, 5), backends.numpy
@@ -230,7 +250,7 @@ def test_a_graph_in_pytorchs_own_functions_runs_where_they_are_implemented():
     chip.implements("relu", "add")(lambda *xs: sum(xs) + 1)
     loaded = chip.load(fx.symbolic_trace(_Relu()))
     assert loaded(torch.zeros(1)).item() == 2
-    with pytest.raises(decomp.ArgumentError, match="takes 1 inputs: x"):
+    with pytest.raises(decomp.ArgumentError, match="takes 1 input: x; given are 0 by position"):
         loaded()
 
 

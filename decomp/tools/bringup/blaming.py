@@ -97,8 +97,15 @@ def _walked(
     except Exception as error:  # whatever a function of the backend raises is a finding
         node = order[done] if done < len(order) else order[-1]
         said = f"{type(error).__name__}: {first_line(error)}"
-        return Difference(_name_of(backend, node), Problem(where, said, spelled(node.target), node=node.name))
+        problem = Problem(where, said, _shown(node), node=node.name, source=source_line(node) or "")
+        return Difference(_name_of(backend, node), problem)
     return None
+
+
+def _shown(node: fx.Node) -> str:
+    """A call with what is known of its operands."""
+    args, kwargs = substituted(node.args, metadata), substituted(node.kwargs, metadata)
+    return str(Sample(node.target, tuple(args), kwargs))
 
 
 def _call(backend: Backend, node: fx.Node, values: Mapping[fx.Node, Any]) -> Sample | None:

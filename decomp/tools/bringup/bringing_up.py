@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import torch
+from torch import nn
 
 from decomp._library import library, samples as library_samples
 from decomp.errors import ArgumentError, boundary
@@ -52,14 +53,14 @@ def bring_up(
     shapes and strides and special values; (2) each op of the library, lowered to these primitives; (3) models. A wrong
     op or model is blamed on the first primitive in it that is wrong on its own operands.
 
-    `models`: names of sample models, or a module and its inputs by name; by default all samples. `ops`: of these alone;
-    by default all. `only`: of "primitive", "op" and "model", what is tried. `quick`: fewer dtypes, samples, ops and
-    models. `isolate`: whether rows are made in other processes, where a crash or a hang costs one row; by default if
-    another process can find the backend, as a name of an importable module. `workers`: how many, by default one a core.
-    `timeout`: seconds that a row may take there. `results`: a directory where rows are kept; those that are there are
-    not made again, until a function of the backend changes. `progress`: told how many rows are done, of how many, and
-    the last. Raises `ArgumentError`, a `ValueError`, for options that are none of these, and for a backend that cannot
-    be isolated though it was asked for."""
+    `models`: names of sample models, or by a name of your own a module and its inputs (a tuple, or a dict by name); by
+    default all samples. `ops`: of these alone; by default all. `only`: of "primitive", "op" and "model", what is tried.
+    `quick`: fewer dtypes, samples, ops and models. `isolate`: whether rows are made in other processes, where a crash
+    or a hang costs one row; by default if another process can find the backend, as a name of an importable module.
+    `workers`: how many, by default one a core. `timeout`: seconds that a row may take there. `results`: a directory
+    where rows are kept; those that are there are not made again, until a function of the backend changes. `progress`:
+    told how many rows are done, of how many, and the last. Raises `ArgumentError`, a `ValueError`, for options that are
+    none of these, and for a backend that cannot be isolated though it was asked for."""
     began = time.perf_counter()
     if not isinstance(backend, Backend):
         raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
@@ -87,13 +88,30 @@ def bring_up(
 def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[Job]:
     missing = set(backend.missing())
     found = [Job("primitive", name, "") for name in backend.target if name not in missing]
-    names = [_spelled(each) for each in ops] if ops is not None else _library_ops()
+    names = [_spelled(each) for each in _several(ops)] if ops is not None else _library_ops()
     found += [Job("op", name, "") for name in (names[::QUICK_OPS] if quick and ops is None else names)]
     if models is None:
         models = [name for name in library_samples().MODELS if not quick or name in QUICK_MODELS]
-    made: Mapping[str, Made | None] = models if isinstance(models, Mapping) else dict.fromkeys(models)
+    made: Mapping[str, Made | None] = models if isinstance(models, Mapping) else dict.fromkeys(_several(models))
+    for name, each in made.items():
+        _check_model(name, each)
     found += [Job("model", name, "", model=each) for name, each in made.items()]
     return [job for job in found if job.kind in only]
+
+
+def _several(names: Any) -> Iterable[Any]:
+    """Names as they are; of one alone, the one."""
+    return (names,) if isinstance(names, str) else names
+
+
+def _check_model(name: str, made: Any) -> None:
+    """Raises `ArgumentError` for what is no model."""
+    known = library_samples().MODELS
+    if made is None and name not in known:
+        raise ArgumentError(f"no sample model {name!r}; there are {', '.join(known)}")
+    if made is not None and not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
+        raise ArgumentError(f"models= takes a module and its inputs by name, {{{name!r}: (model, args)}}, and this is "
+                            f"{type(made).__name__}")  # fmt: skip
 
 
 def _library_ops() -> list[str]:

@@ -98,11 +98,13 @@ class BringUp:
     def _not_reached(self) -> Iterator[str]:
         """What stands in the way of ops and models that do not reach the target, what is most often first."""
         waiting: dict[str, list[str]] = {}
-        for row in self.rows:
+        models = {row.name for row in self.of("model")}
+        for row in sorted(self.rows, key=lambda row: row.kind != "model"):
             if row.verdict == "not lowered":
                 for note in row.notes:
                     waiting.setdefault(note, []).append(_short(row.name))
-        for note, names in sorted(waiting.items(), key=lambda pair: -len(pair[1]))[:MOST]:
+        order = sorted(waiting.items(), key=lambda pair: (pair[1][0] not in models, -len(pair[1])))
+        for note, names in order[:MOST]:
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             yield f"not lowered: {shown}: {note}"
 
@@ -153,8 +155,12 @@ class BringUp:
     def lines(self) -> Iterator[str]:
         """What is wrong, primitive by primitive, and then what no primitive is to blame for."""
         culprits = self.culprits
+        missing = [_short(row.name) for row in self.of("primitive") if row.verdict == "missing"]
+        unblamed = [name for name in missing if not culprits.get(name)]
+        if unblamed:
+            yield f"no function implements {', '.join(unblamed)}"
         for row in self.of("primitive"):
-            if not row.fine:
+            if not row.fine and _short(row.name) not in unblamed:
                 count = culprits.get(_short(row.name), 0)
                 because = f"; to blame in {counted_as(count)}" if count else ""
                 yield f"{_short(row.name)}: {verdict_of(row)}{because}"
@@ -168,7 +174,9 @@ class BringUp:
                 yield from (f"  {line}" for line in str(first.problems[0]).splitlines())
         for row in self.rows:
             if row.kind != "primitive" and not row.fine and row.verdict != "blames":
-                yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}, though the primitives that it uses are right"
+                found = row.problems[:1] and row.problems[0].where != "in PyTorch"
+                yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}" + (
+                    ", though the primitives that it uses are right" if found else " before the backend is asked")
                 yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
         yield from self._not_reached()
         for reason, names in self.by_design.items():

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 import copy
 import logging
 from typing import Any
+import warnings
 
 import torch
 from torch import nn
 
 from decomp._library import samples as library_samples
 from decomp.errors import Blocker, DecompError, NotLowered, first_line
-from decomp.ir.call import calls, metadata
+from decomp.ir.call import call_if_bound, calls, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
@@ -122,8 +123,31 @@ def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Cont
     row = Row("model", name)
     tell(name)
     module, args = made
-    _try_program(backend, row, module, tuple(args) if isinstance(args, (tuple, list)) else (args,), name, broken, None)
+    if isinstance(args, Mapping):
+        module, args = _ByName(module, tuple(args)), tuple(args.values())
+    args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module)(*copied(args))
+    except Exception as error:  # whatever a model raises
+        row.blame("fails", Problem("in PyTorch", f"{type(error).__name__}: {first_line(error)}", name))
+        return row
+    _try_program(backend, row, module, args, name, broken, None)
+    if not row.cases and row.verdict == "right":
+        said = row.notes[0] if row.notes else "its results cannot be compared"
+        row.blame("fails", Problem("in PyTorch", said, name))
     return row
+
+
+class _ByName(nn.Module):
+    """A model that is given its inputs by name."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, *values: Any) -> Any:
+        return self.module(**dict(zip(self.names, values)))
 
 
 def sample_model(name: str) -> tuple[nn.Module, Any]:
@@ -162,7 +186,10 @@ def _try_program(
     try:
         loaded = backend.load(lowering)
     except LoadError as error:
-        return row.blame("refused", Problem("loading", "; ".join(error.problems), call))
+        known = (call_if_bound(node) for node in error.nodes if node.op == "call_function")
+        first = next((primitive_of(backend, each) for each in known if each is not None), "")
+        problem = Problem("loading", "; ".join(error.problems), call)
+        return row.blame("blames" if first else "refused", problem, first)
     _run_program(backend, row, lowering, loaded, original, args, call, sample)
 
 
@@ -238,7 +265,9 @@ def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch
 
 def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
     """The results of a lowered program."""
-    lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*treespec, LeafSpec.*")  # torch 2.13's own, whenever one is copied
+        lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
         return flat(lowered(*copied(tuple(args))))
 

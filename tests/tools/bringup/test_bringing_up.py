@@ -18,6 +18,7 @@ from decomp.tools.bringup.report import BringUp
 from decomp.tools.bringup.rows import Row
 from decomp.tools.cli.app import app
 from decomp_rules.backends import numpy_arrays
+from tests.forms import Holder
 from tests.tools.bringup import chips
 
 aten = torch.ops.aten
@@ -148,7 +149,7 @@ def test_missing_primitives_are_rows():
     chip = decomp.Backend("empty", decomp.Target("t", ["add"]), from_torch=lambda x: x, to_torch=lambda x: x)
     report = decomp.bring_up(chip, only=["primitive"], isolate=False)
     assert not report.ok and report.row("primitive", "add").verdict == "missing"
-    assert "no function implements it" in str(report)
+    assert "no function implements add" in str(report)
 
 
 def test_cases_cover_dtypes_shapes_and_strides():
@@ -201,3 +202,27 @@ def test_unusable_arguments():
         decomp.bring_up("numpy")
     with pytest.raises(decomp.ArgumentError, match="there are primitive, op, model"):
         decomp.bring_up(chips.right, only=["rule"])
+    with pytest.raises(decomp.ArgumentError, match="no sample model 'gtp'; there are gpt, "):
+        decomp.bring_up(chips.right, models="gtp")
+    with pytest.raises(decomp.ArgumentError, match="a module and its inputs by name.*this is Linear"):
+        decomp.bring_up(chips.right, models={"mine": nn.Linear(2, 2)})
+
+
+def test_a_model_that_cannot_be_tried_is_not_right():
+    x, how = torch.ones(4, 3), dict(only="model", isolate=False)
+    models = {"named": (nn.Linear(3, 2), {"input": x}), "sizes": (nn.Linear(2, 2), (x,)),
+              "data": (Holder(lambda x: x if x.sum() > 0 else -x), x)}  # fmt: skip
+    report = decomp.bring_up(chips.right, models=models, **how)
+    assert [row.verdict for row in report.rows] == ["right", "fails", "fails"] and not report.ok
+    assert "model sizes: fails in 1 of 1 cases before the backend is asked" in str(report)
+    assert "mat1 and mat2 shapes" in str(report) and "data-dependent" in str(report)
+
+
+def test_a_function_that_does_not_take_its_arguments_is_to_blame():
+    def total(x, axis):
+        return x.sum(tuple(axis))
+
+    chip = chips._made("narrow", {"sum.dim_IntList": total})
+    report = decomp.bring_up(chip, ops="softmax", only="op", isolate=False, quick=True)
+    assert report.row("op", "softmax").blames == "sum.dim_IntList"
+    assert "total: got an unexpected keyword argument 'keepdim'" in str(report)
