@@ -15,6 +15,7 @@ from pathlib import Path
 import tempfile
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 import onnxruntime
@@ -320,7 +321,8 @@ def _to_runtime(value: Any) -> Any:
 
 def _from_runtime(value: Any) -> torch.Tensor:
     if value.element_type() != DTYPES[torch.bfloat16]:
-        return torch.from_numpy(value.numpy())
+        array = value.numpy()
+        return torch.from_numpy(array.view(np.dtype(array.dtype.str)))  # NumPy has several names for 64 bits
     data = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))  # NumPy has no bfloat16
     found = torch.frombuffer(data, dtype=torch.bfloat16) if data else torch.empty(0, dtype=torch.bfloat16)
     return found.reshape(value.shape())

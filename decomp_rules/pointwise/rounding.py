@@ -34,6 +34,12 @@ def trunc_by_remainder(x: Tensor) -> Tensor:
     return x - torch.where(rest < 1, rest, 0.0)
 
 
+@register(aten.trunc, needs=("floor", "ceil"))
+def trunc_by_sign(x: Tensor) -> Tensor:
+    """floor x, or ceil x below 0. Exact."""
+    return torch.where(x < 0, torch.ceil(x), torch.floor(x)) if x.is_floating_point() else x.clone()
+
+
 @register(aten.floor, level="standard")
 def floor_by_step(x: Tensor) -> Tensor:
     """trunc x, less one where that is above x. Exact."""

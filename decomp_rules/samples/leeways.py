@@ -82,6 +82,7 @@ def _between_ascending_edges(call: Sample, found: Results) -> Results:
 def _within_range(call: Sample, found: Results) -> Results:
     """0 where a float is beyond the integers that it is converted to: C leaves it open, and so does PyTorch."""
     x, y = call.tensors[0], found[0]
+    x = x.real if x.is_complex() else x
     if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         return found
     info, wide = torch.iinfo(y.dtype), x.double()

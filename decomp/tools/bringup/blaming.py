@@ -30,6 +30,8 @@ class Difference:
 
     primitive: str
     problem: Problem
+    first: bool = False
+    """Whether the very first call of the program raised. Functions that emit do, where there is nothing to emit to."""
 
 
 class _Found(Exception):
@@ -57,7 +59,9 @@ def difference_in(
     by_design = [] if by_design is None else by_design
     if isinstance(loaded, Loaded):
         try:
-            return _walked(backend, loaded, inputs, where, by_design)
+            found = _walked(backend, loaded, inputs, where, by_design)
+            if found is None or found.first is not True:
+                return found
         except _Unreadable:
             pass  # its functions emit: values are nothing that can be read on the way
     return _one_by_one(backend, lowering, inputs, where, by_design)
@@ -98,7 +102,7 @@ def _walked(
         node = order[done] if done < len(order) else order[-1]
         said = f"{type(error).__name__}: {first_line(error)}"
         problem = Problem(where, said, _shown(node), node=node.name, source=source_line(node) or "")
-        return Difference(_name_of(backend, node), problem)
+        return Difference(_name_of(backend, node), problem, done == 0)
     return None
 
 

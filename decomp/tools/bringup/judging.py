@@ -197,7 +197,7 @@ def _one(truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float
         found = found.float()  # in a program that computes in float32, its digits are those of float32
         truth = replace(truth, own=[*truth.own[:i], truth.own[i].float(), *truth.own[i + 1 :]])
     whole = _tallied(truth, i, found, measured, times, None)
-    if not whole.problem or found.is_complex() or not truth.pointwise:
+    if not whole.problem or not truth.pointwise:
         return whole
     normal = _normal(truth, i)
     if normal is None or bool(normal.all()):
@@ -212,15 +212,25 @@ def _is_narrow(operands: Sequence[torch.Tensor]) -> bool:
 
 
 def _normal(truth: Truth, i: int) -> torch.Tensor | None:
-    """Where neither an operand nor the result is subnormal; None where operands do not lie as the result does."""
-    kept = torch.ones(truth.own[i].numel(), dtype=torch.bool)
-    narrow = truth.own[i].dtype
-    for t, dtype in (*((t, t.dtype) for t in truth.operands), (truth.own[i], narrow), (truth.exact[i], narrow)):
-        if dtype.is_floating_point and t.numel() in (1, len(kept)):
-            kept &= ~((t != 0) & (t.abs() < torch.finfo(dtype).tiny)).flatten()
-        elif t.numel() not in (1, len(kept)):
+    """Where neither an operand nor the result is subnormal, nor the result what such a number is rounded to; None where
+    operands do not lie as the result does."""
+    own = truth.own[i]
+    kept = torch.ones(own.numel(), dtype=torch.bool)
+    for t in truth.operands:
+        if t.numel() not in (1, len(kept)):
             return None
+        if t.is_floating_point() or t.is_complex():
+            kept &= ~_is_small(t, torch.finfo(t.dtype).tiny)
+    if own.is_floating_point() or own.is_complex():
+        tiny = torch.finfo(own.dtype).tiny * (1 + torch.finfo(own.dtype).eps)
+        kept &= ~(_is_small(own, tiny) | _is_small(truth.exact[i], tiny))
     return kept
+
+
+def _is_small(t: torch.Tensor, bound: float) -> torch.Tensor:
+    """Where a number, or a part of a complex one, is less than `bound` and not 0."""
+    parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach().unsqueeze(-1)
+    return ((parts != 0) & (parts.abs().double() < bound)).any(-1).flatten()
 
 
 def _tallied(

@@ -18,6 +18,7 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
+from decomp.runtime.border import Border
 from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
@@ -201,8 +202,10 @@ def _lacking(blocker: Blocker) -> str:
 
 
 def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
-    """The dtypes of a program that a backend does not have."""
-    values = (t for node in lowering.result.graph.nodes for t in pytree.tensors_in(metadata(node)))
+    """The dtypes of a program that a backend does not have, and would be given."""
+    border = Border.of(lowering.result.graph, backend)
+    inside = (node for node in lowering.result.graph.nodes if node not in border and node.op != "output")
+    values = (t for node in inside for t in pytree.tensors_in(metadata(node)))
     known = backend.dtypes
     return sorted({name_of(t.dtype) for t in values if known is not None and t.dtype not in known})
 

@@ -82,6 +82,27 @@ def test_the_first_difference_in_a_program_is_named_call_by_call_and_alone():
         assert found.problem.expected == "nan" and "float32[4]" in found.problem.call
 
 
+def test_functions_that_emit_are_not_to_blame_for_what_comes_of_the_whole():
+    """Walked, they have nothing to emit into."""
+    graphs = []
+
+    def jit(function):
+        def run(x):
+            graphs.append([])
+            function("x")
+            names = graphs.pop()
+            return (getattr(torch, names[0])(x) if len(names) == 1 else x.cos(),)  # a compiler that is wrong
+
+        return run
+
+    chip = decomp.Backend("emits", from_torch=lambda x: x, to_torch=lambda x: x, jit=jit)
+    for name in ("sin", "exp"):
+        chip.implements(name)(lambda x, name=name: graphs[-1].append(name))
+    models = {"waves": (Holder(lambda x: x.exp().sin()), torch.ones(2))}
+    (row,) = decomp.bring_up(chip, models=models, only="model", isolate=False).rows
+    assert row.verdict == "wrong" and not row.blames
+
+
 def test_right_programs_have_no_difference():
     assert _difference(lambda x: aten.add(aten.mul(x, x), 1.0), torch.randn(3)) == [None, None]
 
