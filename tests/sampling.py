@@ -22,7 +22,7 @@ SWEEPS = Path(__file__).parent / "decomp_rules"
 RARE = {SWEEPS / "special": 4, SWEEPS / "complex": 4}
 """Tests of ops that models hardly call, and of how many of them one runs."""
 
-LONG = 8
+LONG = 4
 """Of a table of parameters with more rows than these, a third is drawn."""
 
 

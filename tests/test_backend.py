@@ -204,6 +204,7 @@ def test_a_lowering_does_not_depend_on_the_modes_around_it(around: Callable[[], 
     torch.testing.assert_close(found(x), expected(x))
 
 
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:

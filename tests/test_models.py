@@ -135,7 +135,7 @@ def test_a_graph_in_the_torch_dialect_is_lowered_with_example_inputs(name: str, 
     assert_near(low.result(*args), reference(*args), ulps=64)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "encoder"])
 def test_dynamic_dimensions_stay_dynamic(name: str) -> None:
     model, args = build(name)
@@ -165,7 +165,7 @@ def test_the_source_is_left_as_it_was(name: str) -> None:
     assert {key: (id(value), value._version) for key, value in program.state_dict.items()} == state
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["encoder", "resnet", "gpt2"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_torch_compile_runs_and_trains_on_the_target(name: str, target: str) -> None:

@@ -335,7 +335,6 @@ RULE = """
 import sys
 import decomp, torch
 from torch.nn import functional as F
-from decomp_rules import RULES, targets
 
 rules = decomp.Rules()
 
@@ -343,7 +342,7 @@ rules = decomp.Rules()
 def gelu(x):
     return x * {factor}
 
-low = decomp.lower(torch.nn.GELU(), to=targets.tinygrad, args=(torch.ones(3),), rules=rules)
+low = decomp.lower(torch.nn.GELU(), to=decomp.Target("chip", ["mul"]), args=(torch.ones(3),), rules=rules)
 print(low.runs, low.result(torch.ones(3))[0].item())
 """
 

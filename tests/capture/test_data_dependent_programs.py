@@ -96,6 +96,7 @@ def sizes_captured():
         torch.compiler.reset()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", [targets.core_aten, LOOKS_UP], ids=["core_aten", "tinygrad that looks up"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda f: f.__name__)
 def test_sizes_that_data_decide_are_lowered(function: Any, target: decomp.Target) -> None:

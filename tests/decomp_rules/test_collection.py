@@ -216,17 +216,21 @@ def test_registration_forgets_what_planning_remembered():
     assert not rules.memory
 
 
+LOADING = ("import decomp_rules", "import decomp.tools.cli.app", "decomp_rules.RULES")
+
+
 @functools.cache
-def imported_by(statement):
-    """The modules that a statement loads beyond torch, in a fresh interpreter."""
-    script = f"import torch, sys; before = set(sys.modules); {statement}; print(*sys.modules.keys() - before)"
+def loaded():
+    """The modules that are loaded beyond torch after each statement of LOADING, in one fresh interpreter."""
+    shows = "print(*sys.modules.keys() - before)"
+    script = "\n".join(["import torch, sys", "before = set(sys.modules)", *(f"{line}; {shows}" for line in LOADING)])
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    return set(shown.split())
+    return dict(zip(LOADING, map(set, map(str.split, shown.splitlines())), strict=True))
 
 
 def test_the_library_registers_its_rules_when_they_are_asked_for():
-    assert not any(name.startswith("decomp_rules.nn.loss") for name in imported_by("import decomp_rules"))
-    assert "decomp_rules.nn.loss" in imported_by("import decomp_rules; decomp_rules.RULES")
+    assert not any(name.startswith("decomp_rules.nn.loss") for name in loaded()["import decomp_rules"])
+    assert "decomp_rules.nn.loss" in loaded()["decomp_rules.RULES"]
     assert decomp_rules.RULES is decomp_rules.RULES and decomp_rules.RULES.composites
     with pytest.raises(AttributeError, match="module 'decomp_rules' has no attribute 'NOTHING'"):
         decomp_rules.NOTHING
@@ -234,12 +238,12 @@ def test_the_library_registers_its_rules_when_they_are_asked_for():
 
 def test_importing_the_library_loads_nothing_heavy():
     heavy = ("networkx", "sympy", "torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "rich")
-    assert {name for name in imported_by("import decomp_rules") if name.startswith(heavy)} == set()
+    assert {name for name in loaded()["import decomp_rules"] if name.startswith(heavy)} == set()
 
 
 def test_the_command_line_loads_what_exports_and_compiles_when_a_command_needs_it():
     heavy = ("networkx", "sympy", "torch._dynamo", "torch._inductor", "torch._export.serde", "matplotlib")
-    assert {name for name in imported_by("import decomp.tools.cli.app") if name.startswith(heavy)} == set()
+    assert {name for name in loaded()["import decomp.tools.cli.app"] if name.startswith(heavy)} == set()
 
 
 def test_no_family_is_forgotten():

@@ -145,7 +145,7 @@ PROGRAMS = {
 CHIPS = [targets.tinygrad, targets.luminal, targets.core_aten, decomp.Target("none", ["add"])]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_shape_environment_of_the_source_is_as_it_was(name, chip):
@@ -193,6 +193,7 @@ def pooled(x):
     return (F.avg_pool2d(torch.stack([x] * x.shape[0], 1), 2),)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [windows, pooled])
 def test_a_size_is_not_taken_for_one_because_it_is_one_in_the_example(function):
     torch.compiler.reset()

@@ -9,7 +9,6 @@ from torch.utils._pytree import tree_leaves
 import decomp
 from decomp.metadata.strides import dense_order, same_layout, same_strides
 from decomp_rules import RULES, targets
-from tests.models import build
 from tests.opinfo.cases import cases
 
 
@@ -136,12 +135,24 @@ def test_slices_may_become_copies(function):
     assert strides == after, "the program that came in is not touched"
 
 
+class Halved(nn.Module):
+    """The joints of a U-Net: a norm, a concatenation, and an image of half the size brought back to its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, x):
+        y = torch.cat([x, F.silu(self.norm(x))], 1)
+        y = y + F.interpolate(y[:, :, ::2, ::2], scale_factor=2, mode="bilinear", align_corners=False)
+        return F.log_softmax(y, 1)
+
+
 def test_what_follows_is_recorded_anew_at_any_size():
-    model, (x,) = build("unet")
-    images = torch.cat([x, x])
+    model, images = Halved(), torch.randn(4, 4, 4, 4, generator=torch.Generator().manual_seed(0))
     program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
     lowered = decomp.lower(program, to=targets.luminal).result.module()
-    for given in (images, torch.cat([images, x])):
+    for given in (images, images[:3]):
         torch.testing.assert_close(lowered(given), model(given), rtol=1e-4, atol=1e-5)
 
 
@@ -155,6 +166,7 @@ def transposed(tensor):
 SAMPLED = [case for case in cases((torch.float32,)) if case.capture == "function" and not case.random][::29]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("case", SAMPLED, ids=str)
 def test_metadata_of_operators_is_true_for_turned_inputs(case):
     for program in list(case.programs(2)):

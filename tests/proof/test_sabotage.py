@@ -222,6 +222,7 @@ def seen_by(source, found, args):
     return None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
 def test_a_ruined_lowering_is_seen(sabotage, kind):

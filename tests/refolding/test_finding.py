@@ -296,6 +296,7 @@ def test_a_linear_layer_is_found_in_any_spelling():
 # Whole programs.
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.stablehlo, targets.core_aten], ids=lambda to: to.name)
 @pytest.mark.parametrize("name", ["gpt", "encoder", "unet"])
 def test_ops_of_lowered_sample_models_are_found(name, to):
@@ -337,6 +338,7 @@ def pretrained(name):
     return torch.export.export(module.eval(), args).run_decompositions()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_ops_of_pretrained_models_are_found(name):
     counts = found(pretrained(name), verify="values")

@@ -50,6 +50,7 @@ def said(*words):
     return result.exit_code, (result.stderr or result.output).strip()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0",
                                                                     "PYTHONCOERCECLOCALE": "0"}])
 def test_an_ascii_terminal_is_spoken_to_in_ascii(locale):
