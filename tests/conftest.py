@@ -1,8 +1,10 @@
 """Options of the test run, which cases of the sweeps it has, and the table at its end."""
 
+import functools
 import gc
 import os
 import sys
+import typing
 
 # Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,9 +51,20 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_finish():
+    _hasten_decompositions()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
+
+
+def _hasten_decompositions():
+    """Have `ExportedProgram.run_decompositions` take half its time, which hardly depends on the program (torch 2.13):
+    it registers kernels for each composite op by a function whose annotations are made at each call, and walks through
+    the ops that C++ registers once for each namespace."""
+    utils = sys.modules.get("torch._export.utils")
+    if utils is not None:
+        utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
+        sys.modules["torch._ops"].Callable = typing.Callable  # which remembers what it was subscripted with
 
 
 def pytest_runtest_setup():
