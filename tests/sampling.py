@@ -1,8 +1,8 @@
-"""Which cases of a sweep run. A test marked `sampled`, and each test of the rules, has a product of parameters of which
-each value is drawn at least once, by one seed: five models on three targets are five cases. Of a long table of a test
-of the rules a third of the rows is drawn: the certificate of each rule, which a change makes stale, holds what was
-measured of it over its whole domain. Of the tests of ops that models hardly call, as Bessel functions, one in four is
-drawn, and one at least of each file. `pytest --whole` runs all.
+"""Which cases of a sweep run. Of a product of parameters, of whichever test, each value is drawn at least once, by one
+seed: five models on three targets are five cases. A test marked `sampled` may say how many cases are enough. Of a long
+table of a test of the rules a third of the rows is drawn: the certificate of each rule, which a change makes stale,
+holds what was measured of it over its whole domain. Of the tests of ops that models hardly call, as Bessel functions,
+one in four is drawn, and one at least of each file. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     """Those items that run: of a sweep a few, of other tests all."""
     tests: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if hasattr(item, "callspec") and (item.get_closest_marker("sampled") or item.path.is_relative_to(SWEEPS)):
+        if hasattr(item, "callspec") and _is_sweep(item):
             tests.setdefault((item.parent, item.originalname), []).append(item)
     left = set(items)
     for own in tests.values():
@@ -88,6 +88,11 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
             places = random.Random(seed).sample(places, at_most)
         left -= {item for place, item in enumerate(own) if place not in places}
     return thinned([item for item in items if item in left], _one_in, lambda item: item.path, seed)
+
+
+def _is_sweep(item: Any) -> bool:
+    is_product = len(_parameters(item)) > 1
+    return is_product or item.get_closest_marker("sampled") is not None or item.path.is_relative_to(SWEEPS)
 
 
 def _one_in(item: pytest.Item) -> int:

@@ -56,7 +56,7 @@ def value_and_gradient(function: Callable[..., Any], x: torch.Tensor) -> tuple[t
     return out.detach(), x.grad
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("function", [of_sizes, of_pictures, of_rows])
 def test_sizes_may_vary_from_the_second_call_on(function: Callable[..., Any], target: decomp.Target) -> None:

@@ -66,6 +66,10 @@ def test_product(model, target): ...
 @pytest.mark.parametrize("number", range(9))
 def test_table(number): ...
 
+@pytest.mark.parametrize("model", "abc")
+@pytest.mark.parametrize("target", "xy")
+def test_product_without_a_mark(model, target): ...
+
 @pytest.mark.parametrize("number", range(4))
 def test_error(number): ...
 """
@@ -84,9 +88,9 @@ def test_fact(): ...
 
 
 @pytest.mark.parametrize("options, cases", [
-    ([], 5 + 2 + 4), (["--whole"], 15 + 9 + 4), (["test_sweep.py::test_product"], 15),
+    ([], 5 + 2 + 3 + 4), (["--whole"], 15 + 9 + 6 + 4), (["test_sweep.py::test_product"], 15),
 ])
-def test_what_is_marked_is_sampled_unless_it_is_asked_for(pytester, request, options, cases):
+def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases):
     conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(conftest)
     pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")

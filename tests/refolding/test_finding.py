@@ -338,7 +338,7 @@ def pretrained(name):
     return torch.export.export(module.eval(), args).run_decompositions()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_ops_of_pretrained_models_are_found(name):
     counts = found(pretrained(name), verify="values")

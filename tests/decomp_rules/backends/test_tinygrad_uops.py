@@ -277,6 +277,7 @@ class _Pixels(nn.Module):
         return self.last(F.scaled_dot_product_attention(found, found, found))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind, shape", [(_Perceptron, (4, 8)), (_Pixels, (2, 3, 8, 8))])
 def test_a_model_is_as_near_to_float64_as_it_is_itself(kind, shape):
     torch.manual_seed(0)
