@@ -89,12 +89,20 @@ def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
             yield _case(name, found.sample)
     for found in integer_trials(sample):
         yield _case(name_of(found.dtype), found.sample)
+    if sample.tensors and all(_is_integer(t) for t in sample.tensors):
+        unsigned = sample.with_tensors(t.abs().to(torch.uint8) for t in sample.tensors)
+        if takes(unsigned):
+            yield _case("uint8", unsigned)
     if sample.pointwise or "_backward" in str(sample.overload):
         return
     for dtype in (torch.int64, torch.int32) if not quick else (torch.int64,):
         large = sample.with_tensors(_large(t, dtype) for t in sample.tensors)
         if takes(large):
             yield _case(f"{name_of(dtype)}, large", large)
+
+
+def _is_integer(t: torch.Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
 def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

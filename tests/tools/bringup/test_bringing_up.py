@@ -180,6 +180,8 @@ def test_cases_cover_dtypes_shapes_and_strides():
     assert {"float32, dimensions from the end", "float32, other strides", "float32, empty"} <= labels
     pointwise = {case.label for case in cases(samples_for(decomp.op("maximum"), None)[:1], quick=True)}
     assert {"float32, without dimensions", "float32, broadcast", "float32, one without dimensions"} <= pointwise
+    shifts = {case.label for case in cases(samples_for(decomp.op("bitwise_left_shift"), None)[:1], quick=True)}
+    assert "uint8" in shifts  # of which ONNX has shifts, and of no others
 
 
 def test_reports_travel_and_compare(faulty, tmp_path):
