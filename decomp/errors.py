@@ -138,6 +138,15 @@ class InputMismatch(DecompError, ValueError):
         )
 
 
+class InputMissing(InputMismatch, TypeError):
+    """A lowered module was called without some of its inputs, or with more than it takes."""
+
+    def __init__(self, missing: Sequence[str], names: Sequence[str], given: int = 0) -> None:
+        lacks = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {given} inputs"
+        takes = ", ".join(names) or "none"
+        DecompError.__init__(self, f"the call {lacks}; the program takes {takes}\n  to do: call it with these inputs")
+
+
 class InputsOverlap(InputMismatch):
     """A lowered module that writes one of its inputs, or its state, was called with tensors that share this memory. It
     reads all of them before it writes."""

@@ -18,15 +18,17 @@ from torch.overrides import TorchFunctionMode
 from decomp.capture.inlining import Body, parts_of
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
+from decomp.capture.source_state import source_unchanged
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedOperatorException,
 )
-from decomp.torch_internals.pytree import tree_map, tree_map_only
+from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 
 Infer = Callable[[fx.Node], Any]
 """What a call gives, on the metadata of its arguments; None if nobody knows."""
@@ -44,7 +46,7 @@ def export(
     `CaptureError`, `NotLowered`."""
     try:
         with _ByRule(infer) if infer is not None else contextlib.nullcontext():
-            return _export(model, args, kwargs, dynamic_shapes, strict=False)
+            return _exported(model, args, kwargs, dynamic_shapes)
     except NotLowered:
         raise
     except Exception as error:
@@ -74,6 +76,50 @@ def exported_body(module: nn.Module, call: fx.Node) -> Body:
         raise CaptureError(f"{type(module).__name__} has regions (no_grad, autocast, cond) inside")
     args, kwargs = substituted((call.args, call.kwargs), lambda node: parts_of(node, metadata(node)))
     return Body(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
+
+
+def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> CaptureError | None:
+    """What a model that could not be captured says itself on these inputs; None if it runs on them, or if they are
+    fake. It is run on copies, and is left as it was."""
+    tensors = [v for v in (*tree_leaves((args, kwargs)), *model.parameters()) if isinstance(v, torch.Tensor)]
+    if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
+        return None
+    copied, named = tree_map_only(torch.Tensor, _copied, (tuple(args), dict(kwargs or {})))
+    try:
+        with source_unchanged(model), _parameters_unchanged(model):
+            model(*copied, **named)
+    except Exception as error:
+        refused = CaptureError(
+            f"{type(model).__name__} itself fails on these inputs: {type(error).__name__}: {first_line(error)}\n"
+            "  to do: pass inputs (args=, kwargs=) on which the model runs"
+        )
+        refused.__cause__ = error
+        return refused
+    return None
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
+
+
+@contextlib.contextmanager
+def _parameters_unchanged(model: nn.Module) -> Iterator[None]:
+    """While it lasts, the model may write its parameters."""
+    kept = [(parameter, parameter._version, parameter.detach().clone()) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, version, value in kept:
+            if parameter._version != version:
+                parameter.detach().copy_(value)
+
+
+def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    try:
+        return _export(model, args, kwargs, dynamic_shapes, strict=False)
+    except SyntaxError:  # of a call of `aten.random_.from`, whose name torch 2.13 writes into Python code
+        with _RandomBetween():
+            return _export(model, args, kwargs, dynamic_shapes, strict=False)
 
 
 def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
@@ -183,6 +229,17 @@ class _ByRule(TorchFunctionMode):
             if result is None:
                 raise
             return result
+
+
+class _RandomBetween(TorchFunctionMode):
+    """Fills tensors between two bounds by a copy of `randint_like`, which draws the very same numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        bounds = (*args[1:], *(kwargs[name] for name in ("from", "to") if name in kwargs))
+        if func is not torch.Tensor.random_ or len(bounds) != 2 or bounds[1] is None or kwargs.get("generator"):
+            return func(*args, **kwargs)
+        return args[0].copy_(torch.randint_like(args[0], *bounds))
 
 
 def _as_node(function: Any, args: Any, kwargs: Any) -> fx.Node:

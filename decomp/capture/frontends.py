@@ -15,7 +15,15 @@ from torch.export import ExportedProgram
 
 from decomp.capture import inlining
 from decomp.capture.calling import unlifted
-from decomp.capture.exporting import Infer, export, exported_body, lacks_data, refuse_lazy, refuse_traced_state
+from decomp.capture.exporting import (
+    Infer,
+    export,
+    exported_body,
+    failure_on,
+    lacks_data,
+    refuse_lazy,
+    refuse_traced_state,
+)
 from decomp.capture.inlining import Body, Leaves
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
@@ -158,7 +166,7 @@ def _captured(
             return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
     if program is not None:
         return program
-    raise refused
+    raise failure_on(model, args, kwargs) or refused
 
 
 def _graph(

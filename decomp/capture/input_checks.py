@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.errors import InputMismatch
+from decomp.errors import InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
@@ -130,7 +130,8 @@ def look_at_inputs(
     if check is None:
         inputs = [node for node in source.nodes if node.op == "placeholder"]
         codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
-        check = InputCheck([str(node.target) for node in inputs], (), codegen)
+        defaults = {str(node.target): node.args[0] for node in inputs if node.args}
+        check = InputCheck([str(node.target) for node in inputs], (), codegen, defaults)
         module.register_forward_pre_hook(check, with_kwargs=True)
     check.looks.append(look)
 
@@ -151,12 +152,22 @@ class InputCheck:
         """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if self.codegen is None:
+            self._refuse_wrong_count(args, kwargs)
         given = self._by_name(args, kwargs)
         for name, expected in zip(self.names, self.expected):
             if name in given:
                 _compare(name.lstrip("*"), expected, given[name])
         for look in self.looks:
             look(module, given)
+
+    def _refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        plain = [name for name in self.names if not name.startswith("*")]
+        missing = [name for name in plain[len(args) :] if name not in kwargs and name not in self.defaults]
+        if missing:
+            raise InputMissing(missing, plain)
+        if len(args) > len(plain) == len(self.names):
+            raise InputMissing((), plain, len(args))
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if self.codegen is not None:

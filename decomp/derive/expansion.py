@@ -184,7 +184,7 @@ def _record(
         return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
     except NewGuard as guard:
         return declined_for_sizes(rule, f"{_ADDS_GUARD}: {guard}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
     finally:
         tracer.closed = True
@@ -212,7 +212,7 @@ def declined_for_sizes(rule: Rule | Composite, reason: str) -> Declined:
     return Declined(reason, error=RuleError(rule, reason, _FIX_SIZES))
 
 
-def _what_failed(error: Exception) -> tuple[str, str]:
+def _what_failed(error: BaseException) -> tuple[str, str]:
     """What is said of an exception that left a rule, and what to do about it."""
     if isinstance(error, Leaked):
         return LEAKED

@@ -152,3 +152,15 @@ def test_a_graph_has_no_values_to_be_compared():
     graph = fx.symbolic_trace(lambda x: x.relu()).graph
     with pytest.raises(decomp.ArgumentError, match="Graph cannot be run; pass a module or an ExportedProgram"):
         decomp.verify(graph, graph, level="values", args=(torch.ones(3),))
+
+
+@pytest.mark.parametrize("call, problem", [
+    (lambda module: module(), "the call lacks 'x', 'y'; the program takes x, y"),
+    (lambda module: module(torch.eye(3)), "the call lacks 'y'; the program takes x, y"),
+    (lambda module: module(torch.eye(3), torch.eye(3), torch.eye(3)), "the call has 3 inputs; the program takes x, y"),
+])
+def test_a_call_without_its_inputs_says_what_it_lacks(call, problem):
+    softmax = lowered(lambda x, y: torch.softmax(x, 0) + y, torch.eye(3), torch.eye(3))
+    with pytest.raises(decomp.InputMismatch) as refused:
+        call(softmax)
+    assert str(refused.value) == f"{problem}\n  to do: call it with these inputs"

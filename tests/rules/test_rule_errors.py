@@ -350,3 +350,11 @@ def test_an_error_in_a_rule_leaves_the_source_as_it_was(form):
     with pytest.raises(decomp.RuleError):
         decomp.decompose(source, {F.relu: lambda x: x.colour})
     assert (str(source.graph), [dict(node.meta) for node in source.graph.nodes]) == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rule_may_not_end_the_process(form):
+    def rule(x):
+        raise SystemExit(3)  # at fault
+
+    assert "failed with SystemExit: 3" in message(rule, form)
