@@ -90,7 +90,7 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     return thinned([item for item in items if item in left], _one_in, lambda item: item.path, seed)
 
 
-def _is_sweep(item: Any) -> bool:
+def _is_sweep(item: pytest.Item) -> bool:
     is_product = len(_parameters(item)) > 1
     return is_product or item.get_closest_marker("sampled") is not None or item.path.is_relative_to(SWEEPS)
 
