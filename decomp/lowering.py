@@ -420,7 +420,7 @@ def _through(
     """The stages behind the capture."""
     target = matching.target
     with clock.stage("plan"):
-        planned = plan_program(program, matching, policy)
+        planned = plan_program(program, matching, policy, partial)
     if planned.plan.blocked and not partial:
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)

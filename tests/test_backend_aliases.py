@@ -78,3 +78,13 @@ def test_an_input_that_another_one_shows_a_row_of_has_its_own_sizes():
         x = torch.arange(12.0 * size).reshape(4, 3, size).permute(2, 1, 0)
         x = x.requires_grad_() * 1 if tracked else x  # the latter is itself a view
         assert torch.equal(run(x, x[0]), function(x, x[0]))
+
+
+def test_one_of_several_results_that_changes_its_shape_in_place():
+    def ranked(x):
+        _, places = torch.sort(x, -1)
+        places.unsqueeze_(0)
+        return places
+
+    x = torch.tensor([3.0, 1.0, 2.0])
+    assert torch.equal(compiled(ranked, "tinygrad")(x), ranked(x))

@@ -176,12 +176,12 @@ class _ProgramTape(Tape):
         return node
 
     def keep_metadata(self, fake: torch.Tensor) -> None:
-        """Nodes that have this fake tensor for their metadata get a view of it: its own shape is about to change."""
+        """Nodes that have this fake tensor in their metadata get a view of it: its own shape is about to change."""
         with torch.enable_grad():
             as_it_is_now = torch.ops.aten.alias.default(fake)
         for node in self.graph.nodes:
-            if node.meta.get("val") is fake:
-                node.meta["val"] = as_it_is_now
+            if any(value is fake for value in tree_leaves(node.meta.get("val"))):
+                node.meta["val"] = tree_map(lambda value: as_it_is_now if value is fake else value, node.meta["val"])
 
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
         yield from super()._known_sizes()

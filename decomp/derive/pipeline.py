@@ -23,7 +23,7 @@ from decomp.derive.planner import Planner
 from decomp.derive.planning_memory import Memory
 from decomp.derive.regions import bodies_of, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
-from decomp.derive.stride_propagation import StridePropagation
+from decomp.derive.stride_propagation import HELD, StridePropagation
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
@@ -131,12 +131,12 @@ class Planned:
     """How many times a rule was run."""
 
 
-def plan_program(program: Program, matching: Matching, policy: Policy) -> Planned:
-    """Decide what becomes of each call of a program."""
+def plan_program(program: Program, matching: Matching, policy: Policy, partial: bool = False) -> Planned:
+    """Decide what becomes of each call of a program; with `partial`, blocked ones stay, and compute what they did."""
     matching = matching.settled(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
     with fresh_sizes_dropped(program.mode):
-        graphs = _Planning(program, matching, planner).graphs("", program.graph, program.root, None)
+        graphs = _Planning(program, matching, planner, partial).graphs("", program.graph, program.root, None)
     planner.memory.signatures.forget_nodes()
     if planner.kept is not None:
         planner.kept.close()
@@ -154,6 +154,7 @@ class _Planning:
     program: Program
     matching: Matching
     planner: Planner
+    partial: bool
     begun: set[nn.Module] = field(default_factory=set)
     """Bodies that are planned, or being planned: each is lowered once, whoever calls it."""
 
@@ -208,9 +209,10 @@ class _Planning:
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
     def _decided(
-        self, functional: Functional, owner: nn.Module, values: Represented
+        self, functional: Functional, owner: nn.Module, values: Represented, held: frozenset[str] = frozenset()
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
-        """A decision for each call of a functional graph; and that graph, its metadata true with these decisions."""
+        """A decision for each call of a functional graph; and that graph, its metadata true with these decisions.
+        `held`: calls that stay, because one that stays looks at their memory."""
         self.planner.memory.signatures.written.update(write.value for write in functional.writes)
         propagation = StridePropagation(functional.graph, functional.captured_meta)
         decisions: dict[fx.Node, Decision] = {}
@@ -223,13 +225,15 @@ class _Planning:
                 decisions[node] = KEEP if self.matching.everywhere else _UNDER_AUTOCAST
             elif node.op == "call_module":
                 decisions[node] = self._module(owner, node)
-            elif node in propagation.lost:
-                decisions[node] = Blocked.because(spelled(node.target), propagation.lost[node])
+            elif node in propagation.lost or node.name in held:
+                decisions[node] = Blocked.because(spelled(node.target), propagation.lost.get(node, HELD))
             elif node.name in at_border:
                 decisions[node] = KEEP
             elif node.op in ("call_function", "call_method"):
                 decisions[node] = not_in_pairs(self.planner.decide(node), node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
+        if self.partial and (more := propagation.changed_before_lost()):
+            return self._decided(functional, owner, values, held | more)
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
         own_memory.separate_results(functional.graph, decisions, self.planner)
         return functional, decisions

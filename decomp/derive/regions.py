@@ -166,7 +166,8 @@ def bodies_of(
     found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
     for node in functional.graph.find_nodes(op="get_attr"):
         name = str(node.target)
-        body = body_named(name, functional, owner) if name not in found else None
+        # A region of which nothing is used is gone, and with it what says under which autocast its body runs.
+        body = body_named(name, functional, owner) if name not in found and node.users else None
         if body is not None:
             regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
             own = autocast.region_policy(regions[0]) if regions else policy

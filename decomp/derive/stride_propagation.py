@@ -19,6 +19,7 @@ from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
+HELD = "a call that stays looks at its memory, which has gaps"
 _LOST = "looks at memory with gaps, which has different strides in the lowered program"
 
 
@@ -48,6 +49,7 @@ class StridePropagation:
         self.emit = Emitter(source) if captured_meta else None
         self.lost: dict[fx.Node, str] = {}
         """Calls that cannot have the strides that they were captured for, and why."""
+        self._changed: set[fx.Node] = set()
         self._expected = expected
         self._captured_meta = dict(captured_meta or {})
 
@@ -80,7 +82,17 @@ class StridePropagation:
                 if earlier is node:
                     break
         assert self.emit.mode is not None
+        self._changed.add(self.current(node))
         _update_meta(self.emit, self.current(node), fake_like(self.emit.mode, results))
+
+    def changed_before_lost(self) -> frozenset[str]:
+        """The names of the calls whose new strides lose a call behind them."""
+        before = dict.fromkeys(self.lost)
+        for node in (waiting := list(before)):
+            new = [given for given in node.all_input_nodes if given not in before]
+            before.update(dict.fromkeys(new))
+            waiting += new
+        return frozenset(node.name for node in before if node in self._changed)
 
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
         value_map = {n: self.current(n) for n in node.all_input_nodes}

@@ -173,9 +173,9 @@ class Memory:
         if alias.overwritten is None or not self.grad_enabled:
             return
         writer = alias.storage.writer or alias.storage.source
-        zero = self.emit.call("fill", (alias.overwritten, 0), at=writer)
+        zero = self.emit.call("fill", (_subtractable(self.emit, alias.overwritten, writer), 0), at=writer)
         # −0 − 0 is −0; −0 + 0 would be +0.
-        alias.value = self.emit.call("sub", (alias.value, zero), at=writer)
+        alias.value = _difference(self.emit, alias.value, zero, writer)
         alias.overwritten = None
 
     def _rederive(self, alias: Alias, at: fx.Node) -> None:
@@ -232,9 +232,23 @@ class Memory:
 def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> fx.Node:
     """`value`, which has no gradient, with that of `of`: value − (detach(of) − of), where the difference is 0 and its
     derivative −1. Where `of` is not finite the difference is NaN; 0 takes its place, and there is no gradient."""
+    of = _subtractable(emit, of, at)
     difference = emit.call("sub", (emit.call("detach", (of,), at=at), of), at=at)
     zero = emit.call("masked_fill", (difference, emit.call("isnan", (difference,), at=at), 0), at=at)
-    return emit.call("sub", (value, zero), at=at)
+    return _difference(emit, value, zero, at)
+
+
+def _subtractable(emit: Emitter, tensor: fx.Node, at: fx.Node) -> fx.Node:
+    """`tensor`, of another dtype if it is of bools, which are not subtracted: without metadata it may be."""
+    return tensor if metadata(tensor) is not None else emit.call("mul", (tensor, 1), at=at)
+
+
+def _difference(emit: Emitter, value: fx.Node, zero: fx.Node, at: fx.Node) -> fx.Node:
+    """`value` − `zero`, in the dtype of `value`. (Bools can be added to integers, and −0 + −0 is −0.)"""
+    if metadata(value) is not None:
+        return emit.call("sub", (value, zero), at=at)
+    found = emit.call("add", (value, emit.call("neg", (zero,), at=at)), at=at)
+    return emit.call("type_as", (found, value), at=at)
 
 
 def _is_detached(alias: Alias) -> bool:

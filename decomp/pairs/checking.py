@@ -4,6 +4,7 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+import operator
 from typing import Any
 
 import torch
@@ -53,6 +54,8 @@ class _Replay:
         """The parts of complex tensors that are taken apart."""
         self.whole: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
         """For each complex tensor that is put together, its parts."""
+        self.own: dict[fx.Node, fx.Node] = {}
+        """For real values that leave the program as a copy, the copy."""
         self.copies: dict[fx.Node, fx.Node] = {}
         self.made: dict[fx.Node, list[fx.Node]] = {}
         self.constants = {id(found.constants[str(node.target)]): node for node in found.graph.find_nodes(op="get_attr")
@@ -66,6 +69,9 @@ class _Replay:
                 at_border |= self._taken_apart(node)
             elif node.target is PUT_TOGETHER and node in self.border and node.name not in self._names():
                 at_border |= self._put_together(node)
+            elif node.target is aten.clone.default and node.name not in self._names():
+                self.own[node.args[0]] = node
+                at_border.add(node)
         for node in found.graph.nodes:
             if node not in found.chains and node not in at_border and node not in self.constants.values():
                 self.copies.setdefault(found.rewrite.origin[node], node)
@@ -108,13 +114,19 @@ class _Replay:
         if stamp is not None:
             self.images[node] = self._stamped(node, stamp)
             self._require_parts(node, self.images[node], metadata(node))
-        elif is_projection(node) and not isinstance(self.images[node.args[0]], fx.Node):  # type: ignore[index]
+        elif self._is_part(node):
             self.images[node] = projected(node, self.images[node.args[0]])  # type: ignore[index]
         elif node not in self.copies:
             if not is_proved(node):
                 raise ValueLost(f"{node.name!r} is not in the graph in pairs", source=node)
         else:
             self.images[node] = self._copied(node, self.copies.pop(node))
+
+    def _is_part(self, node: fx.Node) -> bool:
+        """Whether a node takes one of several things that stand for another: a result, or a size that is known."""
+        whole = self.images.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
+        takes = is_projection(node) or node.target is operator.getitem and isinstance(node.args[1], int)
+        return takes and isinstance(whole, (tuple, list))
 
     def _copied(self, node: fx.Node, new: fx.Node) -> fx.Node:
         """A call on what stands for its operands, complex tensors being put together before it."""
@@ -125,6 +137,8 @@ class _Replay:
             image = self.images[given]
             is_pair = isinstance(metadata(given), torch.Tensor) and isinstance(image, tuple)
             operands[given] = self._made_of(image, new) if is_pair else image
+            if node.op == "output" and isinstance(image, fx.Node):
+                operands[given] = self.own.get(image, image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
             raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
         return new

@@ -4,7 +4,7 @@ cannot be computed on pairs stay, between the two, and are the planner's to judg
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,12 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp, make_value
 from decomp.graphs.tracing import on_metadata
+from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.call import inherited_meta, is_projection, metadata
 from decomp.ir.effects import is_proved
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
-from decomp.pairs.recording import PairRecorder, is_complex, is_complex_call
+from decomp.pairs.recording import PairRecorder, is_complex_call
 
 aten = torch.ops.aten
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
@@ -63,7 +64,7 @@ def in_pairs(
     walk = _Walk(source, recorder, kept, set(taken))
     for node in source.nodes:
         walk.visit(node)
-        if node in written and is_complex(metadata(node)):
+        if node in written:
             walk.observed(node)
     return walk.out
 
@@ -91,7 +92,9 @@ class _Walk:
             self._projected(node)
         elif is_complex_call(node) and is_proved(node):
             self.rewrite.replace(node, None)
-        elif node.op == "output" or not is_complex_call(node):
+        elif node.op == "output":
+            self.rewrite.copy(node, self._as_it_leaves)
+        elif not is_complex_call(node):
             self._copy(node)
         elif node in self.kept:
             self._copy(node)
@@ -99,8 +102,8 @@ class _Walk:
             self._stamped(node)
 
     def observed(self, node: fx.Node) -> None:
-        """From here on a complex tensor stands for a complex value, for it leaves the program."""
-        self.rewrite.replace(node, self._as_complex(node, node))
+        """From here on what leaves the program stands for a value."""
+        self.rewrite.replace(node, self._as_it_leaves(node))
 
     # Values.
 
@@ -111,6 +114,15 @@ class _Walk:
 
     def _real(self, node: fx.Node) -> Any:
         return self.rewrite.values[node]
+
+    def _as_it_leaves(self, node: fx.Node) -> Any:
+        """A value as it leaves the program: complex, and on memory of its own where it was. (The real part of a pair
+        may be an input, which the caller may write to, and the program itself may.)"""
+        value = self._as_complex(node, node) if _is(node) else self._real(node)
+        if not isinstance(value, fx.Node) or _is(node):
+            return value
+        shared = {given.name for given in _inputs_under(value)} - {given.name for given in _inputs_under(node)}
+        return self._call(aten.clone.default, (value,), node, "own") if shared else value
 
     def _projected(self, node: fx.Node) -> None:
         """One of several results: a pair or a real tensor, or a call where these belong to one that stays."""
@@ -226,6 +238,15 @@ class _Walk:
             found = metadata(new) if isinstance(new, fx.Node) else None
             if isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor) and not same_layout(found, value):
                 self.out.captured_meta[new] = own_memory(value)
+
+
+def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:
+    """The inputs and attributes whose memory a value may share."""
+    waiting = [node]
+    for current in waiting:
+        if current.op in ("placeholder", "get_attr"):
+            yield current
+        waiting += [base for base in view_bases(current) if is_view(current, base) is not False]
 
 
 def _is(node: fx.Node) -> bool:

@@ -166,7 +166,7 @@ def is_complex_call(node: fx.Node) -> bool:
 
 
 def _layout(node: Any) -> Any:
-    return described(metadata(node)) if isinstance(node, fx.Node) else node
+    return described(metadata(node)) if isinstance(node, fx.Node) else (type(node), node)
 
 
 def _input(tape: Tape, operand: Any) -> Any:
@@ -175,6 +175,9 @@ def _input(tape: Tape, operand: Any) -> Any:
         if len(operand) != 2 or not all(isinstance(part, fx.Node) for part in operand):
             raise NotAsPairs("takes several complex results of another call as one")
         return Pair(*(_input(tape, part) for part in operand))
+    if not isinstance(operand, fx.Node):  # a size that is known
+        tape.placeholder("number", operand)
+        return operand
     value = metadata(operand)
     fake = tape.fake_like(value) if isinstance(value, (torch.Tensor, list, tuple)) else value
     tape.placeholder(operand.name, fake)

@@ -16,6 +16,7 @@ from decomp.ir.call import is_projection, projected
 from decomp.ir.respelling import canonical, respelled
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.proof.correspondence import NotAsRecorded, ValueLost
+from decomp.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
     from decomp.proof.invariants import Work
@@ -103,8 +104,11 @@ class _Replay:
     def _same_call(self, node: fx.Node, source: fx.Node) -> bool:
         if isinstance(source.target, torch._ops.HigherOrderOperator):
             # The flags of a region differ where its body was given nodes that do the same.
-            wanted = [self.values.get(operand) for operand in source.all_input_nodes]
-            return node.target is source.target and same(list(node.all_input_nodes), wanted)
+            found, wanted = (tree_leaves((each.args, each.kwargs)) for each in (node, source))
+            pairs = [(f, w) for f, w in zip(found, wanted) if isinstance(f, fx.Node) or isinstance(w, fx.Node)]
+            return node.target is source.target and len(found) == len(wanted) and all(
+                same(f, w, self.values) for f, w in pairs
+            )
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
     def _require_stamped(self, source: fx.Node, stamp: Stamp, lowered: Iterator[fx.Node]) -> None:

@@ -193,3 +193,33 @@ def test_what_a_region_without_gradients_hands_through_keeps_its_gradient() -> N
     same, view, cast = decomp.lower(program, to=targets.core_aten).result.module()(x)
     assert same.grad_fn is not None and not view.requires_grad
     assert cast.dtype == torch.float64 and not cast.requires_grad
+
+
+def test_a_region_is_given_one_tensor_under_two_names():
+    class Compared(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            same = x.squeeze(0)
+            with torch.no_grad():
+                mask = same > x
+            return mask, x * 2
+
+    x = torch.arange(12.0).view(4, 3).t()
+    source = torch.export.export(Compared(), (x,), strict=False).module()
+    assert torch.equal(decomp.lower(source, to=targets.luminal).result(x)[0], torch.zeros(3, 4, dtype=torch.bool))
+
+
+def test_a_region_under_autocast_whose_result_is_written_and_not_read():
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.linear(x).relu_()
+            y -= 1
+            return x * 2
+
+    x = torch.ones(3, 4)
+    exported = torch.export.export(Written(), (x,), strict=False)
+    assert torch.equal(decomp.lower(exported, to=targets.core_aten).result.module()(x), x * 2)

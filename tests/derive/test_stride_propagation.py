@@ -198,3 +198,15 @@ def test_dense_order_names_the_slowest_dimension_first():
     assert dense_order(torch.empty(2, 3, 4).permute(2, 0, 1)) == [1, 2, 0]
     assert dense_order(torch.empty(2, 3)[:, :2]) is None
     assert dense_order(torch.empty(1, 3).expand(2, 3)) is None
+
+
+def test_a_call_that_stays_and_looks_at_memory_keeps_what_it_looks_at():
+    class Windows(nn.Module):
+        def forward(self, x):
+            rows = torch.as_strided(x, (2, 2), (1, 1))
+            return torch.as_strided(rows, (2, 2), (1, 1))
+
+    x = torch.arange(12.0).view(3, 4)
+    lowering = decomp.lower(Windows(), args=(x,), to=targets.luminal, partial=True)
+    assert torch.equal(lowering.result(x), Windows()(x))
+    assert [blocker.op for blocker in lowering.blockers] == ["aten.as_strided.default", "aten.as_strided"]

@@ -143,3 +143,18 @@ def _lowered(module, args, target):
     to = getattr(targets, target)
     yield decomp.lower(duplicate(module), to=to, args=args).result
     yield decomp.lower(torch.export.export(duplicate(module), args), to=to).result.module()
+
+
+@pytest.mark.parametrize("write", [
+    lambda mask, x: mask.copy_(x), lambda mask, x: mask.detach().logical_not_(), lambda mask, x: mask[1:].copy_(x[1:]),
+])
+def test_a_mask_is_written_where_nothing_tells_that_it_is_one(write):
+    def program(mask, x):
+        write(mask, x)
+        return torch.relu(x), mask[1:]
+
+    lowered = decomp.decompose(torch.fx.symbolic_trace(program), {torch.relu: lambda x: x.clamp(min=0)})
+    x = torch.tensor([-1.0, 0.0, 2.0])
+    one, other = torch.tensor([True, False, True]), torch.tensor([True, False, True])
+    wanted, found = program(one, x), lowered(other, x)
+    assert all(map(torch.equal, wanted, found)) and torch.equal(one, other) and other.dtype == torch.bool

@@ -245,10 +245,16 @@ def _source(loaded: Loaded, form: str) -> Any:
         return _exportable(loaded).module()
     if form in ("graph", "graph with args", "decomposed graph"):
         try:
-            return fx.symbolic_trace(loaded.module)
+            return _traced(loaded)
         except Exception as error:
             raise TorchRefuses(_reason(error)) from error
     return loaded.module
+
+
+def _traced(loaded: Loaded) -> fx.GraphModule:
+    """The program by symbolic tracing, which runs what does not depend on the inputs: a write to a buffer, too."""
+    with restored(loaded.module):
+        return fx.symbolic_trace(loaded.module)
 
 
 def _exportable(loaded: Loaded) -> torch.export.ExportedProgram:
@@ -308,7 +314,7 @@ def _torch_too(loaded: Loaded, form: str, cases) -> bool:
         elif form in EXPORTED:
             call = state = _exportable(loaded).module()
         else:
-            call = state = fx.symbolic_trace(loaded.module)
+            call = state = _traced(loaded)
         cases = cases if form in COMPILED else cases[-1:]
         return any(difference(loaded.eager(*case), loaded.run(call, state, *case),
                               lambda: loaded.run(loaded.module, loaded.module, *case)) for case in cases)

@@ -157,3 +157,18 @@ def test_random_programs_are_right_in_every_form_on_every_target(seed):
     found = [Verdict(*line) for line in fuzz.verdicts(seed, pairs())["verdicts"]]
     assert faults(found) == []
     assert any(verdict.status == "right" for verdict in found)
+
+
+def test_tracing_leaves_the_buffers_of_the_program_as_they_were():
+    loaded = Loaded(made("self.b0.mul_(2)", "v1 = x0 * self.b0", setup=(BUFFER,)))
+    checking._traced(loaded)
+    assert torch.equal(loaded.module.b0, torch.ones(3, 4))
+
+
+def test_programs_read_no_memory_behind_the_last_element():
+    from tests.fuzzing import programs
+
+    scalar = torch.ones(4)
+    view = torch.as_strided(scalar, (2, 2), (1, 2))
+    assert programs._reach(view) == 4 == programs._reach(scalar)
+    assert "as_strided(v1" not in program(701414).source

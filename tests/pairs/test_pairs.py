@@ -262,3 +262,29 @@ def test_the_sizes_of_a_view_are_one_argument_or_several():
     for source in (torch.fx.symbolic_trace(Viewed()), Viewed()):
         found = decomp.lower(source, to=targets.tinygrad, args=(a,)).result(a)
         assert all(map(torch.equal, found, Viewed()(a)))
+
+
+def test_the_real_part_of_a_pair_is_on_memory_of_its_own():
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("b", torch.ones(3))
+
+        def forward(self, x):
+            whole = torch.complex(self.b, x)
+            self.b.mul_(2)
+            return whole.real, whole.imag
+
+    exported = torch.export.export(Written(), (x(3),))
+    real, imag = decomp.lower(exported, to=REAL).result.module()(given := x(3))
+    assert torch.equal(real, torch.ones(3)) and torch.equal(imag, given)
+    assert imag.data_ptr() != given.data_ptr()
+
+
+def test_a_size_of_a_complex_tensor_is_a_number():
+    class Sized(nn.Module):
+        def forward(self, z):
+            return z * z.shape[0]
+
+    lowered = decomp.lower(torch.fx.symbolic_trace(Sized()), args=(z(3, 4),), to=REAL).result
+    assert torch.equal(lowered(z(3, 4)), z(3, 4) * 3)
