@@ -26,6 +26,7 @@ from decomp.torch_internals.fakes import (
     UnsupportedOperatorException,
     detect_fake_mode,
 )
+from decomp.torch_internals.graphs import get_data_attr
 from decomp.torch_internals.modes import (
     EnablePreDispatch,
     enable_python_dispatcher,
@@ -175,6 +176,14 @@ class _ProgramTape(Tape):
             self._sizes.setdefault(out.node.expr, node)
         return node
 
+    def has_made(self, value: torch.Tensor, after: fx.Node | None) -> bool:
+        """Whether a tensor is a result on this tape, or is in the memory of one that was recorded behind `after`. (A
+        factory hands its caller another tensor than the one that was dispatched.)"""
+        if id(value) in self._nodes:
+            return True
+        node = self.node_of(value)
+        return node is not None and (after is None or node > after)
+
     def keep_metadata(self, fake: torch.Tensor) -> None:
         """Nodes that have this fake tensor in their metadata get a view of it: its own shape is about to change."""
         with torch.enable_grad():
@@ -246,7 +255,7 @@ class _Speller(fx.Interpreter):
         """Regions that have been entered: how to leave each, and its state."""
 
     def run_node(self, n: fx.Node) -> Any:
-        last = next(iter(reversed(self.tape.graph.nodes)), None)
+        last = self._last
         if isinstance(n.target, torch._ops.HigherOrderOperator):
             result = self._higher_order(n)
         else:
@@ -275,12 +284,31 @@ class _Speller(fx.Interpreter):
         if target is set_grad_enabled:
             self.tape.graph.call_function(target, tuple(args))
             return target(*args)
-        with self._recording():
-            return super().call_function(target, args, kwargs)
+        if target is get_data_attr:
+            return self._data(*args)
+        return self._recorded(target, lambda: super(_Speller, self).call_function(target, args, kwargs))
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self._recorded(target, lambda: super(_Speller, self).call_method(target, args, kwargs))
+
+    def _data(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`.data`, which PyTorch answers below where calls are recorded: a `detach()` that counts its own writes."""
+        with self.mode:
+            value: torch.Tensor = get_data_attr(tensor)
+        self.tape.append(torch.ops.aten.detach.default, (tensor,), {}, value)
+        return value
+
+    def _recorded(self, target: Any, call: Callable[[], Any]) -> Any:
+        last = self._last
         with self._recording():
-            return super().call_method(target, args, kwargs)
+            result = call()
+        if any(isinstance(leaf, torch.Tensor) and not self.tape.has_made(leaf, last) for leaf in tree_leaves(result)):
+            raise NotSpelled(f"what {target} does is not seen above autograd", foreseen=False)
+        return result
+
+    @property
+    def _last(self) -> fx.Node | None:
+        return next(iter(reversed(self.tape.graph.nodes)), None)
 
     def output(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.tape.graph.output(self.tape.arguments(args[0]))

@@ -55,6 +55,8 @@ class Alias:
     """Whether this is a tuple of views, such as the result of chunk."""
     index: int | None = None
     """Its index in the tuple that `parent` is."""
+    untracked: bool = False
+    """Whether autograd does not know it for a view: it is a `detach()`, or was taken with gradients off."""
     overwritten: fx.Node | None = None
     """The value before all of it was overwritten, where `value` does not depend on that: in PyTorch autograd still
     connects the two, with a gradient of zero."""
@@ -92,11 +94,13 @@ class Memory:
         storage.whole = Alias(storage, value, 0, requires_grad)
         return storage.whole
 
-    def derive(self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None) -> Alias:
-        """A view of `parent`, whose value has just been taken."""
-        requires = parent.requires_grad and not view.is_detach
+    def derive(self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None,
+               in_place: bool = False) -> Alias:
+        """A view of `parent`, whose value has just been taken; `in_place`, if the tensor itself becomes that view."""
+        untracked = view.is_detach or parent.is_tuple and parent.untracked or not (self.grad_enabled or in_place)
+        requires = parent.requires_grad and not untracked
         return Alias(parent.storage, view.value, parent.storage.write_count, requires, parent, view, parent.depth + 1,
-                     is_tuple=is_tuple, index=index)
+                     is_tuple=is_tuple, index=index, untracked=untracked)
 
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
         """The current value of `alias`, read by the source node `at`; with `data_only`, its gradient may be wrong."""
@@ -181,9 +185,11 @@ class Memory:
     def _rederive(self, alias: Alias, at: fx.Node) -> None:
         assert alias.parent is not None and alias.view is not None
         alias.value = replay(self.emit, alias.view, alias.parent.value, at)
+        if alias.untracked and self.grad_enabled and not alias.is_tuple and not alias.view.is_detach:
+            alias.value = self.emit.call("detach", (alias.value,), at=at)
         alias.version, alias.overwritten = alias.storage.write_count, None
         alias.region = 0 if self.grad_enabled else self.region
-        alias.requires_grad = alias.parent.requires_grad and not alias.view.is_detach
+        alias.requires_grad = alias.parent.requires_grad and not alias.untracked
 
     def _flush(self, storage: Storage, upto: Alias, at: fx.Node) -> None:
         """Scatter pending writes into their bases, up to `upto`."""
@@ -195,24 +201,25 @@ class Memory:
             value = write_into_base(self.emit, child.view, old, child.value, writer)
             if child.overwritten is not None and base.overwritten is None and not reaches(value, old, last):
                 base.overwritten = old
-            if child.view.is_detach:
-                value = self._through_detach(base, old, value, writer)
+            storage.detached |= child.view.is_detach
+            if child.untracked:
+                value = self._unseen(base, child.view, old, value, writer)
             elif child.requires_grad:
                 base.requires_grad = True
             base.value = value
             base.version, storage.last_written = storage.write_count, base
             base.region = 0
 
-    def _through_detach(self, base: Alias, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
-        """A tensor that was written through its `detach()`: autograd does not see that, so it keeps its gradient."""
+    def _unseen(self, base: Alias, view: View, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
+        """`value` of a tensor that was written through a view which autograd does not know: it keeps its gradient."""
         storage = base.storage
-        storage.detached = True
         # An input that had no gradient in the example may have one when the program runs.
-        may_require_grad = storage.source.op == "placeholder" and can_require_grad(metadata(old))
-        if not base.requires_grad and not may_require_grad:
+        may_have = view.is_detach and storage.source.op == "placeholder" and can_require_grad(metadata(old))
+        if not base.requires_grad and not may_have:
             return value
         if self.grad_enabled:
-            return _with_gradient(self.emit, value, old, writer)
+            part = value if view.is_detach else self.emit.call("detach", (value,), at=writer)
+            return _with_gradient(self.emit, part, old, writer)
         assert storage.whole is not None
         storage.value_in_autograd = storage.value_in_autograd or storage.whole.value
         return value

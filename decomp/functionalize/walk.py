@@ -281,7 +281,7 @@ class _Walk:
         new = self._functional_view(node, *call)
         view = view_of(node, new, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
-        tensor.alias = self.memory.derive(tensor.alias, view)
+        tensor.alias = self.memory.derive(tensor.alias, view, in_place=True)
         self.tensors[node] = tensor
 
     def _functional_view(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:

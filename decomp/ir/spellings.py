@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from decomp.torch_internals.graphs import get_data_attr
+
 OPERATORS: dict[Any, str] = {
     operator.add: "add",
     operator.sub: "sub",
@@ -144,6 +146,7 @@ FUNCTIONS: dict[Any, str] = {
     F.adaptive_max_pool3d: "adaptive_max_pool3d",
     F.nll_loss: "nll_loss_nd",
     F.threshold: "threshold",
+    get_data_attr: "detach",
 }
 """Functions whose ATen op has another name, or whose own name is lost (boolean dispatch)."""
 

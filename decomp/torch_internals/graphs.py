@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.export.exported_program import _common_getitem_elimination_pass
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
@@ -14,6 +15,9 @@ PyTreeCodeGen = fx.graph._PyTreeCodeGen
 
 # The pass that the constructor of `ExportedProgram` runs.
 share_getitems = _common_getitem_elimination_pass
+
+# What Dynamo calls for `.data` of a tensor.
+get_data_attr = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
 # The base of the dropout modules.
 DropoutNd = nn.modules.dropout._DropoutNd

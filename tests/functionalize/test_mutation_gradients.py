@@ -158,3 +158,44 @@ def test_a_mask_is_written_where_nothing_tells_that_it_is_one(write):
     one, other = torch.tensor([True, False, True]), torch.tensor([True, False, True])
     wanted, found = program(one, x), lowered(other, x)
     assert all(map(torch.equal, wanted, found)) and torch.equal(one, other) and other.dtype == torch.bool
+
+
+def data_of_a_tensor(w):
+    y = w * 2
+    y.data.mul_(3)
+    return y * y + w.data * w
+
+
+def data_of_a_view_that_autograd_does_not_know(w):
+    y = w * 2
+    with torch.no_grad():
+        view = y[1:]
+    view.data.add_(1)
+    return y * y + view * 3
+
+
+def data_written_with_gradients_off(w):
+    y = w * 2
+    with torch.no_grad():
+        view = y.mT
+        view.data.copy_(view.data.cos())
+    return y * y + (view * 3).mT
+
+
+@pytest.mark.parametrize("program", [
+    data_of_a_tensor, data_of_a_view_that_autograd_does_not_know, data_written_with_gradients_off,
+])
+def test_what_goes_through_data_has_no_gradient(program):
+    graphs = []
+    torch.compile(program, backend=lambda module, _: graphs.append(module) or module.forward)(weight())
+    torch.compiler.reset()
+    compiled = torch.compile(program, backend=decomp.backend(to=targets.core_aten))
+    (of_a_graph,) = graphs
+    lowered = decomp.lower(of_a_graph, to=targets.core_aten, args=(weight(),)).result
+    for model in (compiled, lambda w: lowered(w)[0]):
+        leaves = weight(), weight()
+        wanted, found = program(leaves[0]), model(leaves[1])
+        torch.testing.assert_close(found, wanted)
+        wanted.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
