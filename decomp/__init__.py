@@ -13,6 +13,7 @@ from decomp.errors import (
     CostError as CostError,
     DecompError as DecompError,
     InputMismatch as InputMismatch,
+    InputMissing as InputMissing,
     InputsOverlap as InputsOverlap,
     InternalError as InternalError,
     MutationError as MutationError,

@@ -34,6 +34,11 @@ def unknown_in(names: Iterable[Any]) -> str | None:
     return next((str(name) for name in names if name not in KINDS and dtype_named(name) is None), None)
 
 
+def is_integer(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds integers; bools are none."""
+    return KINDS["integer"](tensor.dtype)
+
+
 def is_of(dtype: torch.dtype, names: Iterable[str]) -> bool:
     """Whether a dtype is one of those named, or of a kind among them."""
     return any(KINDS[name](dtype) if name in KINDS else dtype == dtype_named(name) for name in names)

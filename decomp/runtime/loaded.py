@@ -24,7 +24,7 @@ from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
 from decomp.runtime.failures import BackendError, PrimitiveError, WrongInputs, failed
-from decomp.runtime.misfits import described, first_misfit, fits
+from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
@@ -165,7 +165,7 @@ class Loaded:
         try:
             found = self.backend.to_torch(array)
         except Exception as error:
-            raise failed(self.backend.name, "to_torch", f"{name}, {_kind(array)}", error) from error
+            raise failed(self.backend.name, "to_torch", f"{name}, which is {kind_in_words(array)}", error) from error
         if not isinstance(found, torch.Tensor):
             raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(found).__name__}")
         found = as_complex(found) if is_complex else found
@@ -261,11 +261,6 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
         return backend.from_torch(tensor)
     except Exception as error:
         raise failed(backend.name, "from_torch", f"{kind} {name!r}, {described(tensor)}", error) from error
-
-
-def _kind(value: Any) -> str:
-    """What kind of thing a value is, in words."""
-    return "which is None" if value is None else f"a {type(value).__name__}"
 
 
 def _state(

@@ -69,7 +69,7 @@ def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
     """What values are, and what they are in the program, where these differ."""
     if isinstance(meta, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(meta):
-            yield _kind(value), f"{len(meta)} results"
+            yield kind_in_words(value), f"{len(meta)} results"
         else:
             for each, of in zip(value, meta):
                 yield from _misfits(each, of, read)
@@ -79,10 +79,10 @@ def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
         except Exception:  # whatever a conversion raises for what it does not know
             found = None
         if found is None or not fits(found, meta):
-            yield _kind(value) if found is None else described(found), described(meta)
+            yield kind_in_words(value) if found is None else described(found), described(meta)
 
 
-def _kind(value: Any) -> str:
+def kind_in_words(value: Any) -> str:
     """What kind of thing a value is, in words."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"

@@ -11,6 +11,7 @@ from torch import fx
 
 from decomp.graphs.tracing import SYMBOLIC
 from decomp.ir.call import bound_call, metadata
+from decomp.ir.dtypes import is_integer
 from decomp.ir.op_facts import CHECKS_RANGE
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals import pytree
@@ -38,7 +39,7 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
     values = [metadata(given) for given in node.all_input_nodes]
     if any(value is None for value in values):
         raise NoOperands("the program has no metadata")
-    integers = any(_is_integer(leaf) for value in values for leaf in _tensors(value))
+    integers = any(is_integer(leaf) for value in values for leaf in _tensors(value))
     if integers and not _checks_its_integers(node):
         raise NoOperands("what its integers may be is not known")
     sizes = [concrete_size(size) for value in values for leaf in _tensors(value) for size in leaf.shape]
@@ -54,7 +55,7 @@ def special_operands(node: fx.Node) -> Iterator[list[Any]]:
     operand. Raises `NoOperands` where the call has no float operands."""
     values = [metadata(given) for given in node.all_input_nodes]
     leaves = [leaf for value in values for leaf in _tensors(value)]
-    if any(map(_is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
+    if any(map(is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
         raise NoOperands("no float operands")
     turn = iter(range(1, 100))
     yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
@@ -77,10 +78,6 @@ def _checks_its_integers(node: fx.Node) -> bool:
 def _tensors(value: Any) -> list[torch.Tensor]:
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if isinstance(item, torch.Tensor)]
-
-
-def _is_integer(like: torch.Tensor) -> bool:
-    return not (like.is_floating_point() or like.is_complex() or like.dtype is torch.bool)
 
 
 def _made(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -299,7 +299,7 @@ def _fails(*_):
     "options, said",
     [
         ({"from_torch": _fails}, r"from_torch= failed on input 'args_0', float32 \(2\): RuntimeError: no link"),
-        ({"to_torch": _fails}, r"to_torch= failed on result 'relu', a Tensor: RuntimeError: no link"),
+        ({"to_torch": _fails}, r"to_torch= failed on result 'relu', which is a Tensor: RuntimeError: no link"),
         ({"jit": _fails}, "jit= failed on the program: RuntimeError: no link"),
         ({"to_torch": lambda x: x.double()}, r"result 'relu' is float64 \(2\), and in the program float32 \(2\)"),
         ({"to_torch": lambda x: x[:1]}, r"result 'relu' is float32 \(1\), and in the program float32 \(2\)"),

@@ -60,7 +60,7 @@ def difference_in(
     if isinstance(loaded, Loaded):
         try:
             found = _walked(backend, loaded, inputs, where, by_design)
-            if found is None or found.first is not True:
+            if found is None or not found.first:
                 return found
         except _Unreadable:
             pass  # its functions emit: values are nothing that can be read on the way

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from decomp._library import samples as library_samples
-from decomp.ir.dtypes import name_of
+from decomp.ir.dtypes import is_integer, name_of
 from decomp.ir.ops import Op
 from decomp.samples import Sample
 from decomp.tools.measurement.promotion import integer_trials, promotion_trials
@@ -89,7 +89,7 @@ def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
             yield _case(name, found.sample)
     for found in integer_trials(sample):
         yield _case(name_of(found.dtype), found.sample)
-    if sample.tensors and all(_is_integer(t) for t in sample.tensors):
+    if sample.tensors and all(is_integer(t) for t in sample.tensors):
         unsigned = sample.with_tensors(t.abs().to(torch.uint8) for t in sample.tensors)
         if takes(unsigned):
             yield _case("uint8", unsigned)
@@ -99,10 +99,6 @@ def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
         large = sample.with_tensors(_large(t, dtype) for t in sample.tensors)
         if takes(large):
             yield _case(f"{name_of(dtype)}, large", large)
-
-
-def _is_integer(t: torch.Tensor) -> bool:
-    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
 def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
