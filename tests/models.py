@@ -4,11 +4,13 @@ returns a module and example inputs; the same seed gives the same weights."""
 from __future__ import annotations
 
 from collections.abc import Callable
+import copy
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 Built = tuple[nn.Module, tuple[Any, ...]]
 VOCABULARY = 50
@@ -204,3 +206,25 @@ def build(name: str) -> Built:
     """A model by name, always with the same weights and inputs."""
     torch.manual_seed(0)
     return MODELS[name]()
+
+
+@torch.no_grad()
+def error_over_its_own(model: nn.Module, program: Callable[..., Any], args: tuple[Any, ...], draws: int = 8) -> float:
+    """The error of a program against the model in float64 over that of the model itself: root mean squares, over inputs
+    drawn like `args`. (The largest error of one draw is chance: it differs by a factor from one processor to another.)
+    """
+    exact, squares = copy.deepcopy(model).double(), torch.zeros(2, dtype=torch.float64)
+    for _ in range(draws):
+        wanted = _first(exact(*(x.double() if x.is_floating_point() else x for x in args)))
+        squares += torch.stack([(_first(function(*args)) - wanted).pow(2).sum() for function in (program, model)])
+        args = tuple(_drawn_like(x) for x in args)
+    of_program, of_model = squares.sqrt().tolist()
+    return of_program / of_model
+
+
+def _first(result: Any) -> torch.Tensor:
+    return next(x for x in tree_leaves(result) if isinstance(x, torch.Tensor)).double()
+
+
+def _drawn_like(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(x) if x.is_floating_point() else x.flatten()[torch.randperm(x.numel())].view_as(x)

@@ -124,15 +124,7 @@ def test_a_model_is_as_near_to_float64_as_it_is_itself(name):
     model, args = samples.model(name) if name in samples.MODELS else models.build(name)
     model.eval()
     loaded = chip.load(decomp.lower(model, to=targets.tinygrad, args=args))
-    with torch.no_grad():
-        own, found = _only(model(*args)), _only(loaded(*args))
-        doubled = [a.double() if a.is_floating_point() else a for a in args]
-        exact = _only(model.double()(*doubled))
-    assert (found - exact).abs().max() <= 2 * (own - exact).abs().max()
-
-
-def _only(result):
-    return next(x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)).double()
+    assert models.error_over_its_own(model, loaded, args) <= 2
 
 
 def test_a_package_that_is_not_there_is_named_with_what_to_install(monkeypatch):

@@ -19,6 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the backend onnx: pip i
 
 from decomp_rules import backends  # noqa: E402
 from decomp_rules.backends import onnx_functions, onnx_models  # noqa: E402
+from tests.models import error_over_its_own  # noqa: E402
 
 chip = backends.onnx
 
@@ -36,11 +37,6 @@ def loaded(model: nn.Module, args: tuple[Any, ...], **how: Any) -> Any:
     return found
 
 
-def error(found: torch.Tensor, model: nn.Module, args: tuple[Any, ...]) -> float:
-    exact = copy.deepcopy(model).double()(*(x.double() if x.is_floating_point() else x for x in args))
-    return float((found.double() - exact).detach().abs().max())
-
-
 def named(values: Any) -> dict[str, list[Any]]:
     """Inputs or outputs by name, with their sizes."""
     return {each.name: [d.dim_param or d.dim_value for d in each.type.tensor_type.shape.dim] for each in values}
@@ -50,7 +46,7 @@ def named(values: Any) -> dict[str, list[Any]]:
 def test_a_model_is_as_right_as_in_pytorch(name: str) -> None:
     model, args = samples.model(name)
     model.eval()
-    assert error(loaded(model, args)(*args), model, args) <= 2 * error(model(*args), model, args)
+    assert error_over_its_own(model, loaded(model, args), args) <= 2
 
 
 def test_functions_of_onnx_may_be_kept() -> None:

@@ -1,7 +1,5 @@
 """The backend `stablehlo`: its ops are operations of StableHLO, compute what PyTorch computes, and whole models run."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +8,7 @@ from torch._higher_order_ops.scan import scan
 import decomp
 from decomp.samples import program_of
 from decomp_rules import samples, targets
-from tests.models import MODELS
+from tests.models import MODELS, error_over_its_own
 
 jax = pytest.importorskip("jax", reason="the backend needs jax: pip install decomp[stablehlo]")
 
@@ -151,15 +149,8 @@ def test_shifts_beyond_the_width_and_quotients_are_those_of_pytorch():
 def test_models_are_as_exact_as_their_own_float32(name):
     torch.manual_seed(0)
     model, args = MODELS[name]()
-    exact = reference(model.eval(), args)
-    loaded = XLA.load(decomp.lower(model, to=XLA.target, args=args))
-    own, found = ((model(*args) - exact).abs().max(), (loaded(*args) - exact).abs().max())
-    assert found <= 2 * own
-
-
-def reference(model, args):
-    wide = [x.double() if x.is_floating_point() else x for x in args]
-    return copy.deepcopy(model).double()(*wide)
+    loaded = XLA.load(decomp.lower(model.eval(), to=XLA.target, args=args))
+    assert error_over_its_own(model, loaded, args) <= 2
 
 
 def test_a_module_has_text_and_bytecode_and_runs_at_any_size(tmp_path):
