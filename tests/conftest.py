@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import sys
+import types
 import typing
 
 # Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
@@ -71,6 +72,14 @@ def _hasten_decompositions():
     if utils is not None:
         utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
         sys.modules["torch._ops"].Callable = typing.Callable  # which remembers what it was subscripted with
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes_that_measure_start_at_once():
+    from decomp.tools.certification import isolation
+    from tests.processes import Python
+
+    isolation.subprocess = types.SimpleNamespace(Popen=Python, PIPE=isolation.subprocess.PIPE)
 
 
 def pytest_runtest_setup():

@@ -113,8 +113,8 @@ def _gradients(value: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | Non
 def keeps_special_values(
     function: Callable[..., Tensor], level: str, points: Sequence[Tensor], target: Any = targets.tinygrad
 ) -> None:
-    """Check that `function`, lowered at a level, is NaN, infinite and 0 where the op is, of whatever sign that is: the op
-    in float64, as GELU of ∞ in float32 is ∞ or NaN by the processor (by oneDNN)."""
+    """Check that `function`, lowered at a level, is NaN, infinite and 0 where the op is in float64, of whatever sign.
+    (In float32 GELU of ∞ is ∞, or NaN where oneDNN computes it, by the processor.)"""
     found = at_level(function, points, level, target)(*points)
     expected = function(*(x.double() if x.is_floating_point() else x for x in points)).to(found.dtype)
     torch.testing.assert_close(found, expected, rtol=64 * torch.finfo(expected.dtype).eps, atol=0, equal_nan=True)

@@ -21,6 +21,7 @@ from decomp.cache import fingerprints, places
 from decomp.cache.fingerprints import NoFingerprint, fingerprint
 from decomp.cache.store import Store
 from decomp_rules import RULES, targets
+from tests.processes import Python
 
 CHIP = targets.tinygrad
 ROOT = Path(decomp.__file__).parents[1]
@@ -347,23 +348,6 @@ print(low.runs, low.result(torch.ones(3))[0].item())
 """
 
 
-FORKS = """
-import os, runpy, sys
-import decomp, torch, torch._dynamo
-
-for line in sys.stdin:
-    children = []
-    for path in line.split():
-        children.append(os.fork())
-        if not children[-1]:
-            runpy.run_path(path)
-            sys.stdout.flush()
-            os._exit(0)
-    print(*[os.waitpid(child, 0)[1] for child in children], flush=True)
-"""
-"""Runs scripts at once, each in a process of its own, which has imported PyTorch but has no rules and no cache open."""
-
-
 def script(path, factor):
     path.write_text(textwrap.dedent(RULE.format(factor=factor)))
     os.utime(path, (1e9, 1e9))
@@ -372,18 +356,16 @@ def script(path, factor):
 
 def test_what_two_processes_write_at_once_others_find_until_the_rule_is_changed(place, tmp_path):
     env = {**os.environ, "DECOMP_CACHE": str(place), "PYTHONPATH": str(ROOT)}
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-    with subprocess.Popen([sys.executable, "-c", FORKS], env=env, **streams) as forks:
 
-        def said(*paths):
-            print(*paths, file=forks.stdin)
-            *lines, codes = [forks.stdout.readline().strip() for _ in range(len(paths) + 1)]
-            return lines, codes
+    def said(*paths):
+        codes = [f"import runpy; runpy.run_path({str(path)!r})" for path in paths]
+        runs = [Python([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for code in codes]
+        return [(run.communicate()[0].strip(), run.returncode) for run in runs]
 
-        a, b = (script(tmp_path / f"{name}.py", "2.0") for name in "ab")
-        assert said(a, b) == (["1 2.0"] * 2, "0 0")
-        assert said(a) == (["0 2.0"], "0")
-        assert said(script(a, "3.0")) == (["1 3.0"], "0")
+    a, b = (script(tmp_path / f"{name}.py", "2.0") for name in "ab")
+    assert said(a, b) == [("1 2.0", 0)] * 2
+    assert said(a) == [("0 2.0", 0)]
+    assert said(script(a, "3.0")) == [("1 3.0", 0)]
 
 
 def test_many_writers_of_one_file_lose_nothing(tmp_path):
@@ -393,7 +375,7 @@ def test_many_writers_of_one_file_lose_nothing(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     path = tmp_path / f"one{places.SUFFIX}"
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
+    writers = [Python([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
     store = Store(path)
     assert all(store.find(f"{name}-{i}") == b"text" for name in "ab" for i in range(20))

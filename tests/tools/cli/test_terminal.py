@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from decomp.tools.cli.app import app
 from decomp.tools.cli.terminal import printable
+from tests.processes import Python
 
 ROOT = Path(__file__).parents[3]
 
 
-# A shell that runs the tests in the background has them ignore interrupts, and so all that they start. What is to be
-# otherwise is set by the process itself: between fork and exec no Python can run safely beside the threads of others.
+# A shell that runs the tests in the background has them ignore interrupts, and so all that they start.
 START = """
 import resource, runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,10 +33,12 @@ runpy.run_module("decomp", run_name="__main__", alter_sys=True)
 """
 
 
-def command(*words, largest_file=0, **options):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
-    return subprocess.Popen([sys.executable, "-c", START, str(largest_file), *map(str, words)], env=environment,
-                            stderr=subprocess.PIPE, **{"stdout": subprocess.PIPE, **options})
+def command(*words, largest_file=0, locale=None, **options):
+    """Start it; with a `locale`, which an interpreter reads once, in an interpreter of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(locale or {})}
+    start = Python if locale is None else subprocess.Popen
+    return start([sys.executable, "-c", START, str(largest_file), *map(str, words)], env=environment,
+                 stderr=subprocess.PIPE, **{"stdout": subprocess.PIPE, **options})
 
 
 def ended(*words, **options):
@@ -54,7 +56,7 @@ def said(*words):
 @pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0",
                                                                     "PYTHONCOERCECLOCALE": "0"}])
 def test_an_ascii_terminal_is_spoken_to_in_ascii(locale):
-    code, out, err = ended("explain", "softmax", "--to", "tinygrad", env=locale)
+    code, out, err = ended("explain", "softmax", "--to", "tinygrad", locale=locale)
     assert (code, err) == (0, "")
     assert out.isascii() and "`-- softmax (softmax.py:" in out and "derived" in out
 
