@@ -143,8 +143,9 @@ class Lowered:
         module, tensors = program_of(sample)
         try:
             lowering = lower(
-                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True
-            )
+                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True,
+                training=False if self.rule.forward_only else None,
+            )  # fmt: skip
         except DecompError as error:
             raise NotServed(str(error).strip().partition("\n")[0]) from error
         decisions = [d for node, d in lowering.plan.entries if node.target is sample.overload]
