@@ -195,7 +195,8 @@ class Exploration:
         return dtypes if wider.why_illegal(each.call) is None else []
 
     def _by_rule(self, each: _Open, rule: Rule, request: Request) -> None:
-        if each.call.reads_data or not reaches(rule.level, str(request.level)):
+        untrained = rule.forward_only and self.planner.rules.trains
+        if each.call.reads_data or untrained or not reaches(rule.level, str(request.level)):
             return
         groups = _wished(rule.needs, self.planner.target)
         if groups is None:

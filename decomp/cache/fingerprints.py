@@ -66,7 +66,7 @@ def of(value: Any) -> Any:
 
 def _of_rule(rule: Rule) -> Any:
     needs = [str(need) for need in rule.needs]
-    plain = str(rule.op), str(rule), rule.order, rule.texts, needs, str(rule.overload), rule.level
+    plain = str(rule.op), str(rule), rule.order, rule.texts, needs, str(rule.overload), rule.level, rule.forward_only
     return (*plain, of([list(each) for each in rule.spelled]), _of_function(rule.function))
 
 

@@ -199,6 +199,8 @@ class Candidates:
         missing = missing_ops(rule.needs, self.target)
         if missing is not None:
             return Declined(f"is for targets that know {missing}", applicable=False)
+        if rule.forward_only and self.rules.trains:
+            return Declined("is for programs that are not trained", applicable=False)
         if not reaches(rule.level, str(request.level)):
             return Declined(f"reaches the level {rule.level}, and {request.level} is asked for", applicable=False)
         return self.recorded(rule, request)

@@ -121,6 +121,9 @@ integers."""
 PREDICATES = _names("eq ne lt le gt ge logical_and logical_or logical_xor logical_not")
 """Ops whose functional form returns booleans, and whose in-place form does not."""
 
+COMPLEX_INSIDE = _names("fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn")
+"""Ops that regard what they take as complex, and give real numbers."""
+
 RANDOM_IN_PLACE = _names("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_")
 """In-place random ops. Their functional variants are ATen ops for which Tensor has no methods."""
 

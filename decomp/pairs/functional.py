@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from decomp.functionalize.writes import Functional
@@ -14,7 +15,7 @@ from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.ops import op as op_of
 from decomp.metadata.fakes import mode_of
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, in_pairs
-from decomp.pairs.recording import PairRecorder, is_complex_call
+from decomp.pairs.recording import PairRecorder, is_complex_call, is_complex_inside
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
 
@@ -37,7 +38,10 @@ def without_complex(
 
 
 def _unknown(node: fx.Node, target: Target) -> bool:
-    return any(each.is_complex() and not target.knows_dtype(each.dtype) for each in tensors_in(metadata(node)))
+    dtypes = {each.dtype for each in tensors_in(metadata(node)) if isinstance(each, torch.Tensor)}
+    if is_complex_inside(node):
+        dtypes = {dtype.to_complex() for dtype in dtypes}
+    return any(dtype.is_complex and not target.knows_dtype(dtype) for dtype in dtypes)
 
 
 def _may_stay(node: fx.Node, target: Target) -> bool:

@@ -14,6 +14,7 @@ from torch import fx
 from decomp.graphs.template import Stamp, compile_stamp
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
 from decomp.ir.call import Call, call_if_bound, is_projection, metadata, projected, substituted
+from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.shape_env import NewGuard, refusing_guards
@@ -159,10 +160,17 @@ def is_complex(value: Any) -> bool:
 
 
 def is_complex_call(node: fx.Node) -> bool:
-    """Whether a call takes or gives complex tensors. Taking one of several results is none."""
+    """Whether a call takes, gives or computes with complex tensors. Taking one of several results is none."""
     if not node.op.startswith("call") or is_projection(node):
         return False
-    return is_complex(metadata(node)) or any(is_complex(metadata(given)) for given in node.all_input_nodes)
+    values = (metadata(node), *map(metadata, node.all_input_nodes))
+    return any(map(is_complex, values)) or is_complex_inside(node)
+
+
+def is_complex_inside(node: fx.Node) -> bool:
+    """Whether a call computes with complex numbers, though it may take and give real ones."""
+    call = call_if_bound(node) if node.op.startswith("call") else None
+    return call is not None and call.op.short in COMPLEX_INSIDE
 
 
 def _layout(node: Any) -> Any:

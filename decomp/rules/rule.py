@@ -42,6 +42,8 @@ class Rule:
     level: str | None = None
     """The level of accuracy that it reaches, as its certificate shows. None if its author vouches for it: it then is
     good enough wherever it is asked."""
+    forward_only: bool = False
+    """Whether it is for programs that are not trained: its values are right, and its gradient need not be."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
     takes_rest: bool = field(init=False)
     """Whether it has `**kwargs`."""
@@ -80,7 +82,7 @@ class Rule:
             return from_library, place
         function, overload = _portable(self.function), _portable(self.overload)
         pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
-        rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level
+        rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level, self.forward_only
         return _rule_from, (self.op, function, *rest)
 
     def __copy__(self) -> Rule:

@@ -78,13 +78,15 @@ class Rules:
         return cls(rules_of(table))
 
     def register(
-        self, *spellings_: Any, name: str | None = None, needs: Any = (), unless: Any = (), level: str | None = None
-    ) -> Callable[[F], F]:
+        self, *spellings_: Any, name: str | None = None, needs: Any = (), unless: Any = (), level: str | None = None,
+        forward_only: bool = False,
+    ) -> Callable[[F], F]:  # fmt: skip
         """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
         rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
         ("softmax", "_softmax")]`: where these would be expanded in turn, it is poor. With `unless`, only for those that
         know none of these. `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with one compete
         by cost, among those that are accurate enough; of rules without one the first that serves is taken.
+        `forward_only`: for programs that are not trained (`training=False`) alone, as its gradient is not the op's.
         Raises `UnknownOp`, `RuleError` if no call of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
@@ -100,7 +102,8 @@ class Rules:
                 order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or _title(function, op)
                 texts = order is not None
-                rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached)
+                rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached,
+                            forward_only=forward_only)  # fmt: skip
                 check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)

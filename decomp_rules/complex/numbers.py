@@ -61,6 +61,12 @@ def beside(first: Tensor, second: Tensor) -> Tensor:
 # From complex to real
 
 
+@register(aten.view_as_real, needs=(aten.real, aten.imag))
+def view_as_real_of_parts(x: Tensor) -> Tensor:
+    """(Re z, Im z). Exact."""
+    return torch.stack([torch.real(x), torch.imag(x)], -1)
+
+
 @register(aten.view_as_real, needs=BY_FOURIER)
 def view_as_real_by_fourier(x: Tensor) -> Tensor:
     """Re z is a transform of one point, Im z = Re −iz the last of the four of (−0, z, 0, 0), which a transform of one

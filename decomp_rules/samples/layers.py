@@ -181,7 +181,7 @@ CALLS: Calls = {
     **{f"max_pool{n}d_with_indices": partial(_pools, n, [1], [1], True) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": partial(_pools, n, [1], True, False) for n in (1, 2, 3)},
     **{
-        name: (lambda: ((f(2, 3, 9), [3]), (f(2, 3, 9), [4])))
+        name: (lambda: ((f(2, 3, 9), [3]), (f(2, 3, 9), [4]), (f(2, 3, 9), [1])))
         for name in ("adaptive_avg_pool1d", "adaptive_max_pool1d")
     },
     **{

@@ -86,6 +86,8 @@ CALLS = {
     "questions": (lambda z, w: (z == w) | (z != z) | torch.isinf(z), (z(3, 4), z(3, 4))),
     "casts": (lambda z: z.to(torch.complex128).to(torch.complex64) + z.real.to(torch.complex64), (z(3, 4),)),
     "rfft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2), (x(2, 12),)),
+    "of real numbers": (lambda x: torch.fft.hfft(x) + torch.fft.irfft(x), (x(2, 5),)),
+    "of real rows": (lambda x: torch.fft.hfftn(x, dim=(0, 1)) - torch.fft.irfft2(x, (3, 8)), (x(3, 5),)),
     "fnet": (lambda x: torch.fft.fft2(x).real, (x(2, 6, 8),)),
     "a long prime": (lambda x: torch.fft.fft(x).abs(), (x(2, 131),)),
     "written": (lambda z: z.clone().add_(1).mul_(2j).index_put((torch.tensor([0]),), torch.tensor(1j)), (z(3),)),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 import contextlib
+from difflib import get_close_matches
 import json
 import os
 from pathlib import Path
@@ -17,8 +18,8 @@ import torch
 from torch import nn
 
 from decomp._library import library, samples as library_samples
-from decomp.errors import ArgumentError, boundary
-from decomp.ir.ops import op as op_of
+from decomp.errors import ArgumentError, boundary, spelled
+from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.runtime.tables import Backend
 from decomp.tools.bringup.jobs import Job, Made, can_travel, failed, fingerprint, place_of
 from decomp.tools.bringup.report import KINDS, BringUp
@@ -41,7 +42,7 @@ def bring_up(
     *,
     models: Models | None = None,
     ops: Iterable[Any] | None = None,
-    only: Sequence[str] = KINDS,
+    only: Sequence[str] | None = None,
     quick: bool = False,
     isolate: bool | None = None,
     workers: int | None = None,
@@ -54,16 +55,19 @@ def bring_up(
     op or model is blamed on the first primitive in it that is wrong on its own operands.
 
     `models`: names of sample models, or by a name of your own a module and its inputs (a tuple, or a dict by name); by
-    default all samples. `ops`: of these alone; by default all. `only`: of "primitive", "op" and "model", what is tried.
+    default all samples. `ops`: primitives of the target and ops of the library, of these alone; by default all. `only`:
+    of "primitive", "op" and "model", what is tried; by default all, but with `ops` no models that are not asked for.
     `quick`: fewer dtypes, samples, ops and models. `isolate`: whether rows are made in other processes, where a crash
     or a hang costs one row; by default if another process can find the backend, as a name of an importable module.
     `workers`: how many, by default one a core. `timeout`: seconds that a row may take there. `results`: a directory
     where rows are kept; those that are there are not made again, until a function of the backend changes. `progress`:
     told how many rows are done, of how many, and the last. Raises `ArgumentError`, a `ValueError`, for options that are
-    none of these, and for a backend that cannot be isolated though it was asked for."""
+    none of these, and for a backend that cannot be isolated though it was asked for; `UnknownOp`."""
     began = time.perf_counter()
     if not isinstance(backend, Backend):
         raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
+    if only is None:
+        only = KINDS if ops is None or models is not None else ("primitive", "op")
     only = (only,) if isinstance(only, str) else only
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise ArgumentError(f"workers= takes a number of processes, one or more, not {workers!r}")
@@ -87,9 +91,11 @@ def bring_up(
 
 def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[Job]:
     missing = set(backend.missing())
-    found = [Job("primitive", name, "") for name in backend.target if name not in missing]
-    names = [_spelled(each) for each in _several(ops)] if ops is not None else _library_ops()
-    found += [Job("op", name, "") for name in (names[::QUICK_OPS] if quick and ops is None else names)]
+    primitives, names = list(backend.target), _library_ops()[:: QUICK_OPS if quick else 1]
+    if ops is not None:
+        primitives, names = _named(backend, list(_several(ops)), only)
+    found = [Job("primitive", name, "") for name in primitives if name not in missing]
+    found += [Job("op", name, "") for name in names]
     if models is None:
         models = [name for name in library_samples().MODELS if not quick or name in QUICK_MODELS]
     made: Mapping[str, Made | None] = models if isinstance(models, Mapping) else dict.fromkeys(_several(models))
@@ -101,7 +107,7 @@ def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str]
 
 def _several(names: Any) -> Iterable[Any]:
     """Names as they are; of one alone, the one."""
-    return (names,) if isinstance(names, str) else names
+    return (names,) if isinstance(names, str) or callable(names) else names
 
 
 def _check_model(name: str, made: Any) -> None:
@@ -118,8 +124,26 @@ def _library_ops() -> list[str]:
     return sorted({str(rule.op) for rule in library() if rule.op.packet is not None})
 
 
-def _spelled(spelling: Any) -> str:
-    return str(op_of(spelling))
+def _named(backend: Backend, ops: Sequence[Any], only: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The primitives and the ops that are asked for. Raises `UnknownOp`, and `ArgumentError` where nothing of what is
+    tried has a name."""
+    primitives, names = dict[str, None](), dict[str, None]()
+    for spelling in ops:
+        meant = resolve(spelling)
+        found = [each for each in backend.target if _is_meant(resolve(each), meant)]
+        if not found and "op" not in only and "primitive" in only:
+            near = get_close_matches(meant.op.short, [each.removeprefix("aten.") for each in backend.target])
+            there = f"; there is {' or '.join(near)}" if near else ""
+            raise ArgumentError(f"{spelled(spelling)} is no primitive of {backend.name}{there}")
+        primitives.update(dict.fromkeys(found))
+        names[str(meant.op)] = None
+    return list(primitives), list(names)
+
+
+def _is_meant(primitive: Spelling, meant: Spelling) -> bool:
+    """Whether a primitive is of an op, and of its overload where one is named: one that is all overloads is."""
+    overload = meant_overload(meant)
+    return primitive.op == meant.op and (overload is None or meant_overload(primitive) in (None, overload))
 
 
 class _Kept:

@@ -99,10 +99,9 @@ class Lowered:
 
     def bind(self, trial: Trial) -> Function:
         """The lowered program as a function of the trial's tensors. Raises `NotServed`, `Legal`."""
-        lowering, decision = self._derived(trial.sample)
-        chains = (rule for entry in decision.stamp.entries for rule in entry.chain)
+        lowering, rules = self._derived(trial.sample)
         own = self.rules.own
-        found = (self.rule if rule is own else rule for rule in chains if isinstance(rule, Rule))
+        found = (self.rule if rule is own else rule for rule in rules if isinstance(rule, Rule))
         self.used = list(dict.fromkeys([*self.used, self.rule, *found]))
         # A constant of the program has no requires_grad, whatever the original has.
         return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
@@ -124,12 +123,18 @@ class Lowered:
         places = {node: i for i, node in enumerate(graph.nodes)}
         return [(node.op, node.target, fx.map_arg((node.args, node.kwargs), _numbered(places))) for node in graph.nodes]
 
-    def _derived(self, sample: Sample) -> tuple[Lowering, Derived]:
-        """The lowered program of a call, and how the call is derived. Raises `NotServed`, `Legal`."""
+    def _derived(self, sample: Sample) -> tuple[Lowering, list[Any]]:
+        """The lowered program of a call, and the rules that it is derived by. Raises `NotServed`, `Legal`."""
         for rules in self.rules.at(self.level):
             lowering, decision = self._lowered(sample, rules)
             if isinstance(decision, Derived) and decision.rule is self.rule:
-                return lowering, decision
+                return lowering, _rules_in(decision)
+            on_pairs = [
+                chain for piece in lowering.pieces for chain in piece.chains.values()
+                if lowering.plan.notes and chain and chain[0] in (self.rule, self.rules.own)
+            ]  # fmt: skip
+            if on_pairs:
+                return lowering, [rule for chain in on_pairs for rule in chain]
         if isinstance(decision, Blocked):
             raise NotServed(next((why for name, why in decision.tried if name == str(self.rule)), decision.why()))
         if not isinstance(decision, Derived):
@@ -137,18 +142,23 @@ class Lowered:
         if decision.rule not in (self.rule, self.rules.own):
             reason = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
             raise NotServed(reason)
-        return lowering, decision
+        return lowering, _rules_in(decision)
 
     def _lowered(self, sample: Sample, rules: Rules) -> tuple[Lowering, Any]:
         module, tensors = program_of(sample)
         try:
             lowering = lower(
-                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True
-            )
+                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True,
+                training=False if self.rule.forward_only else None,
+            )  # fmt: skip
         except DecompError as error:
             raise NotServed(str(error).strip().partition("\n")[0]) from error
         decisions = [d for node, d in lowering.plan.entries if node.target is sample.overload]
         return lowering, decisions[0] if decisions else None
+
+
+def _rules_in(decision: Derived) -> list[Any]:
+    return [rule for entry in decision.stamp.entries for rule in entry.chain]
 
 
 COSTS = {"calls": costs.calls, "flops": costs.flops, "bytes": costs.bytes}

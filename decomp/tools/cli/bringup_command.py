@@ -17,7 +17,7 @@ import typer
 import decomp
 from decomp.cache import places
 from decomp.tools.bringup.bringing_up import TIMEOUT
-from decomp.tools.bringup.report import KINDS, BringUp, verdict_of
+from decomp.tools.bringup.report import BringUp, verdict_of
 from decomp.tools.cli.arguments import BACKEND, Debug, Json, attribute_called, load_backend
 from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
 
@@ -25,13 +25,14 @@ MODELS = (
     "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
     "repeated); by default all samples."
 )
+OPS = "Only this op or primitive (may be repeated)."
 
 
 def bringup(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer dtypes, samples, ops and models.")] = False,
     model: Annotated[list[str], typer.Option("--model", metavar="MODEL", help=MODELS)] = [],
-    op: Annotated[list[str], typer.Option("--op", metavar="OP", help="Only this op (may be repeated).")] = [],
+    op: Annotated[list[str], typer.Option("--op", metavar="OP", help=OPS)] = [],
     only: Annotated[list[str], typer.Option("--only", metavar="KIND", help="primitive, op or model.")] = [],
     html: Annotated[Path | None, typer.Option("--html", help="Write a page to hand on.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the report as JSON.")] = None,
@@ -51,7 +52,7 @@ def bringup(
         place = places.directory() if not fresh else None
         with _bar() as progress:
             report = decomp.bring_up(
-                chip, models=models, ops=op or None, only=only or KINDS, quick=quick, workers=workers, timeout=timeout,
+                chip, models=models, ops=op or None, only=only or None, quick=quick, workers=workers, timeout=timeout,
                 isolate=None if isolate else False, results=place / "bringup" if place else None, progress=progress,
             )  # fmt: skip
         changes = report.compare(old) if old is not None else None

@@ -192,7 +192,8 @@ class _Measurement:
             self.domain[_described(what, inputs)] = None
             self._values(what, inputs, bound)
             integers = [pair for pair in integers if self._note_undefined(*pair, what, inputs.tensors)]
-            if inputs.trained and what.dtype is torch.float32 and what.sample.exact != "shape":
+            trained = inputs.trained and not self.rule.forward_only
+            if trained and what.dtype is torch.float32 and what.sample.exact != "shape":
                 # The gradients of gradients are second ones.
                 first = _moderate_points(what, inputs) if what.is_gradient else inputs
                 self._derivatives("gradients", what, first, bound)

@@ -37,7 +37,6 @@ BESIDE = {
 """What stands beside the operator of an op, other than casts."""
 NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
 OWN = {
-    "adaptive_avg_pool1d": [Sample(aten.adaptive_avg_pool1d.default, (torch.randn(2, 3, 8), [1]))],
     "index": [
         Sample(aten.index.Tensor, (torch.randn(3, 4, 5), indices))
         for indices in ([torch.tensor([2, -1])], [None, torch.tensor([[0, 3]])], [torch.tensor([True, False, True])],

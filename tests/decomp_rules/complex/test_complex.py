@@ -59,6 +59,12 @@ def test_parts_are_exact_whatever_the_values(target: str) -> None:
         same(part, expected)
 
 
+def test_a_target_with_real_and_imag_takes_numbers_apart_by_them() -> None:
+    z = torch.tensor(PLACES, dtype=torch.complex64)
+    found = decomp.lower(Holder(lambda z: torch.view_as_real(z) + 0), to=targets.stablehlo, args=(z,)).result
+    same(found(z), torch.view_as_real(z))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_numbers_are_made_of_parts_exactly(target: str) -> None:
     z = torch.tensor(PLACES, dtype=torch.complex64)

@@ -98,3 +98,9 @@ def test_a_certificate_is_stale_when_the_rule_or_one_on_the_way_has_changed():
     data = fresh.to_json()
     data["ways"][1]["hash"] = "0"
     assert certificates.stale(rule, Certificate.from_json(data)) == "a rule on the way to tinygrad has changed since"
+
+
+def test_a_rule_that_is_computed_on_pairs_of_real_numbers_is_measured():
+    (rule,) = (each for each in RULES["fft_irfft"] if each.name == "irfft")
+    way = decomp.certify(rule, to=[targets.tinygrad]).ways[-1]
+    assert way.name == "tinygrad" and way.verdict == "measured" and way.values
