@@ -111,6 +111,9 @@ class _Compilation:
         return _without_autocast(result) if casts else result
 
     def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
+        from decomp.torch_internals.compiling import donate_nothing
+
+        donate_nothing()
         # Behind autograd nothing has a gradient any more.
         return self.inner(self._lowered(_without_prims(module), self.partial, training=False), inputs, is_backward)
 
@@ -201,9 +204,11 @@ def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]:
     def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        from decomp.torch_internals.compiling import compile_fx_inner, inductor_config
+        from decomp.torch_internals.compiling import compile_fx_inner, compiler_config, inductor_config
 
-        with inductor_config.patch(config):
+        # Its cache does not tell graphs to which AOTAutograd donates memory from those to which it donates none.
+        tag = f"{compiler_config.cache_key_tag}, nothing donated"
+        with inductor_config.patch(config), compiler_config.patch(cache_key_tag=tag):
             found: Callable[..., Any] = compile_fx_inner(
                 _as_inductor_takes_it(module, inputs), list(inputs), is_backward=is_backward
             )

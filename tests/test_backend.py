@@ -235,6 +235,19 @@ def test_inductor_takes_the_constants_of_graphs_that_are_lowered_behind_autograd
 
 
 @NEEDS_COMPILER
+def test_inductor_writes_into_no_saved_tensor_that_shares_its_memory() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), Means())  # 1 / sqrt is saved twice, once as a view
+    compiled = torch.compile(model, backend=decomp.backend(to=targets.tinygrad, compiler="inductor"))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(model, x), rtol=1e-4, atol=1e-5)
+
+
+class Means(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(-1, keepdim=True)
+
+
+@NEEDS_COMPILER
 def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
     x = torch.randn(3, 4)
     to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from typing import Any
 
 import pytest
 import torch
@@ -58,8 +59,28 @@ def hands_graphs_of_overloads_to_a_compiler():
     assert torch.ops.aten.relu.default in seen
 
 
-@piece("compiling.inductor_config", "compiling.functorch_config")
+@piece("compiling.donate_nothing")
+def empties_the_list_of_saved_tensors_that_the_backward_pass_may_write_into():
+    lists: list[Any] = []
+
+    def compiler(graph, _):
+        donated = fakes.TracingContext.get().fw_metadata.bw_donated_idxs
+        lists.append(list(donated))
+        compiling.donate_nothing()
+        lists.append(donated)
+        return compiling.make_boxed_func(graph.forward)
+
+    def backend(module, inputs):
+        return compiling.aot_module_simplified(module, inputs, fw_compiler=compiler)
+
+    torch.compile(lambda x: x.exp().exp(), backend=backend)(torch.ones(2, requires_grad=True))
+    assert lists[0] and lists[1] == []
+
+
+@piece("compiling.inductor_config", "compiling.functorch_config", "compiling.compiler_config")
 def can_be_patched():
+    with compiling.compiler_config.patch(cache_key_tag="mine"):
+        assert compiling.compiler_config.cache_key_tag == "mine"
     with compiling.inductor_config.patch({"max_autotune": True}):
         assert compiling.inductor_config.max_autotune
     with compiling.functorch_config.patch(enable_autograd_cache=False):

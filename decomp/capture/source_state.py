@@ -123,9 +123,8 @@ class _TensorState:
         """Whether its data changed, or was written."""
         if self.version is not None and self.tensor._version != self.version:
             return True
-        # What is not equal to itself has NaN in it. A write through `.data` counts no version.
-        known = self.data is not None and _is_equal(self.data, self.data)
-        return known and self.data is not None and not _is_equal(self.tensor, self.data)
+        # A write through `.data` counts no version.
+        return self.data is not None and not _is_equal(self.tensor, self.data)
 
     def restore(self) -> None:
         if self.requires_grad is not None:
@@ -138,7 +137,7 @@ class _TensorState:
                 if self.place is not None and _place(self.tensor) != self.place:
                     self.tensor.data = self.tensor.data.as_strided(*self.place)
                 if not _is_equal(self.tensor, self.data):
-                    self.tensor.copy_(self.data)
+                    _once(self.tensor).copy_(_once(self.data, self.tensor))
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
@@ -156,10 +155,23 @@ def _place(tensor: torch.Tensor) -> tuple[Any, Any, int] | None:
 
 
 def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    try:
-        return bool(torch.equal(tensor, data))
-    except (RuntimeError, NotImplementedError):  # some narrow dtypes cannot be compared (torch 2.13)
+    """Whether they are the same bit for bit: a NaN is, too."""
+    if tensor.shape != data.shape or tensor.dtype != data.dtype:
         return False
+    return bool(torch.equal(_bytes(tensor), _bytes(data)))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.reshape(-1).contiguous().view(torch.uint8)
+
+
+def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """Without the repetitions of an expanded tensor, which cannot be written: of those of `like`, if that is given."""
+    for dim, stride in enumerate((tensor if like is None else like).stride()):
+        if not stride and tensor.shape[dim]:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _counts_writes(tensor: torch.Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Capturing a model, whether it succeeds or fails, leaves the model as it was."""
 
 import copy
+import math
 import random
 
 import numpy as np
@@ -120,6 +121,19 @@ def test_a_buffer_that_is_transposed_in_place_keeps_its_shape():
         model(torch.ones(1))
         assert model.b.shape == (3, 2)
     assert model.b.shape == (2, 3) and torch.equal(model.b, torch.arange(6.0).view(2, 3))
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_buffer_that_repeats_its_elements_is_put_back_and_nan_is_itself(writes):
+    model = nn.Module()
+    model.register_buffer("b", torch.tensor([1.0, math.nan]).expand(3, 1, 2))
+    version = model.b._version
+    with source_unchanged(model) as source:
+        if writes:
+            model.b[0].data.fill_(7)
+        assert source.written() == (["b"] if writes else [])
+    torch.testing.assert_close(model.b, torch.tensor([1.0, math.nan]).expand(3, 1, 2), equal_nan=True)
+    assert model.b.stride()[0] == 0 and (writes or model.b._version == version)
 
 
 def test_a_source_that_fails_on_its_inputs_is_not_blamed_on_the_capture():
