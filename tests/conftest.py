@@ -7,7 +7,7 @@ import sys
 import types
 import typing
 
-# Before torch is imported, here and in what tests start: pytest-xdist keeps every core busy already.
+# Before torch is imported, by what is collected and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What a test says of planning is to be true of planning, and not of what an earlier run has left on disk.
 os.environ["DECOMP_CACHE"] = "off"
@@ -16,17 +16,11 @@ os.environ["DECOMP_CACHE"] = "off"
 gc.disable()
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 
 pytest.register_assert_rewrite("tests.forms", "tests.rewriting")
 from tests import sampling  # noqa: E402
 
 RECURSION_LIMIT = sys.getrecursionlimit()
-
-if torch.accelerator.current_accelerator(check_available=True) is None:
-    # `torch.manual_seed` keeps the formatted stack of each of its calls for devices that may be there later.
-    for _devices in (torch.cuda.random, torch.mtia, torch.xpu.random):
-        _devices._lazy_call = lambda *args, **kwargs: None
 
 
 def pytest_addoption(parser):
@@ -59,6 +53,7 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_finish():
     _hasten_decompositions()
+    _hasten_seeds()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -80,6 +75,15 @@ def _processes_that_measure_start_at_once():
     from tests.processes import Python
 
     isolation.subprocess = types.SimpleNamespace(Popen=Python, PIPE=isolation.subprocess.PIPE)
+
+
+def _hasten_seeds():
+    """Have `torch.manual_seed` keep no formatted stack of each of its calls for devices that may be there later, where
+    there are none. PyTorch is not imported here: the process that only hands cases to the others does without it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.accelerator.current_accelerator(check_available=True) is None:
+        for devices in (torch.cuda.random, torch.mtia, torch.xpu.random):
+            devices._lazy_call = lambda *args, **kwargs: None
 
 
 def pytest_runtest_setup():

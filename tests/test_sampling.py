@@ -1,5 +1,8 @@
 """Samples of sweeps: few cases, each value of each parameter, the same by the same seed."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests import sampling
@@ -104,3 +107,8 @@ def test_what_tests_rules_is_sampled_by_each_row_of_each_table(pytester, request
     pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8"))
     pytester.makepyfile(test_rules=RULES)
     pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=cases)
+
+
+def test_the_process_that_hands_out_cases_does_without_pytorch(request):
+    code = "import sys, tests.conftest; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=request.config.rootpath, check=True)
