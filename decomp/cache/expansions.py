@@ -11,6 +11,7 @@ import uuid
 import torch
 from torch import fx
 
+from decomp import cache_directory
 from decomp.cache import places, portable
 from decomp.cache.fingerprints import fingerprint
 from decomp.cache.portable import NotPortable, Record
@@ -40,7 +41,7 @@ class Kept:
     def __init__(self, segment: Segment, fakes: Fakes, composite: Callable[[str], Any]) -> None:
         """`composite` makes PyTorch's composite kernel of a name, as a rule."""
         self.segment, self.fakes, self.composite = segment, fakes, composite
-        place = places.directory() if segment.name is not None else None
+        place = cache_directory.directory() if segment.name is not None else None
         self.store = Store(place / f"{segment.name}{places.SUFFIX}") if place is not None else None
         self._new: dict[str, Record] = {}
 

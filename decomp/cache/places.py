@@ -1,4 +1,4 @@
-"""Where the cache is: the directory that the platform has for caches, or the one that `DECOMP_CACHE` names."""
+"""What a directory with the cache of expansions holds; the least recently used goes first."""
 
 from __future__ import annotations
 
@@ -6,32 +6,10 @@ import contextlib
 from dataclasses import dataclass
 import os
 from pathlib import Path
-import sys
 
-VARIABLE = "DECOMP_CACHE"
-_OFF = ("0", "off", "no", "false")
 SUFFIX = ".decomp-cache"
 MOST = 512 * 2**20
 """So many bytes are kept; beyond, what has not been used for longest is deleted."""
-
-
-def directory() -> Path | None:
-    """The directory of the cache, which need not exist; None if the cache is off."""
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted.lower() in _OFF:
-        return None
-    return Path(wanted).expanduser() if wanted else _platform_directory()
-
-
-def _platform_directory() -> Path | None:
-    try:
-        if sys.platform == "win32":
-            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "decomp" / "Cache"
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "decomp"
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decomp"
-    except RuntimeError:  # a user without a home
-        return None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import functools
 import gc
 import hashlib
 import json
-import os
 from pathlib import Path
 import statistics
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp import cache_directory
 from decomp.costs.machine import described
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
@@ -34,8 +34,6 @@ SAMPLE = 2e-4
 """Seconds that a measurement takes at least: shorter calls are repeated in it."""
 PATIENCE = 1.0
 """Seconds after which no further measurement of a call begins."""
-DIRECTORY = "DECOMP_CACHE"
-"""The variable of the environment that names another directory than the user's own for caches."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,15 @@ class Measured(CostModel):
     zeros where ones are out of range."""
 
     directory: str | None = None
-    """Where the times are kept; by default `$DECOMP_CACHE`, or `decomp` among the user's caches."""
+    """Where the times are kept; by default where expansions are, and in memory alone with `DECOMP_CACHE=off`."""
 
     unit = "µs"
 
     def __call__(self, call: Call) -> float:
         device = next((t.device for t in (*operands(call), *results(call))), torch.device("cpu"))
         device = torch.device("cpu") if device.type == "meta" else device
-        return _times(self.directory or _own_directory(), device, torch.get_num_threads()).of(call)
+        place = Path(self.directory) if self.directory is not None else cache_directory.directory()
+        return _times(place, device, torch.get_num_threads()).of(call)
 
     def __repr__(self) -> str:
         return "decomp.costs.measured" if self.directory is None else f"decomp.costs.Measured({self.directory!r})"
@@ -64,25 +63,20 @@ class Measured(CostModel):
 MEASURED = Measured()
 
 
-def _own_directory() -> str:
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get(DIRECTORY) or os.path.join(caches, "decomp")
-
-
 @functools.lru_cache(maxsize=None)
-def _times(directory: str, device: torch.device, threads: int) -> _Times:
+def _times(directory: Path | None, device: torch.device, threads: int) -> _Times:
     machine = json.dumps(described(device), sort_keys=True)
     name = hashlib.sha256(machine.encode()).hexdigest()[:16]
-    return _Times(Path(directory) / f"measured-{name}.jsonl", machine, device)
+    return _Times(directory / f"measured-{name}.jsonl" if directory is not None else None, machine, device)
 
 
 class _Times:
     """The times on one machine. The file has one line a call, and those of another process are read when it opens."""
 
-    def __init__(self, path: Path, machine: str, device: torch.device) -> None:
+    def __init__(self, path: Path | None, machine: str, device: torch.device) -> None:
         self.path, self.machine, self.device = path, machine, device
         self.lock = threading.Lock()
-        self.known = dict(_read(path))
+        self.known = dict(_read(path)) if path is not None else {}
 
     def of(self, call: Call) -> float:
         """Microseconds."""
@@ -95,6 +89,8 @@ class _Times:
 
     def _append(self, entry: dict[str, Any]) -> None:
         """A cache that cannot be written costs the next process the time, and this one nothing."""
+        if self.path is None:
+            return
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps(entry)] if self.path.exists() else [self.machine, json.dumps(entry)]

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
+from decomp import cache_directory
 from decomp.cache import fingerprints, places
 from decomp.cache.fingerprints import NoFingerprint, fingerprint
 from decomp.cache.store import Store
@@ -121,7 +122,7 @@ def test_another_shape_or_dtype_is_planned():
 def test_it_can_be_switched_off(off, place, monkeypatch):
     monkeypatch.setenv("DECOMP_CACHE", off)
     assert lowered(Small()).runs > 0 and lowered(Small()).runs > 0
-    assert not place.exists() and places.directory() is None
+    assert not place.exists() and cache_directory.directory() is None
 
 
 def test_dynamic_sizes_are_not_kept(place):
@@ -417,8 +418,8 @@ def test_the_directory_is_that_of_the_platform(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for platform, expected in (("linux", tmp_path / "xdg" / "decomp"), ("win32", tmp_path / "local/decomp/Cache"),
                                ("darwin", tmp_path / "Library/Caches/decomp")):
-        monkeypatch.setattr(places.sys, "platform", platform)
-        assert places.directory() == expected
+        monkeypatch.setattr(cache_directory.sys, "platform", platform)
+        assert cache_directory.directory() == expected
 
 
 def test_clearing_deletes_the_cache_and_nothing_else(place):

@@ -80,6 +80,13 @@ def test_the_directory_is_the_user_s(tmp_path, monkeypatch, counted):
     assert len(lines(tmp_path)) == 2
 
 
+def test_no_cache_keeps_times_in_memory_alone(tmp_path, monkeypatch, counted):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DECOMP_CACHE", "off")
+    assert [costs.measured(call_of(torch.exp, X)) for _ in range(2)] == [1, 1]
+    assert len(counted) == 1 and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("function", "args"),
     [

@@ -15,7 +15,7 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.cache import places
+from decomp import cache_directory
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
 from decomp.tools.cli.arguments import BACKEND, Debug, Json, attribute_called, load_backend
@@ -49,7 +49,7 @@ def bringup(
     with failing(debug, as_json):
         chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
         models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
-        place = places.directory() if not fresh else None
+        place = cache_directory.directory() if not fresh else None
         with _bar() as progress:
             report = decomp.bring_up(
                 chip, models=models, ops=op or None, only=only or None, quick=quick, workers=workers, timeout=timeout,

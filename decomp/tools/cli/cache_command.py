@@ -7,6 +7,7 @@ from typing import Annotated
 from rich.text import Text
 import typer
 
+from decomp import cache_directory
 from decomp.cache import places
 from decomp.tools.cli.arguments import Debug, Json
 from decomp.tools.cli.terminal import Unusable, failing, print_json, show
@@ -21,12 +22,12 @@ def cache(
     with failing(debug, as_json):
         if action not in ("", "clear"):
             raise Unusable(f"decomp cache has no action {action!r}; it has: clear")
-        place = places.directory()
+        place = cache_directory.directory()
         if place is None:
             if as_json:
                 print_json({"directory": None, "files": 0, "bytes": 0})
             else:
-                show(Text(f"the cache is off ({places.VARIABLE})"))
+                show(Text(f"the cache is off ({cache_directory.VARIABLE})"))
             return
         found = places.clear(place) if action else places.contents(place)
         if as_json:
