@@ -12,6 +12,7 @@ import torch
 
 from decomp.ir.dtypes import name_of
 from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.validation.ties import Choice, Ties
 from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
@@ -38,7 +39,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Truth:
-    """The reference for a call on some operands: in float64, and on operands perturbed in their last place."""
+    """The reference for a call on some operands: in float64, and with what may differ: operands perturbed in their last
+    place, and other choices among equal elements."""
 
     own: list[torch.Tensor]
     wide: list[torch.Tensor] | None
@@ -46,19 +48,26 @@ class Truth:
     moved: list[list[torch.Tensor]]
     operands: Sequence[Any] = ()
     """What it was computed from, where that is known."""
+    choices: Sequence[Choice | None] = ()
+    """Of results that are places of elements, which of those are equal; none is known of a whole program."""
 
 
 def truth_of(call: Call, wide_call: Call, operands: Sequence[Any]) -> Truth:
     """Computes the reference for a call. Raises whatever the op itself raises on these operands."""
     own = call(operands)
     try:
-        wide = wide_call(widened(operands))
+        with Ties() as ties:
+            wide = wide_call(widened(operands))
         moved = [wide_call(widened(_moved(operands, seed))) for seed in range(MOVES)]
+        if ties.choices:
+            with Ties(other=True):
+                moved.append(wide_call(widened(operands)))
     except Exception:  # the op has no float64 kernel, or mixes its dtypes by hand
         return Truth(own, None, [])
     if [t.shape for t in wide] != [t.shape for t in own]:
         return Truth(own, None, [])
-    return Truth(own, wide, moved, operands)
+    choices = [next((choice for choice in ties.choices if choice.places is each), None) for each in wide]
+    return Truth(own, wide, moved, operands, choices)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,8 @@ def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | floa
             continue
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
         moved = [each[i] for each in truth.moved]
-        one = _exactly(mine, own, wide, moved) if _is_exact(own) else _closely(
+        choice = truth.choices[i] if truth.choices else None
+        one = _exactly(mine, own, wide, moved, choice) if _is_exact(own) else _closely(
             _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], allowed, pointwise, own.dtype,
             _lost_at_zero(truth.operands, own) if pointwise else None,
         )  # fmt: skip
@@ -100,10 +110,13 @@ def _is_exact(own: torch.Tensor) -> bool:
     return not (own.is_floating_point() or own.is_complex())
 
 
-def _exactly(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor]) -> Judged:
-    """Integers and bools are equal, except where they change if operands are perturbed."""
-    wrong = mine != own
-    for other in (wide, *moved):
+def _exactly(
+    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], choice: Choice | None
+) -> Judged:
+    """Integers and bools are equal, except where they change with operands that are perturbed, or are places of equal
+    elements."""
+    wrong = mine != own if choice is None else ~choice.allows(mine)
+    for other in (wide, *moved) if choice is None else ():
         if other.shape == own.shape and not other.is_complex():
             wrong &= other.to(own.dtype) == own
     if not bool(wrong.any()):

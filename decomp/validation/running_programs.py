@@ -17,9 +17,12 @@ from torch.export import ExportedProgram
 from decomp.capture.subclasses import unwrapped
 from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
+from decomp.ir.call import graphs_of
+from decomp.ir.effects import EffectTable
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import widened
+from decomp.validation.ties import Ties
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ def callable_of(program: Any) -> nn.Module:
 
 def run(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, gradients: bool, wide: bool = False,
-    plain: bool = False, moved: Callable[[Any], Any] | None = None,
+    plain: bool = False, moved: Callable[[Any], Any] | None = None, ties: Ties | None = None,
 ) -> Run:  # fmt: skip
-    """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too unless `plain`. `moved`
-    changes inputs and state before."""
+    """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too. `moved` changes inputs and
+    state before. `ties` is a mode to run in. `plain`: without a mode."""
     given = _copies((tuple(args), dict(kwargs or {})))
     state = _copies({name: t for name, t in (*module.named_parameters(), *module.named_buffers())})
     if moved is not None:
@@ -64,8 +67,13 @@ def run(
     before = {name: t for name, t in _named((given, state)) if isinstance(t, torch.Tensor)}
     kept = {name: t.clone() for name, t in before.items()}
     wanted = _requiring_gradients(module, given, state) if gradients else {}
-    mode = _Wide() if wide and not plain else contextlib.nullcontext()
-    with forked_random_state(), mode, torch.set_grad_enabled(bool(wanted)):
+    with contextlib.ExitStack() as stack:
+        if wide and not plain:
+            stack.enter_context(_Wide())
+        if ties is not None and not plain:
+            stack.enter_context(ties)
+        stack.enter_context(forked_random_state())
+        stack.enter_context(torch.set_grad_enabled(bool(wanted)))
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
@@ -217,3 +225,16 @@ def nudged(seed: int, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxy
         return pytree.tree_map(nudge, value)
 
     return change
+
+
+def branches(program: Any) -> bool:
+    """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
+    torch 2.13.)"""
+    higher = torch._ops.HigherOrderOperator
+    return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
+
+
+def is_random(program: Any) -> bool:
+    """Whether a graph of a program draws random numbers; False for modules without a graph."""
+    tables = ((EffectTable(root), graph) for root, graph in graphs_of(program))
+    return any(table.of(node).most for table, graph in tables for node in graph.nodes)

@@ -16,7 +16,7 @@ from torch import fx, nn
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import graphs_of, read_results, those_at
+from decomp.ir.call import read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
@@ -33,13 +33,16 @@ from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
     Narrow,
     Run,
+    branches,
     callable_of,
     forked_random_state,
+    is_random,
     nudged,
     run,
     run_graph,
     weights_for as _weights,
 )
+from decomp.validation.ties import Ties
 
 if TYPE_CHECKING:
     from decomp.derive.pipeline import RewrittenGraph
@@ -385,9 +388,9 @@ def whole_programs(
     them; `promise` is what its rules may be off by, in ULP, of the `narrow` dtypes if it computes in these. Raises
     `ValuesDiffer`, `GradientsDiffer`, and `ArgumentError` if the source does not run on them."""
     before, after = callable_of(source), callable_of(lowered)
-    if _is_random(source) or _is_random(lowered):
+    if is_random(source) or is_random(lowered):
         return "the whole program not compared, as it is random"
-    plain = _branches(source) or _branches(lowered)
+    plain = branches(source) or branches(lowered)
     truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow)
     found = _ran(after, args, kwargs, truth.differentiable)
     worst = []
@@ -432,8 +435,8 @@ FLOOR = 32.0
 
 
 class _Truth:
-    """The reference for a program: its results as it is, in float64 if it runs there, and with its inputs perturbed in
-    their last place."""
+    """The reference for a program: its results as it is, in float64 if it runs there, and with what may differ: inputs
+    perturbed in their last place, and other choices among equal elements."""
 
     def __init__(
         self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True,
@@ -444,11 +447,13 @@ class _Truth:
         own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
         self.own = own or _of_source(module, args, kwargs)
-        how = {"gradients": self.differentiable}
-        self.wide = self._tried(wide, args, kwargs, wide=True, plain=plain, **how)
+        how, ties = {"gradients": self.differentiable, "plain": plain}, Ties()
+        self.wide = self._tried(wide, args, kwargs, wide=True, **how)
         dtypes = narrow.narrower if narrow is not None else {}
-        tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), **how) for seed in range(2))
+        tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), ties=ties, **how) for seed in range(2))
         self.moved = [found for found in tried if found is not None]
+        if ties.choices and (other := self._tried(module, args, kwargs, ties=Ties(other=True), **how)) is not None:
+            self.moved.append(other)
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
     @staticmethod
@@ -485,16 +490,3 @@ def _require_close(
     if judged.fault is not None:
         raise kind(f"{name} of the lowered program is another: it {judged.fault}")
     return judged.error, judge([own], expected, float("inf"), pointwise=False).error
-
-
-def _branches(program: Any) -> bool:
-    """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
-    torch 2.13.)"""
-    higher = torch._ops.HigherOrderOperator
-    return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
-
-
-def _is_random(program: Any) -> bool:
-    """Whether a graph of a program draws random numbers; False for modules without a graph."""
-    tables = ((EffectTable(root), graph) for root, graph in graphs_of(program))
-    return any(table.of(node).most for table, graph in tables for node in graph.nodes)

@@ -1,0 +1,83 @@
+"""Ties: some ops select among equal elements, and PyTorch leaves open which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from decomp.torch_internals.modes import TorchDispatchMode
+
+aten = torch.ops.aten
+_OPEN = {aten.sort, aten.topk, aten.kthvalue, aten.mode, aten.median, aten.nanmedian}
+"""Ops whose documentation leaves open which of several equal elements is given; of `max`, `min`, `argmax` and `argmin`
+it is the first."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A call that gives the places of elements of `x` along a dimension, of equal ones that of any."""
+
+    x: torch.Tensor
+    dim: int
+    places: torch.Tensor
+
+    def allows(self, places: torch.Tensor) -> torch.Tensor:
+        """Where other places are those of elements equal to the ones at `self.places`, and none is there twice."""
+        inside = (0 <= places) & (places < self.x.shape[self.dim])
+        found, own = (_taken(self.x, self.dim, each) for each in (torch.where(inside, places, 0), self.places))
+        allowed = inside & _is_same(found, own)
+        if places.dim() < self.x.dim():
+            return allowed
+        return allowed & places.sort(dim=self.dim).values.diff(dim=self.dim).all(self.dim, keepdim=True)
+
+    def other(self) -> torch.Tensor:
+        """The place of the next equal element instead; after the last of them, of the first."""
+        ordered, order = self.x.detach().sort(dim=self.dim, stable=True)
+        shape = [-1 if dim == self.dim % self.x.dim() else 1 for dim in range(self.x.dim())]
+        ranks = torch.arange(self.x.shape[self.dim], device=self.x.device).view(shape).expand(self.x.shape)
+        follows = _is_same(ordered, ordered.roll(1, self.dim)) & (ranks > 0)
+        first = torch.where(follows, 0, ranks).cummax(self.dim).values
+        following = torch.where(follows.roll(-1, self.dim), ranks + 1, first)
+        following = torch.zeros_like(order).scatter(self.dim, order, order.gather(self.dim, following))
+        return _taken(following, self.dim, self.places)
+
+
+class Ties(TorchDispatchMode):
+    """A mode that sees choices among equal elements, and makes another one if `other`."""
+
+    def __init__(self, other: bool = False) -> None:
+        super().__init__()
+        self.other = other
+        self.choices: list[Choice] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        dim = _dimension(func, args, kwargs or {}) if func.overloadpacket in _OPEN else None
+        if dim is None:
+            return results
+        values, places = results
+        self.choices.append(Choice(args[0], dim, places))
+        return (values, self.choices[-1].other()) if self.other else results
+
+
+def _dimension(func: Any, args: Any, kwargs: Any) -> int | None:
+    """The dimension along which a call selects; None if it gives no places, or keeps the order of what is equal."""
+    arguments = func._schema.arguments
+    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    given.update(zip((each.name for each in arguments), args), **kwargs)
+    if given.get("stable") or "dim" not in given or len(func._schema.returns) != 2 or not args[0].numel():
+        return None
+    return int(given["dim"]) if args[0].dim() else None
+
+
+def _taken(x: torch.Tensor, dim: int, places: torch.Tensor) -> torch.Tensor:
+    """The elements at places along a dimension, which the places may lack."""
+    kept = places.dim() == x.dim()
+    found = x.gather(dim, places if kept else places.unsqueeze(dim))
+    return found if kept else found.squeeze(dim)
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
