@@ -194,6 +194,9 @@ class Lowering:
         # would not be the program that was proved: deep-copy `result` for a program of your own.
         return replace(self)
 
+    def __repr__(self) -> str:
+        return f"<{self.report().headline}; the program is .result, the rest print(lowering.report())>"
+
     def report(self) -> Report:
         """Ops before and after, rules used, expansions run and stamped, time by stage, what verification checked."""
         return report_of(self)

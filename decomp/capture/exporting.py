@@ -86,7 +86,7 @@ def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] 
         return None
     copied, named = tree_map_only(torch.Tensor, _copied, (tuple(args), dict(kwargs or {})))
     try:
-        with source_unchanged(model), _parameters_unchanged(model):
+        with source_unchanged(model, writes_parameters=True):
             model(*copied, **named)
     except Exception as error:
         refused = CaptureError(
@@ -100,18 +100,6 @@ def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
-
-
-@contextlib.contextmanager
-def _parameters_unchanged(model: nn.Module) -> Iterator[None]:
-    """While it lasts, the model may write its parameters."""
-    kept = [(parameter, parameter._version, parameter.detach().clone()) for parameter in model.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, version, value in kept:
-            if parameter._version != version:
-                parameter.detach().copy_(value)
 
 
 def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:

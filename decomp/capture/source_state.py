@@ -17,12 +17,12 @@ from decomp.torch_internals.fakes import unset_fake_temporarily
 
 
 @contextlib.contextmanager
-def source_unchanged(model: nn.Module) -> Iterator[Source]:
+def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Iterator[Source]:
     """While it lasts, the model may be run; afterwards its attributes, hooks, training flags, buffers, `requires_grad`,
-    `grad`, and the states of the random generators are those of before. Parameters are not copied: nothing that
-    captures a module writes into them."""
+    `grad`, and the states of the random generators are those of before. Parameters are copied only if they may be
+    written, which nothing does that captures a module."""
     modules = [(module, _attributes(module)) for module in model.modules()]
-    tensors = [_TensorState(tensor) for tensor in {id(t): t for t in _tensors(model)}.values()]
+    tensors = [_TensorState(tensor, writes_parameters) for tensor in {id(t): t for t in _tensors(model)}.values()]
     state = random.getstate()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -105,9 +105,9 @@ def _named_tensors(attributes: dict[str, tuple[Any, Any]]) -> Iterator[tuple[str
 
 
 class _TensorState:
-    """What a tensor of a module was: its flags, and its data if it is no parameter."""
+    """What a tensor of a module was: its flags, and its data unless it is a parameter that is not written."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, writes_parameters: bool) -> None:
         self.tensor = tensor
         is_leaf = _is_leaf(tensor)
         self.grad = tensor.grad if is_leaf else None
@@ -115,7 +115,7 @@ class _TensorState:
         self.place = _place(tensor)
         self.version = tensor._version if _counts_writes(tensor) else None
         self.data: torch.Tensor | None = None
-        if not isinstance(tensor, nn.Parameter) and _has_data(tensor):
+        if (writes_parameters or not isinstance(tensor, nn.Parameter)) and _has_data(tensor):
             with torch.no_grad(), unset_fake_temporarily():
                 self.data = tensor.detach().clone()
 
@@ -180,4 +180,5 @@ def _counts_writes(tensor: torch.Tensor) -> bool:
 
 def _has_data(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds numbers that can be compared: neither fake, nor lazy, sparse or on no device."""
-    return type(tensor) in (torch.Tensor, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_meta
+    is_plain = type(tensor) in (torch.Tensor, nn.Buffer, nn.Parameter) and tensor.layout is torch.strided
+    return is_plain and not tensor.is_meta

@@ -134,6 +134,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What else was decided: where complex numbers come in and go out, on a target that leaves them out."""
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.legal)} calls stay, {len(self.derived)} are lowered, {len(self.blocked)} blocked"
+        return f"<plan to {self.target}: {counts}; print(plan) shows them>"
+
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
 
