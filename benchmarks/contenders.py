@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks import programs
 import decomp
-from decomp.cache.places import VARIABLE
+from decomp.cache_directory import VARIABLE
 
 Run = Callable[[], Any]
 

@@ -12,6 +12,7 @@ import warnings
 import torch
 from torch import fx
 
+from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
@@ -48,14 +49,17 @@ def backend(
     `compiler`: "eager" runs the lowered graph as it is; "inductor" compiles it (with the `mode=` and `options=` of
     `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a
     GraphModule of ATen overloads and its example inputs and returns a callable. `to` is by default the target of the
-    `Backend`. The other arguments are those of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model
-    raises what `lower` raises, when it is first called.
+    `Backend`; `cost` for "inductor" that of the target's file or `decomp.costs.fused`. The other arguments are those of
+    `lower`. Raises `ArgumentError` for wrong arguments; the compiled model raises what `lower` raises, when it is first
+    called.
     """
     known = compiler in _NAMED if isinstance(compiler, str) else isinstance(compiler, Backend) or callable(compiler)
     if not known:
         raise ArgumentError(f"compiler must be 'eager', 'inductor', a Backend or a function, not {compiler!r}")
     to = compiler.target if to is None and isinstance(compiler, Backend) else to
     CHECKS["to"]("to", to)
+    assert to is not None
+    to = when_fused(to) if compiler == "inductor" else to
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
     settings = {
         "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
@@ -66,6 +70,11 @@ def backend(
         return _Compilation(settings, partial, _inner_compiler(compiler, given)).of(module, list(example_inputs))
 
     return compile_graph
+
+
+def when_fused(target: Target) -> Target:
+    """A target as a compiler that fuses has it: with `decomp.costs.fused`, unless its file has costs of its own."""
+    return target if target.costs is not None else target.with_costs(FUSED)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decomp.costs.counting import BYTES as bytes, CALLS as calls, FLOPS as flops
+    from decomp.costs.fusing import FUSED as fused
     from decomp.costs.measuring import MEASURED as measured, Measured as Measured
     from decomp.costs.memory import PEAK_MEMORY as peak_memory
     from decomp.costs.programs import total as total
     from decomp.costs.tables import Formula as Formula, Table as Table, table as table
 
-__all__ = ["calls", "flops", "bytes", "peak_memory", "measured", "table", "total", "Formula", "Measured", "Table"]
-NAMED = ("calls", "flops", "bytes", "peak_memory", "measured")
+__all__ = [
+    "calls", "flops", "bytes", "peak_memory", "fused", "measured", "table", "total", "Formula", "Measured", "Table",
+]  # fmt: skip
+NAMED = ("calls", "flops", "bytes", "peak_memory", "fused", "measured")
 """The costs that have a name and take no file."""
 
 
@@ -22,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from decomp.costs import counting
 
         return getattr(counting, name.upper())
+    if name == "fused":
+        from decomp.costs import fusing
+
+        return fusing.FUSED
     if name in ("measured", "Measured"):
         from decomp.costs import measuring
 

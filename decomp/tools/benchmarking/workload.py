@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from decomp.backends import when_fused
 from decomp.costs.model import Cost
 from decomp.lowering import Lowering, lower
 from decomp.rules.accuracy import DEFAULT
@@ -89,7 +90,8 @@ def variants(
 ) -> tuple[Variant, ...]:
     """The usual ones: as it is, lowered to each target, and both again compiled. With `products`, ops that a compiler
     has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so. Each
-    lowering comes at each of the levels of accuracy; the name says which, unless it is the default."""
+    lowering comes at each of the levels of accuracy; the name says which, unless it is the default. What is compiled is
+    lowered by the costs that `decomp.backend(compiler="inductor")` takes."""
     eager, named = [Variant("fused")], [Variant("fused, compiled", compiled=True)]
     for level in levels:
         suffix = "" if level == DEFAULT else f", {level}"
@@ -102,7 +104,8 @@ def variants(
         for target in compiled:
             keep = tuple(products) if _lacks(target, products) else ()
             name = f"{target.name} + products" if keep else target.name
-            named.append(Variant(f"{name}{suffix}, compiled", target, keep, compiled=True, accuracy=level))
+            fused = when_fused(target)
+            named.append(Variant(f"{name}{suffix}, compiled", fused, keep, compiled=True, accuracy=level))
     return (*eager, *named)
 
 

@@ -90,8 +90,8 @@ def bench(
         levels = [require_level(level, "--accuracy") for level in accuracy]
         chips = _chips(backend, levels, backward)
         plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust, chips)
-        price = load_cost(cost)
-        plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
+        if (price := load_cost(cost)) is not None:
+            plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
         _written(_run(plan, path, resume), out)

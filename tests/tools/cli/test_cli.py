@@ -134,8 +134,8 @@ def test_a_cost_may_be_a_file(tmp_path):
 
 def test_an_unknown_cost_or_level_names_the_nearest():
     assert said(run("plan", "mlp", "--to", "tinygrad", "--cost", "byte")) == (
-        2, "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, measured, and "
-        ".toml files")  # fmt: skip
+        2, "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, fused, measured, "
+        "and .toml files")  # fmt: skip
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "gelu=fats")) == (
         2, "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? There are exact, standard, fast")
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "fast", "--accuracy", "exact")) == (
