@@ -16,6 +16,7 @@ from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
 from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.modes import enable_python_dispatcher
 from decomp.torch_internals.pytree import tree_map
 
 
@@ -76,7 +77,8 @@ class _Propagation(fx.Interpreter):
         self.reshapes = any(method_name(node) in METADATA_WRITES for node in module.graph.nodes)
 
     def run(self, *args: Any, **_: Any) -> Any:
-        with self.mode, torch.no_grad(), without_guards(self.mode):
+        # Without the Python dispatcher some kernels, as that of polar, take dynamic sizes for those of the example.
+        with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
             return super().run(*args, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:

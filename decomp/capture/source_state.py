@@ -162,8 +162,9 @@ def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.reshape(-1).contiguous().view(torch.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of a single number `contiguous` and `reshape` leave the stride as it is, which `view` wants to be 1.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:

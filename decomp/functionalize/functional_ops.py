@@ -13,7 +13,7 @@ from torch import fx
 from decomp.functionalize.views import put_index, split_at_ellipsis
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
-from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal
+from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal, short_name
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
@@ -331,3 +331,22 @@ def out_call(node: fx.Node, value_of: ValueOf) -> tuple[str, Any, Any, Any]:
         raise refusal(node, f"it writes {', '.join(sorted(written))}, and {NO_VARIANT}",
                       "use the op without out= in the model")
     return node.op, found, args, {name: value for name, value in kwargs.items() if name not in written}
+
+
+def functional_view(emit: Emitter, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+    """The view that `squeeze_` and its like make of a tensor, as a new one."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return emit.like(node, *functional_call(node, args, kwargs))
+    name = short_name(node.target).removesuffix("_")
+    default = {"transpose": "int"}.get(name, node.target._overloadname)
+    return emit.like(node, "call_function", getattr(getattr(aten, name), default), args, kwargs)
+
+
+def takes_list(node: fx.Node) -> bool:
+    """Whether a call takes a list of tensors first, even of one (`torch._foreach_add_`)."""
+    return isinstance(next(iter((*node.args, *node.kwargs.values()))), (list, tuple))
+
+
+def has_out(node: fx.Node) -> bool:
+    """Whether a call is an overload that writes its results into tensors that it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)

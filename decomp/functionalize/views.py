@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.graph_builder import Emitter
-from decomp.ir.aliases import refusal
+from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import VIEW_KINDS, ViewKind
 
@@ -43,6 +43,16 @@ class View:
 def element_view(node: fx.Node, value: fx.Node, whole: View) -> View:
     """The view that `node` takes out of a tuple of views, `whole`."""
     return View(node, whole.op, {**whole.arguments, "index_in_tuple": node.args[1]}, whole.value, value, whole.certain)
+
+
+def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, like: fx.Node) -> View:
+    """The view of `base` that `node` takes out of the results of `whole`, a call that gives views of several tensors;
+    `like` is its copy, of the values of then."""
+    name = spelling_of(whole).op.short
+    op = {"broadcast_tensors": "expand_as", "meshgrid": ""}.get(name, "view_as")
+    if not op:
+        return View(node, name, {}, base, like, certain=False)
+    return View(node, op, {}, base, emit.call(op, (base, like), at=node))
 
 
 def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node],
@@ -109,6 +119,9 @@ def _same_layout(view: View, old: Any, new: Any) -> bool:
 
 
 def _unknown_view(view: View, at: fx.Node) -> Exception:
+    if view.op == "meshgrid":
+        return refusal(at, f"{view.source.name!r} is a view that meshgrid takes of one of several tensors, and one of "
+                       "the two is written", "clone() before the write")
     if isinstance(metadata(view.source), torch.Tensor):  # with metadata only results of regions are uncertain
         return refusal(
             at, f"{view.source.name!r} is a view that a region (no_grad, autocast) returns, and its base is written "

@@ -13,12 +13,12 @@ import torch
 from torch import fx, nn
 
 from decomp.functionalize.alias_sets import AliasSets
-from decomp.functionalize.functional_ops import cast, functional_call, functional_variant, out_call
+from decomp.functionalize.functional_ops import cast, functional_variant, functional_view, has_out, out_call, takes_list
 from decomp.functionalize.gradients import GradientSources, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
 from decomp.functionalize.storage import Alias, Memory, Tensor
-from decomp.functionalize.views import element_view, refuse_unknown_layout, view_of
+from decomp.functionalize.views import element_view, listed_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -33,10 +33,10 @@ from decomp.ir.aliases import (
     bodies,
     is_same_tensor,
     is_view,
+    list_operands,
     method_name,
     mutated_args,
     refusal,
-    short_name,
     spelling_of,
     view_bases,
 )
@@ -186,6 +186,9 @@ class _Walk:
     def _view(self, node: fx.Node) -> None:
         bases = view_bases(node, self.root)
         base = bases[0]
+        if listed := list_operands(node if len(bases) > 1 else base):
+            self._listed(node, base, listed)
+            return
         if base in self.regions:
             self._result_of_region(node, self.regions[base])
             return
@@ -217,6 +220,21 @@ class _Walk:
             refuse_unknown_layout(view, metadata(base), before)
         self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, is_tuple=kind_of(node) == "many"))
 
+    def _listed(self, node: fx.Node, whole: fx.Node, listed: tuple[fx.Node, ...]) -> None:
+        """Several views of as many tensors, or one of them, `getitem(whole, i)`: that is taken of its own base."""
+        new = self.emit.copy(node, self.value_of)
+        self.requires_grad[node] = self._gradient_of(node)
+        if node.target is not operator.getitem:
+            if any(user.target is not operator.getitem or type(user.args[1]) is not int for user in node.users):
+                raise refusal(node, "it gives views of several tensors at once, and one of them is written",
+                              "take the views out of the tuple one by one, or clone() what is written")
+            return
+        base = listed[node.args[1]]
+        if base in self.tensors:
+            alias = self.tensors[base].alias
+            view = listed_view(self.emit, node, whole, self.memory.read(alias, node), new)
+            self.tensors[node] = Tensor(self.memory.derive(alias, view))
+
     def _result(self, node: fx.Node, base: fx.Node) -> None:
         """One of several new tensors: each is on memory of its own."""
         place = (base, node.args[1])
@@ -241,11 +259,11 @@ class _Walk:
             self._refuse_unless_followed(node, target)
         if spelling_of(node).op.short in BATCH_NORMS if node.op != "call_module" else False:
             self._batch_norm(node)
-        elif node.kwargs.get("out") is not None or _has_out(node):
+        elif node.kwargs.get("out") is not None or has_out(node):
             self._out(node, targets)
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
-        elif len(targets) > 1 or node.op == "call_module" or _writes_list(node):
+        elif len(targets) > 1 or node.op == "call_module" or takes_list(node):
             raise refusal(node, "it writes its arguments, and it has no functional form",
                           "let the module be traced, or return new tensors from it" if node.op == "call_module"
                           else "use an op that returns new tensors")
@@ -278,19 +296,11 @@ class _Walk:
                           "use the function that returns a view")
         base = self.memory.read(tensor.alias, node)
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
-        new = self._functional_view(node, *call)
+        new = functional_view(self.emit, node, *call)
         view = view_of(node, new, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
         tensor.alias = self.memory.derive(tensor.alias, view, in_place=True)
         self.tensors[node] = tensor
-
-    def _functional_view(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return self.emit.like(node, *functional_call(node, args, kwargs))
-        packet = getattr(aten, short_name(node.target).removesuffix("_"))
-        default = {"transpose": "int"}.get(short_name(node.target).removesuffix("_"), node.target._overloadname)
-        new = self.emit.like(node, "call_function", getattr(packet, default), args, kwargs)
-        return new
 
     def _batch_norm(self, node: fx.Node) -> None:
         """In training: the functional form, and the running statistics that it returns."""
@@ -488,12 +498,3 @@ class _Region:
     def module(self) -> fx.GraphModule:
         """The functional body."""
         return as_module(self.body, self.functional)
-
-
-def _writes_list(node: fx.Node) -> bool:
-    """Whether a call writes the tensors of a list, even if they are one tensor (`torch._foreach_add_`)."""
-    return isinstance(next(iter((*node.args, *node.kwargs.values()))), (list, tuple))
-
-
-def _has_out(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)

@@ -14,7 +14,15 @@ from torch import fx, nn
 
 from decomp.errors import MutationError, describe, source_line
 from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
-from decomp.ir.op_facts import BATCH_NORMS, MAYBE_VIEW, NOT_WRITES, SAME_TENSOR, UNDECLARED_VIEWS, VIEW_ATTRIBUTES
+from decomp.ir.op_facts import (
+    BATCH_NORMS,
+    LIST_VIEWS,
+    MAYBE_VIEW,
+    NOT_WRITES,
+    SAME_TENSOR,
+    UNDECLARED_VIEWS,
+    VIEW_ATTRIBUTES,
+)
 from decomp.ir.ops import Spelling, of_function, of_method
 from decomp.metadata.symbolic_sizes import PRIME, size_hint
 from decomp.torch_internals.graphs import DropoutNd
@@ -148,8 +156,20 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
         return _tensors(node.args[:1]) if node.args[1] in VIEW_ATTRIBUTES else ()
     if node.target is operator.getitem or node.target == "__getitem__":
         return _tensors(node.args[:1])
+    if listed := list_operands(node):
+        return tuple(dict.fromkeys(listed))
     names = view_arguments(node.op, node.target)
     return _tensors([_argument(node, position, name) for position, name in names])
+
+
+def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The tensors of which a call (`broadcast_tensors`) gives a view each, in their order; empty if it is none such."""
+    if node.op != "call_function" or spelling_of(node).op.short not in LIST_VIEWS:
+        return ()
+    given = node.args or (node.kwargs.get("tensors"),)
+    if isinstance(given[0], (list, tuple)):
+        (given,) = given[:1]
+    return tuple(item for item in given if isinstance(item, fx.Node))
 
 
 @functools.lru_cache(maxsize=None)

@@ -31,6 +31,9 @@ UNDECLARED_VIEWS = _names(
 )
 """Ops whose result may share memory with an argument although their schema does not say so."""
 
+LIST_VIEWS = _names("atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid")
+"""Ops that take several tensors and give several: each result is a view of the tensor in its place."""
+
 SAME_TENSOR = _names(
     "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
     "conj real resolve_conj resolve_neg positive lift_fresh to_dense"

@@ -270,13 +270,10 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 @register(aten.slice_scatter)
 def slice_scatter(x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
-    """src at the places of x[start:end:step], x elsewhere."""
+    """src at the places of x[start:end:step], x elsewhere. Where nothing of x is left, it has a gradient of zero."""
     dim = wrap(dim, x.dim())
     start, end = _bounds(x.shape[dim], start, end)
-    src = cast(src, x.dtype)
-    if _whole(x, dim, start, end) and step == 1:
-        return src.clone()
-    return _replaced(x, src, dim, start, step)
+    return _replaced(x, cast(src, x.dtype), dim, start, step)
 
 
 @register(aten.select_scatter)

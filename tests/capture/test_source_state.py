@@ -136,6 +136,15 @@ def test_a_buffer_that_repeats_its_elements_is_put_back_and_nan_is_itself(writes
     assert model.b.stride()[0] == 0 and (writes or model.b._version == version)
 
 
+def test_a_buffer_of_one_number_may_have_any_stride():
+    model = nn.Module()
+    model.register_buffer("b", torch.zeros(3, 4)[0:1, 1])
+    with source_unchanged(model) as source:
+        model.b.data.fill_(7)
+        assert source.written() == ["b"]
+    assert model.b.tolist() == [0.0] and model.b.stride() == (4,)
+
+
 def test_a_source_that_fails_on_its_inputs_is_not_blamed_on_the_capture():
     with pytest.raises(decomp.CaptureError) as refused:
         decomp.lower(nn.Linear(4, 4), to=targets.core_aten, args=(torch.ones(3, 3),))

@@ -322,3 +322,29 @@ def test_a_write_through_one_of_several_broadcast_tensors_is_a_write_to_what_the
     low = decomp.lower(WritesBroadcast(), to=targets.core_aten, args=(x,))
     for got, wanted in zip(low.result(x), WritesBroadcast()(x)):
         assert torch.equal(got, wanted)
+
+
+def written_through_the_second(x, y):
+    one, two = torch.broadcast_tensors(x, y)
+    two.zero_()
+    return one + y
+
+
+def written_before_it_is_read(x, y):
+    views = torch.atleast_2d(x, y)
+    x.mul_(2)
+    return views[0] * views[1]
+
+
+def written_beside_a_grid(x, y):
+    grids = torch.meshgrid(x[0], y[0], indexing="ij")
+    value = grids[0] * grids[1]
+    y.add_(1)
+    return value
+
+
+@pytest.mark.parametrize("function", [written_through_the_second, written_before_it_is_read, written_beside_a_grid])
+def test_each_of_several_views_is_of_its_own_tensor(function):
+    check(function, x23(), x23() + 1)
+    traced = fx.symbolic_trace(function)
+    same(run(traced, (x23(), x23() + 1)), run(functional(traced), (x23(), x23() + 1)))

@@ -72,6 +72,29 @@ def test_no_refusal_where_the_alias_does_not_matter():
     same(run(gm, (x23(),)), run(functional(gm), (x23(),)))
 
 
+def test_refusal_of_a_grid_of_which_one_side_is_written():
+    def function(x, y):
+        grid = torch.meshgrid(x, y, indexing="ij")[1]
+        y.add_(1)
+        return grid * 2
+
+    assert refused(function, torch.ones(2), torch.ones(3)) == [
+        "cannot make the program functional: 'getitem_1' is a view that meshgrid takes of one of several tensors, and "
+        "one of the two is written",
+        "  at node 'mul' (call_function aten.mul.Tensor)",
+        "  to do: clone() before the write",
+    ]
+
+
+def test_refusal_of_several_views_that_leave_together():
+    gm = fx.symbolic_trace(lambda x, y: (x.add_(1), torch.atleast_2d(x, y)))
+    assert refused(gm) == [
+        "cannot make the program functional: it gives views of several tensors at once, and one of them is written",
+        "  at node 'atleast_2d' (call_function torch.functional.atleast_2d)",
+        "  to do: take the views out of the tuple one by one, or clone() what is written",
+    ]
+
+
 def test_refusal_of_a_changed_shape_of_an_input():
     graph = fx.Graph()
     x = graph.placeholder("x")

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2,
              torch.complex64: 4e-5, torch.complex128: 1e-9}
 """So far values may lie apart, relative to the largest of the tensor, before anybody asks how well they are known."""
-RUNS = 5
+RUNS = 12
 SPREAD = 16.0
 """A value may lie so many times the spread of perturbed runs away."""
 
@@ -108,13 +108,15 @@ def _weights(value):
 
 
 def _aliases(flat, arguments):
+    """Without the conjugate, or real and imaginary parts, of complex inputs: these views no target has."""
     places = {}
     for i, value in enumerate(arguments):
         if value.numel():
             places.setdefault(value.untyped_storage().data_ptr(), i)
     return {i: (places[value.untyped_storage().data_ptr()], (value.storage_offset(), _strides(value)))
             for i, value in enumerate(flat) if isinstance(value, torch.Tensor) and value.numel()
-            and value.untyped_storage().data_ptr() in places}
+            and value.untyped_storage().data_ptr() in places and not value.is_conj()
+            and value.is_complex() == arguments[places[value.untyped_storage().data_ptr()]].is_complex()}
 
 
 def _strides(value):
@@ -209,9 +211,15 @@ def _perturbed(again: Callable[[], Outcome]) -> list[Outcome]:
     return runs
 
 
+@contextlib.contextmanager
 def _other_kernels(seed: int):
-    """In one of the runs attention is PyTorch's other kernel: of rows with a NaN the two say different things."""
-    return sdpa_kernel(SDPBackend.MATH) if seed == 0 else contextlib.nullcontext()
+    """In one of the runs attention and GELU are PyTorch's other kernels: of rows with a NaN, and of infinity, the two
+    say different things."""
+    if seed == 0:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    else:
+        yield
 
 
 class Perturbing(TorchDispatchMode):
@@ -222,7 +230,7 @@ class Perturbing(TorchDispatchMode):
         self.random = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(name in function._schema.name for name in CANCELLING):
+        if any(name in function._schema.name for name in (*CANCELLING, *TIED)):
             args = tree_map_only(torch.Tensor, lambda value: self._shaken(function, value), args)
         result = function(*args, **(kwargs or {}))
         # Every other one only, so that what is equal by chance is equal in some runs.
@@ -232,12 +240,16 @@ class Perturbing(TorchDispatchMode):
         return result
 
     def _shaken(self, function, value):
-        """A copy that is off, of what a kernel subtracts from its own mean: nothing else shows what is lost by that."""
+        """A copy that is off, of what a kernel subtracts from its own mean: nothing else shows what is lost by that.
+        And of what it sorts, zeros too: the order of equal numbers is anybody's."""
         if function._schema.is_mutable or value.dtype not in TOLERANCE:
             return value
         with torch.no_grad():
             copied = value.clone()
             self._shake(copied)
+            if any(name in function._schema.name for name in TIED):
+                largest = float(copied.nan_to_num(posinf=0, neginf=0).abs().sum()) or 1.0
+                copied += torch.finfo(copied.dtype).eps * largest * torch.rand(copied.shape, generator=self.random)
         return copied
 
     def _shake(self, value):
@@ -257,3 +269,5 @@ EXACT = {aten.detach.default, aten.clone.default, aten.copy_.default, aten.zeros
          aten.ones.default, aten.zeros.default, aten.full.default, aten.neg.default, aten.relu.default}
 CANCELLING = ("norm", "aten::var", "aten::std")
 """Kernels by their names."""
+TIED = ("topk", "sort", "median")
+"""Kernels that put equal numbers in an order of their own."""

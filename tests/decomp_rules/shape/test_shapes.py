@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+import decomp
+from decomp_rules import targets
 from decomp_rules.reduce import reduction
 from decomp_rules.shape import diagonals, shapes as shape, slicing
 from decomp_rules.support import operands
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = shape.RULES | slicing.RULES | diagonals.RULES | reduction.RULES
@@ -178,3 +181,11 @@ def test_atleast_agrees_on_one_tensor_and_on_several():
 ])
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, torch.randn(2, 3, 4))
+
+
+def test_what_is_wholly_overwritten_by_a_slice_still_has_a_gradient():
+    x, part = torch.ones(2, requires_grad=True), torch.zeros(2)
+    written = Holder(lambda x, part: x.slice_scatter(part, 0, 0, 2))
+    found = decomp.lower(written, to=targets.luminal, args=(x, part)).result(x, part)
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert found.tolist() == gradient.tolist() == [0.0, 0.0]
