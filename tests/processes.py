@@ -4,6 +4,7 @@ package, which costs a fresh interpreter seconds. What an interpreter reads when
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import inspect
@@ -83,7 +84,14 @@ def _first() -> tuple[socket.socket, object]:
     first = subprocess.Popen([sys.executable, "-m", "tests.processes", str(its.fileno())], env=environment,
                              pass_fds=[its.fileno()], start_new_session=True)  # fmt: skip
     its.close()
+    atexit.register(_end, mine, first)
     return mine, first
+
+
+def _end(requests: socket.socket, first: subprocess.Popen[bytes]) -> None:
+    requests.close()
+    first.terminate()  # what was forked from this process may hold the connection open
+    first.wait()
 
 
 def serve(requests: socket.socket) -> None:

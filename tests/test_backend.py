@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import copy
+import logging
 import shutil
 from typing import Any
+import unittest
 import warnings
 
 import pytest
@@ -75,17 +77,15 @@ def test_sizes_may_be_quotients_beside_numbers_that_are_guarded() -> None:
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_of_a_slice_needs_no_pad_of_a_width_that_is_a_difference_of_sizes(
-    caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_gradient_of_a_slice_needs_no_pad_of_a_width_that_is_a_difference_of_sizes() -> None:
     def means(x: torch.Tensor) -> torch.Tensor:
         return F.avg_pool1d(x, 3, 2, 1)
 
     compiled = torch.compile(means, backend=decomp.backend(to=targets.tinygrad), dynamic=True)
-    for columns in (7, 8, 4):
-        x = torch.randn(3, columns)
-        torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(means, x))
-    assert "failed during" not in caplog.text
+    with unittest.TestCase().assertNoLogs("torch.fx.experimental.symbolic_shapes", logging.WARNING):
+        for columns in (7, 8, 4):
+            x = torch.randn(3, columns)
+            torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(means, x))
 
 
 def test_nothing_is_compiled_anew_for_a_third_size() -> None:

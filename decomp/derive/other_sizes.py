@@ -6,6 +6,7 @@ program allows, next to the op's own kernel."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+import functools
 import logging
 import random
 from typing import Any
@@ -20,6 +21,7 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorMode,
     UnsupportedOperatorException,
 )
 from decomp.torch_internals.modes import enable_python_dispatcher
@@ -38,8 +40,11 @@ class OtherSizes:
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.mode = new_mode()
         self._drawn: dict[frozenset[Any], list[Sizes]] = {}
+
+    @functools.cached_property
+    def mode(self) -> FakeTensorMode:
+        return new_mode()
 
     def why_not(
         self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node], read: tuple[int, ...] | None = None

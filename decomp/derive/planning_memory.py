@@ -51,7 +51,7 @@ class Memory:
     def within(cls, found: dict[Any, Memory], dialect: str, key: Any) -> Memory:
         """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
         does not depend on the target or on costs, so that all memories of one dialect share it."""
-        recorded = found.setdefault(dialect, cls())
+        recorded = found.get(dialect) or found.setdefault(dialect, cls())
         fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode)
         return fresh if key is None else found.setdefault(key, fresh)
 

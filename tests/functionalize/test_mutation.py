@@ -132,7 +132,6 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place_op_on_an_intermediate_an_input_and_a_buffer(name):
     op = IN_PLACE[name]
@@ -180,7 +179,6 @@ NOT_DIFFERENTIABLE = {"detach", "bits", "chunk", "split", "split int", "unbind"}
 """Views that PyTorch lets nobody write through where a gradient is needed, or that cut the gradient."""
 
 
-@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", VIEWS)
 def test_write_through_a_view_reaches_the_base_and_back(name):
     view = VIEWS[name]

@@ -43,12 +43,14 @@ def first_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
+MODE = FakeTensorMode()
+
+
 def check(overload, args):
     """Whether what is said of a call has the strides that its kernel gives; whether fake tensors said so."""
     real = first_of(overload(*args))
-    mode = FakeTensorMode()
-    fakes = as_fakes(mode, args)
-    with mode:
+    fakes = as_fakes(MODE, args)
+    with MODE:
         said = overload(*fakes)
     names = [argument.name for argument in overload._schema.arguments]
     true = kernel_value(KERNEL_STRIDES[overload._overloadpacket.__name__], dict(zip(names, fakes)), said)

@@ -40,8 +40,9 @@ def ops(function: Callable[..., Any], *args: Any, **how: Any) -> list[str]:
     before = program(function, *args)
     after = decomp.simplify(before, **{"training": False, **how})
     if how.get("exact", True):
-        torch.testing.assert_close(after.module()(*args), before.module()(*args), rtol=0, atol=0, equal_nan=True)
-        assert torch.equal(_bits(after.module()(*args)), _bits(before.module()(*args)))
+        found, expected = (each.module()(*args) for each in (after, before))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(_bits(found), _bits(expected))
     return [str(node.target).split(".")[1] for node in after.graph.nodes if node.op == "call_function"]
 
 

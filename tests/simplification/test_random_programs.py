@@ -98,6 +98,10 @@ def renamed(graph: Any) -> Any:
 
 
 def test_the_programs_have_what_the_laws_are_about():
-    done = (decomp.simplify(exported(seed), training=False) for seed in SEEDS)
-    applied = {name for program in done for name in program.graph_module.meta["simplified"]["laws"]}
-    assert len(applied) >= 15, sorted(applied)
+    applied = set()
+    for seed in SEEDS:
+        program = decomp.simplify(exported(seed), training=False)
+        applied |= set(program.graph_module.meta["simplified"]["laws"])
+        if len(applied) >= 15:
+            return
+    raise AssertionError(sorted(applied))
