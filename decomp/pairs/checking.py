@@ -17,7 +17,7 @@ from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
 from decomp.pairs.recording import is_complex_call
 from decomp.proof.correspondence import MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same, same_call
@@ -135,13 +135,20 @@ class _Replay:
         operands = {}
         for given in node.all_input_nodes:
             image = self.images[given]
-            is_pair = isinstance(metadata(given), torch.Tensor) and isinstance(image, tuple)
-            operands[given] = self._made_of(image, new) if is_pair else image
+            operands[given] = self._whole_of(image, metadata(given), new)
             if node.op == "output" and isinstance(image, fx.Node):
                 operands[given] = self.own.get(image, image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
             raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
         return new
+
+    def _whole_of(self, image: Any, value: Any, user: fx.Node) -> Any:
+        """What a call that stays takes: the complex tensors of the pairs, and what is no pair as it is."""
+        if isinstance(image, fx.Node) or not isinstance(value, (torch.Tensor, tuple, list)):
+            return image
+        if isinstance(value, torch.Tensor):
+            return self._made_of(image, user)
+        return tuple(self._whole_of(each, of, user) for each, of in zip(image, value))
 
     def _made_of(self, pair: Any, user: fx.Node) -> fx.Node | None:
         """The complex tensor, put together of these parts, that a call takes."""
@@ -175,7 +182,7 @@ class _Replay:
         if isinstance(value, torch.Tensor) and value.is_complex():
             yield from image if isinstance(image, tuple) else self.parts[image]
         else:
-            yield image
+            yield from flat(image)
 
     def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
         """A pair stands for a complex value, and its parts have its shape."""

@@ -79,8 +79,9 @@ class _Walk:
         mode = mode_of(source)
         assert mode is not None
         self.mode, self.fakes = mode, Fakes(mode)
-        self.whole: dict[fx.Node, fx.Node] = {}
-        """What stands for a complex value of the source as a complex tensor, where there is one."""
+        self.whole: dict[Any, fx.Node] = {}
+        """What stands for a complex value of the source as a complex tensor, where there is one: by its node, or the
+        node and which of its results."""
         self.pairs: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
         self.attributes: dict[int, fx.Node] = {}
 
@@ -108,7 +109,7 @@ class _Walk:
     # Values.
 
     def _copy(self, node: fx.Node) -> None:
-        new = self.rewrite.copy(node, lambda given: self._as_complex(given, node) if _is(given) else self._real(given))
+        new = self.rewrite.copy(node, self._whole)
         if isinstance(new, fx.Node) and _is(node):
             self.whole[node] = new
 
@@ -118,7 +119,7 @@ class _Walk:
     def _as_it_leaves(self, node: fx.Node) -> Any:
         """A value as it leaves the program: complex, and on memory of its own where it was. (The real part of a pair
         may be an input, which the caller may write to, and the program itself may.)"""
-        value = self._as_complex(node, node) if _is(node) else self._real(node)
+        value = self._whole(node)
         if not isinstance(value, fx.Node) or _is(node):
             return value
         shared = {given.name for given in _inputs_under(value)} - {given.name for given in _inputs_under(node)}
@@ -134,20 +135,30 @@ class _Walk:
         if _is(node):
             self.pairs[node] = value
 
-    def _as_complex(self, node: fx.Node, at: fx.Node) -> fx.Node:
-        """A complex tensor for a complex value, which is put together if need be."""
-        if node not in self.whole:
-            value = metadata(node)
-            first, second = self.pairs[node]
-            order = dense_order(value)
-            order = order if order is not None and order != sorted(order) else None
-            if order is not None:
-                first, second = (self._call(aten.permute.default, (x, order), node, "part") for x in (first, second))
-            pair = self._call(aten.stack.default, ([first, second], -1), node, "pair")
-            if order is not None:
-                pair = self._call(aten.permute.default, (pair, [*inverse(order), len(order)]), node, "pair")
-            self.whole[node] = self._call(PUT_TOGETHER, (pair,), node, "complex")
-        return self.whole[node]
+    def _whole(self, node: fx.Node) -> Any:
+        """A value as a call that stays takes it: each complex tensor of it is put together if need be."""
+        if _is(node):
+            if node not in self.whole:
+                self.whole[node] = self._together(self.pairs[node], metadata(node), node)
+            return self.whole[node]
+        found, expected = self._real(node), metadata(node)
+        if isinstance(found, fx.Node) or not isinstance(expected, (tuple, list)):
+            return found
+        for place, (each, value) in enumerate(zip(found, expected)):
+            if isinstance(each, tuple) and (node, place) not in self.whole:
+                self.whole[node, place] = self._together(each, value, node)
+        return tuple(self.whole.get((node, place), each) for place, each in enumerate(found))
+
+    def _together(self, parts: tuple[fx.Node, ...], value: torch.Tensor, at: fx.Node) -> fx.Node:
+        """The complex tensor of two parts, which lies as `value` does."""
+        order = dense_order(value)
+        order = order if order is not None and order != sorted(order) else None
+        if order is not None:
+            parts = tuple(self._call(aten.permute.default, (x, order), at, "part") for x in parts)
+        pair = self._call(aten.stack.default, ([*parts], -1), at, "pair")
+        if order is not None:
+            pair = self._call(aten.permute.default, (pair, [*inverse(order), len(order)]), at, "pair")
+        return self._call(PUT_TOGETHER, (pair,), at, "complex")
 
     def _parts(self, node: fx.Node) -> tuple[fx.Node, fx.Node]:
         """The parts of a complex value, which is taken apart if need be."""
@@ -165,6 +176,11 @@ class _Walk:
             )
             self.out.taken_apart[node.name] = [pair, *self.pairs[node]]
         return self.pairs[node]
+
+    def _operand(self, node: fx.Node) -> Any:
+        """What an expansion takes for a value: a pair for a complex tensor, a list of several results."""
+        found = self._parts(node) if _is(node) else self._real(node)
+        return list(found) if isinstance(found, tuple) and not _is(node) else found
 
     # Calls.
 
@@ -184,16 +200,14 @@ class _Walk:
             self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, of which there is no real view"
             self._copy(node)
             return
-        operands: list[Any] = []
-        for given in node.all_input_nodes:
-            operands.append(self._parts(given) if _is(given) else self._real(given))
+        operands = [self._operand(given) for given in node.all_input_nodes]
         stamp = self.recorder.stamp(node, operands)
         if isinstance(stamp, str):
             self.out.refused[node] = stamp
             self._copy(node)
             return
         self.out.stamps[node] = stamp
-        result = self._put(node, stamp, [part for each in operands for part in _flat(each)])
+        result = self._put(node, stamp, [*flat(operands)])
         self.rewrite.replace(node, result)
         if _is(node):
             self.pairs[node] = result
@@ -255,5 +269,10 @@ def _is(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def _flat(operand: Any) -> tuple[Any, ...]:
-    return operand if isinstance(operand, tuple) else (operand,)
+def flat(operand: Any) -> Iterator[Any]:
+    """The parts of what an expansion takes."""
+    if isinstance(operand, (tuple, list)):
+        for each in operand:
+            yield from flat(each)
+    else:
+        yield operand

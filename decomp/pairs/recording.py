@@ -99,10 +99,10 @@ class PairRecorder:
 
     def stamp(self, node: fx.Node, operands: list[Any]) -> Stamp | str:
         """The expansion of a call over `operands`, which stand for the distinct nodes among its arguments, a pair of
-        nodes for each complex tensor: its inputs are these nodes, its results those of the call, each complex one a
-        pair. Or the reason why there is none."""
+        nodes for each complex tensor, a list for several results: its inputs are these nodes, its results those
+        of the call, each complex one a pair. Or the reason why there is none."""
         key, symbolic = self.alternatives.key(node)
-        described = tuple(tuple(map(_layout, each)) if isinstance(each, tuple) else _layout(each) for each in operands)
+        described = tuple(map(_layout, operands))
         if (key, described) not in self.stamps:
             self.stamps[key, described] = self._stamp(node, operands, symbolic)
         return self.stamps[key, described]
@@ -174,14 +174,16 @@ def is_complex_inside(node: fx.Node) -> bool:
 
 
 def _layout(node: Any) -> Any:
+    if isinstance(node, (tuple, list)):
+        return type(node), tuple(map(_layout, node))
     return described(metadata(node)) if isinstance(node, fx.Node) else (type(node), node)
 
 
 def _input(tape: Tape, operand: Any) -> Any:
-    """What stands for an argument while it is recorded: a tensor or number, or a pair."""
+    """What stands for an argument while it is recorded: a tensor or number, a pair, or a list of them."""
+    if isinstance(operand, list):
+        return [_input(tape, each) for each in operand]
     if isinstance(operand, tuple):
-        if len(operand) != 2 or not all(isinstance(part, fx.Node) for part in operand):
-            raise NotAsPairs("takes several complex results of another call as one")
         return Pair(*(_input(tape, part) for part in operand))
     if not isinstance(operand, fx.Node):  # a size that is known
         tape.placeholder("number", operand)

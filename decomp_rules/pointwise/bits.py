@@ -105,8 +105,11 @@ def _bits(x: Tensor) -> Tensor:
     if x.dtype.is_signed:
         x = x + cast(x < 0, x.dtype) * torch.iinfo(x.dtype).min  # wraps, to what is left without the sign
     x = x.unsqueeze(-1)
-    above = x - torch.fmod(x, _powers_of_two(x, width))
-    return above - torch.constant_pad_nd(above.narrow(-1, 1, width - 1), [0, 1])
+    # Not by what is left above each bit and above the next, padded: of a pad Inductor computes what is not there, too,
+    # and divides by 0 (torch 2.13).
+    powers, next_powers = [1 << k for k in range(width)], [2 << k for k in range(width - 1)] + [1]
+    below, below_next = (torch.fmod(x, _line(x, numbers)) for numbers in (powers, next_powers))
+    return below_next + x * _line(x, [0] * (width - 1) + [1]) - below
 
 
 def _without_sign(x: Tensor) -> Tensor:
@@ -115,9 +118,9 @@ def _without_sign(x: Tensor) -> Tensor:
     return x + below * torch.iinfo(x.dtype).max + below
 
 
-def _powers_of_two(like: Tensor, width: int, *more: int) -> Tensor:
-    """2⁰, 2¹, … and whatever else is given, a constant."""
-    return torch.tensor([1 << k for k in range(width)] + list(more), dtype=like.dtype, device=like.device)
+def _line(like: Tensor, numbers: list[int]) -> Tensor:
+    """A constant of its dtype."""
+    return torch.tensor(numbers, dtype=like.dtype, device=like.device)
 
 
 @register(aten.bitwise_left_shift)

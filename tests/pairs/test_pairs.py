@@ -290,3 +290,15 @@ def test_a_size_of_a_complex_tensor_is_a_number():
 
     lowered = decomp.lower(torch.fx.symbolic_trace(Sized()), args=(z(3, 4),), to=REAL).result
     assert torch.equal(lowered(z(3, 4)), z(3, 4) * 3)
+
+
+def test_several_complex_results_may_be_taken_as_one():
+    a, (graph, whole) = z(3, 3), (torch.fx.Graph(), [])
+    given = graph.placeholder("a")
+    rows = graph.call_function(torch.ops.aten.unbind.int, (given,))
+    whole.append(graph.call_function(torch.ops.aten.stack.default, (rows,)))
+    whole.append(graph.call_function(torch.ops.aten.linalg_inv_ex.default, (given,)))
+    graph.output((rows, *whole))
+    source = torch.fx.GraphModule({}, graph)
+    found, expected = decomp.lower(source, to=REAL, args=(a,), verify="values").result(a), source(a)
+    torch.testing.assert_close(found, expected)
