@@ -22,7 +22,7 @@ from torch import nn
 
 import decomp
 from decomp_rules import samples, targets
-from decomp_rules.backends import onnx_functions, onnx_models
+from decomp_rules.backends import onnx_models
 from decomp_rules.samples import architectures
 
 RUNS = 31
@@ -35,16 +35,16 @@ def builders() -> dict[str, Callable[[], Built]]:
     return {**small, **architectures.MODELS}
 
 
-def of_decomp(model: nn.Module, args: tuple[Any, ...], keep: tuple[str, ...] = ()) -> onnx.ModelProto:
+def of_decomp(model: nn.Module, args: tuple[Any, ...], target: decomp.Target = targets.onnx) -> onnx.ModelProto:
     """Lowered to the target, without proof."""
     program = torch.export.export(model, args, strict=False)
-    how = dict(keep=keep, freeze=True, training=False, verify=False)
-    return onnx_models.model_of(decomp.lower(program, to=targets.onnx, **how))
+    how = dict(freeze=True, training=False, verify=False)
+    return onnx_models.model_of(decomp.lower(program, to=target, **how))
 
 
 def with_functions(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:
-    """The same, with the functions of ONNX kept."""
-    return of_decomp(model, args, onnx_functions.NAMES)
+    """The same, with the functions of ONNX that ONNX Runtime has kernels for."""
+    return of_decomp(model, args, targets.onnxruntime)
 
 
 def of_torch(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:

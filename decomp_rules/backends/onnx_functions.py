@@ -1,5 +1,5 @@
-"""Ops that are functions in ONNX: by its specification they expand to the operators of the target, and ONNX Runtime has
-kernels of their own for them. The target leaves them out; `keep=onnx_functions.NAMES` leaves them in a program."""
+"""Ops that are functions in ONNX: by its specification they expand to the operators of the target `onnx`. ONNX Runtime
+has kernels of their own for them, so that the target `onnxruntime` has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from decomp_rules.backends import onnx_recurrent
 from decomp_rules.backends.onnx_graph import Table, Value, compute, constant, entering, result
 
 OPS: Table = {}
@@ -44,7 +43,3 @@ def layer_norm(
     return compute(
         "LayerNormalization", input, scale, bias, at=input.dtype, axis=-len(normalized_shape), epsilon=float(eps)
     )
-
-
-NAMES = tuple(name.partition(".")[0] for name in OPS) + tuple(onnx_recurrent.OPS)
-"""The ops, for `keep=`: these and recurrent layers."""

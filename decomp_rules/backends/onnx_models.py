@@ -38,6 +38,7 @@ from decomp_rules.backends.onnx_graph import (
     tensor_proto,
     value_info,
 )
+from decomp_rules.targets.onnx_functions import CONDITIONS, holds
 
 EXTERNAL = 1 << 31
 """Bytes of parameters from which on a model keeps them in a file of their own: protobuf has no larger messages."""
@@ -57,19 +58,19 @@ def make() -> OnnxBackend:
     backend = OnnxBackend(
         "onnx", targets.onnx, from_torch=lambda x: x, to_torch=lambda x: x, dtypes={dtype: dtype for dtype in DTYPES}
     )
-    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS, **onnx_functions.OPS}.items():
+    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS}.items():
         backend.implements(op)(_emitting(backend, function))
-    for op, function in onnx_recurrent.OPS.items():
-        when, reason = onnx_recurrent.without_dropout, onnx_recurrent.REASON
-        backend.implements(op, when=when, reason=reason)(_emitting(backend, function))
+    for op, function in {**onnx_functions.OPS, **onnx_recurrent.OPS}.items():
+        when = functools.partial(holds, op)
+        backend.implements(op, when=when, reason=" and ".join(CONDITIONS[op]))(_emitting(backend, function))
     departures.state(backend, departures.ONNX)
     return backend
 
 
 def model_of(program: Any) -> onnx.ModelProto:
-    """The ONNX model of a program that is lowered to the target: a `Lowering`, an ExportedProgram or a GraphModule, or
-    what `load` gives. Raises `LoadError`, which names everything that is in the way, and `CaptureError` for a program
-    without metadata."""
+    """The ONNX model of a program that is lowered to `targets.onnx` or `targets.onnxruntime`: a `Lowering`, an
+    ExportedProgram or a GraphModule, or what `load` gives. Raises `LoadError`, which names everything that is in the
+    way, and `CaptureError` for a program without metadata."""
     loaded = program if isinstance(program, decomp.Loaded) else make().load(program)
     model: onnx.ModelProto = loaded.function.emitted.model
     return model

@@ -13,16 +13,8 @@ from decomp_rules.backends.onnx_graph import Table, Value, constant, entering, n
 OPS: Table = {}
 emits = entering(OPS)
 
-REASON = "dropout=0 or evaluation mode"
-"""When the operators, which have no dropout, compute the op."""
-
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where the gates of ONNX (iofc, zrh) are among those of PyTorch (ifgo, rzn)."""
-
-
-def without_dropout(call: Any) -> bool:
-    """Whether nothing is dropped between layers."""
-    return not (call.argument("train") and call.argument("dropout"))
 
 
 @emits("lstm.input")

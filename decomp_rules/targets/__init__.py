@@ -1,4 +1,5 @@
-"""Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`."""
+"""Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
+`onnxruntime` is `onnx` with the ops of `onnx_functions`."""
 
 from __future__ import annotations
 
@@ -6,14 +7,15 @@ import functools
 from pathlib import Path
 
 from decomp import Target
+from decomp_rules.targets.onnx_functions import with_functions
 
 _HERE = Path(__file__).parent
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all targets in this directory, sorted."""
-    return tuple(sorted(path.stem for path in _HERE.glob("*.toml")))
+    """The names of all targets, sorted."""
+    return tuple(sorted(["onnxruntime", *(path.stem for path in _HERE.glob("*.toml"))]))
 
 
 @functools.cache
@@ -21,6 +23,8 @@ def get(name: str) -> Target:
     """The target called `name`. Raises `LookupError`, naming those that there are."""
     if name not in names():
         raise LookupError(f"no target {name!r}; there are {', '.join(names())}")
+    if name == "onnxruntime":
+        return with_functions(get("onnx"))
     return Target.load(_HERE / f"{name}.toml")
 
 

@@ -389,21 +389,22 @@ def _writable(path: Path | None, *others: str) -> Path | None:
     return path
 
 
-_WRITERS = {".onnx": ("onnx", "onnx_models"), ".mlir": ("stablehlo", "xla"), ".mlirbc": ("stablehlo", "xla")}
-"""By the end of a name: the target of what is saved so, and the module of its backend, which has `save`."""
+_XLA, _ONNX = (("stablehlo",), "xla"), (("onnx", "onnxruntime"), "onnx_models")
+_WRITERS = {".onnx": _ONNX, ".mlir": _XLA, ".mlirbc": _XLA}
+"""By the end of a name: the targets of what is saved so, and the module of their backend, which has `save`."""
 
 
 def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Lowering, Path], None]:
     """What writes a lowering into a file of this name. Raises `Unusable` for another target, or without a package."""
     if path is None or path.suffix not in _WRITERS:
         return lambda lowering, path: _save(lowering.result, path)
-    name, module = _WRITERS[path.suffix]
-    if target.name != name:
-        raise Unusable(f"-o {path}: {path.suffix} is for what is lowered to {name}, not to {target.name}")
+    names, module = _WRITERS[path.suffix]
+    if target.name not in names:
+        raise Unusable(f"-o {path}: {path.suffix} is for what is lowered to {' or '.join(names)}, not to {target.name}")
     try:
         backend = importlib.import_module(f"decomp_rules.backends.{module}")
     except ModuleNotFoundError as error:
-        raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[{name}]") from error
+        raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[{names[0]}]") from error
 
     def save(lowering: decomp.Lowering, path: Path) -> None:
         try:

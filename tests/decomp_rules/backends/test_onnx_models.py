@@ -18,7 +18,7 @@ onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[
 onnxruntime = pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
 
 from decomp_rules import backends  # noqa: E402
-from decomp_rules.backends import onnx_functions, onnx_models  # noqa: E402
+from decomp_rules.backends import onnx_models  # noqa: E402
 from tests.models import error_over_its_own  # noqa: E402
 
 chip = backends.onnx
@@ -53,7 +53,7 @@ def test_functions_of_onnx_may_be_kept() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.ReLU(), nn.Softmax(-1), nn.LogSoftmax(0))
     args = (torch.randn(3, 4),)
     program = export(model, args)
-    found = chip.load(decomp.lower(program, to=chip.target, keep=onnx_functions.NAMES))
+    found = chip.load(decomp.lower(program, to=targets.onnxruntime))
     frozen = onnx_models.model_of(decomp.lower(program, to=chip.target, freeze=True, training=False))
     assert sum(each.dims == [6, 4] for each in frozen.graph.initializer) == 0  # it is carried transposed, once
     kinds = [node.op_type for node in found.function.emitted.model.graph.node]
@@ -207,7 +207,7 @@ def test_what_cannot_be_a_model_is_refused() -> None:
 )
 def test_recurrent_layers_may_be_kept(layer: nn.Module, op_type: str) -> None:
     x = torch.randn(2, 5, 3)
-    lowering = decomp.lower(layer.eval(), to=targets.onnx, args=(x,), keep=onnx_functions.NAMES)
+    lowering = decomp.lower(layer.eval(), to=targets.onnxruntime, args=(x,))
     loaded = backends.get("onnx").load(lowering)
     torch.testing.assert_close(loaded(x), layer(x))
     kinds = [each.op_type for each in loaded.function.emitted.model.graph.node]

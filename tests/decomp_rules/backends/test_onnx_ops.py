@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import decomp
 from decomp import Sample
 from decomp_rules import samples, targets
+from decomp_rules.targets.onnx_functions import CONDITIONS
 
 onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
 pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
@@ -86,7 +87,7 @@ def program(sample: Sample) -> tuple[fx.GraphModule, list[torch.Tensor], fx.Node
             call.meta["val"] = sample.overload(*fakes[0], **fakes[1])
     except (RuntimeError, ValueError, NotImplementedError, IndexError, AssertionError):
         return None
-    return fx.GraphModule(torch.nn.Module(), graph), tensors, call
+    return fx.GraphModule(nn.Module(), graph), tensors, call
 
 
 def fx_arguments(sample: Sample, placed: Any) -> tuple[Any, Any]:
@@ -112,10 +113,8 @@ def assert_as_pytorch(sample: Sample, got: Any, wanted: Any) -> None:
         torch.testing.assert_close(one.double(), other.double(), equal_nan=True, **how)
 
 
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
-    tried = 0
+def operators_of(name: str, target: decomp.Target) -> Iterator[list[str]]:
+    """The operators, other than casts, that each legal call of an op comes to, which compute what PyTorch does."""
     for sample in (*samples.calls_of(getattr(aten, name)), *OWN.get(name, ())):
         for each in variants(sample):
             try:
@@ -123,23 +122,53 @@ def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
             except (RuntimeError, IndexError, ValueError, NotImplementedError):  # PyTorch does not take it
                 continue
             made = program(each)
-            if made is None or not legal(made[2]):
+            if made is None or not legal(made[2], target):
                 continue
             module, tensors, _ = made
             loaded = backends.onnx.load(module)
             model = loaded.function.emitted.model
             onnx.checker.check_model(model, full_check=True)
             onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-            kinds = [made.op_type for made in model.graph.node if made.op_type not in ("Cast", "Identity")]
-            assert sum(kind not in BESIDE.get(name, ()) for kind in kinds) <= 1, kinds
             assert_as_pytorch(each, loaded(*tensors), wanted)
-            tried += 1
-    assert tried, f"no sample of {name} is legal"
+            yield [node.op_type for node in model.graph.node if node.op_type not in ("Cast", "Identity")]
 
 
-def legal(call: fx.Node) -> bool:
+def legal(call: fx.Node, target: decomp.Target) -> bool:
     (found,) = decomp.calls(call.graph)
-    return targets.onnx.why_illegal(found) is None
+    return target.why_illegal(found) is None
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
+    found = list(operators_of(name, targets.onnx))
+    assert found, f"no sample of {name} is legal"
+    for kinds in found:
+        assert sum(kind not in BESIDE.get(name, ()) for kind in kinds) <= 1, kinds
+
+
+@pytest.mark.parametrize("name", [op.partition(".")[0] for op in CONDITIONS])
+def test_what_onnx_runtime_has_kernels_for_computes_the_same(name: str) -> None:
+    kernel = {"layer_norm": "layernormalization", "rnn_tanh": "rnn", "rnn_relu": "rnn"}.get(name, name.replace("_", ""))
+    found = list(operators_of(name, targets.onnxruntime))
+    assert found, f"no sample of {name} is legal"
+    assert all(kernel in map(str.lower, kinds) for kinds in found)
+
+
+@pytest.mark.parametrize(
+    "model, x",
+    [
+        (nn.ReLU(), torch.randint(-3, 3, (2, 3))), (nn.GELU(), torch.randn(4).double()),
+        (nn.LogSoftmax(0), torch.tensor(2.0)), (nn.LSTM(4, 5, proj_size=2), torch.randn(2, 3, 4)),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_what_onnx_runtime_has_no_kernel_for_is_lowered_further(model: nn.Module, x: torch.Tensor) -> None:
+    lowering = decomp.lower(model.eval(), to=targets.onnxruntime, args=(x,), training=False)
+    torch.testing.assert_close(backends.onnx.load(lowering)(x), model(x))
+    kept = decomp.lower(model, to=targets.onnx, args=(x,), training=False, keep=["relu", "gelu", "log_softmax", "lstm"])
+    with pytest.raises(decomp.LoadError, match="not implemented, but for other calls"):
+        backends.onnx.load(kept)
 
 
 def test_every_op_of_the_target_is_implemented() -> None:
@@ -160,7 +189,7 @@ def test_every_op_of_the_target_is_implemented() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_operator_of_onnx_is_illegal(function: Any, args: tuple[torch.Tensor, ...]) -> None:
-    class Model(torch.nn.Module):
+    class Model(nn.Module):
         def forward(self, *args: torch.Tensor) -> Any:
             return function(*args)
 
