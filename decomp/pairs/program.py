@@ -193,7 +193,7 @@ class _Walk:
             self._copy(node)
             return
         self.out.stamps[node] = stamp
-        result = self._put(node, stamp, [part for each in operands for part in _flat(each)])
+        result = self._put(node, stamp, [part for each in operands for part in flat(each)])
         self.rewrite.replace(node, result)
         if _is(node):
             self.pairs[node] = result
@@ -255,5 +255,6 @@ def _is(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def _flat(operand: Any) -> tuple[Any, ...]:
-    return operand if isinstance(operand, tuple) else (operand,)
+def flat(operand: Any) -> tuple[Any, ...]:
+    """What stands for an argument, one after the other: of a pair its parts, of several results those of each."""
+    return tuple(leaf for each in operand for leaf in flat(each)) if isinstance(operand, tuple) else (operand,)
