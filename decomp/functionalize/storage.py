@@ -11,6 +11,7 @@ from decomp.functionalize.gradients import reaches
 from decomp.functionalize.views import View, replay, write_into_base
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
+from decomp.ir.aliases import refusal
 from decomp.ir.call import metadata
 
 
@@ -34,6 +35,8 @@ class Storage:
     """The tensor that was allocated, of which all others are views."""
     only_untracked: bool = True
     """Whether every write was made with gradients off."""
+    uncertain: list[Alias] = field(default_factory=list)
+    """Views that may be the very tensors that they were taken of."""
 
 
 @dataclass(eq=False)
@@ -57,6 +60,8 @@ class Alias:
     """Its index in the tuple that `parent` is."""
     untracked: bool = False
     """Whether autograd does not know it for a view: it is a `detach()`, or was taken with gradients off."""
+    reshaped: fx.Node | None = None
+    """What changed the shape of a tensor that this one may be, or not."""
     overwritten: fx.Node | None = None
     """The value before all of it was overwritten, where `value` does not depend on that: in PyTorch autograd still
     connects the two, with a gradient of zero."""
@@ -99,12 +104,25 @@ class Memory:
         """A view of `parent`, whose value has just been taken; `in_place`, if the tensor itself becomes that view."""
         untracked = view.is_detach or parent.is_tuple and parent.untracked or not (self.grad_enabled or in_place)
         requires = parent.requires_grad and not untracked
-        return Alias(parent.storage, view.value, parent.storage.write_count, requires, parent, view, parent.depth + 1,
-                     is_tuple=is_tuple, index=index, untracked=untracked)
+        alias = Alias(parent.storage, view.value, parent.storage.write_count, requires, parent, view, parent.depth + 1,
+                      is_tuple=is_tuple, index=index, untracked=untracked)
+        if view.may_be_base:
+            parent.storage.uncertain.append(alias)
+        return alias
+
+    def reshape(self, alias: Alias, view: View, at: fx.Node) -> Alias:
+        """What a tensor is after its shape was changed in place by `at`: a view of what it was."""
+        for other in alias.storage.uncertain:
+            if _may_be(other, alias):
+                other.reshaped = at
+        return self.derive(alias, view, in_place=True)
 
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
         """The current value of `alias`, read by the source node `at`; with `data_only`, its gradient may be wrong."""
         storage = alias.storage
+        if alias.reshaped is not None:
+            raise refusal(at, f"it uses a tensor that may or may not be the one whose shape {alias.reshaped.name!r} "
+                          "changes", "pass args=, so that shapes and strides are known")
         if alias.requires_grad and not data_only:
             self._restore_gradient(storage, at)
         if self._is_current(alias):
@@ -264,6 +282,15 @@ def _is_detached(alias: Alias) -> bool:
         if alias.view is not None and alias.view.is_detach:
             return True
         alias = alias.parent
+    return False
+
+
+def _may_be(alias: Alias, other: Alias) -> bool:
+    """Whether `alias` may be the very tensor `other`, which it was taken of."""
+    while alias.parent is not None and alias.view is not None and alias.view.may_be_base:
+        alias = alias.parent
+        if alias is other:
+            return True
     return False
 
 

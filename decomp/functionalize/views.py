@@ -33,6 +33,11 @@ class View:
     """The node of the functional graph that makes the call."""
     certain: bool = True
     """Whether it surely shares memory with its base; `reshape` without metadata, for one, may copy."""
+    may_be_base: bool = False
+    """Whether it may be the very tensor that it was taken of, as it may where it is not certain that it is a view."""
+
+    def __post_init__(self) -> None:
+        self.may_be_base |= not self.certain
 
     @property
     def is_detach(self) -> bool:
@@ -52,7 +57,8 @@ def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, lik
     op = {"broadcast_tensors": "expand_as", "meshgrid": ""}.get(name, "view_as")
     if not op:
         return View(node, name, {}, base, like, certain=False)
-    return View(node, op, {}, base, emit.call(op, (base, like), at=node))
+    unknown = not isinstance(metadata(node), torch.Tensor)
+    return View(node, op, {}, base, emit.call(op, (base, like), at=node), may_be_base=unknown)
 
 
 def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node],

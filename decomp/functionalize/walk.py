@@ -198,8 +198,7 @@ class _Walk:
             return
         tensor = self.tensors[base]
         if tensor.alias.storage.source is base and node.target is operator.getitem and kind_of(base) == "many":
-            self._result(node, base)
-            return
+            return self._result(node, base)
         if shares and kind_of(node) != "many" and is_same_tensor(node, base):
             self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
@@ -225,15 +224,16 @@ class _Walk:
         new = self.emit.copy(node, self.value_of)
         self.requires_grad[node] = self._gradient_of(node)
         if node.target is not operator.getitem:
-            if any(user.target is not operator.getitem or type(user.args[1]) is not int for user in node.users):
+            if not all(user.target is operator.getitem and type(user.args[1]) is int for user in node.users):
                 raise refusal(node, "it gives views of several tensors at once, and one of them is written",
                               "take the views out of the tuple one by one, or clone() what is written")
             return
         base = listed[node.args[1]]
-        if base in self.tensors:
-            alias = self.tensors[base].alias
-            view = listed_view(self.emit, node, whole, self.memory.read(alias, node), new)
-            self.tensors[node] = Tensor(self.memory.derive(alias, view))
+        if (tensor := self.tensors.get(base)) is not None:
+            if not is_same_tensor(whole, base):
+                view = listed_view(self.emit, node, whole, self.memory.read(tensor.alias, node), new)
+                tensor = Tensor(self.memory.derive(tensor.alias, view))
+            self.tensors[node] = tensor
 
     def _result(self, node: fx.Node, base: fx.Node) -> None:
         """One of several new tensors: each is on memory of its own."""
@@ -288,7 +288,7 @@ class _Walk:
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and its like: the tensor is from now on a view of what it was."""
         tensor = self.tensors[target]
-        if tensor.alias.view is not None and not tensor.alias.view.certain:
+        if tensor.alias.view is not None and tensor.alias.view.may_be_base:
             raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
                           "pass args=, so that shapes and strides are known; or use the function that returns a view")
         if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
@@ -299,7 +299,7 @@ class _Walk:
         new = functional_view(self.emit, node, *call)
         view = view_of(node, new, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
-        tensor.alias = self.memory.derive(tensor.alias, view, in_place=True)
+        tensor.alias = self.memory.reshape(tensor.alias, view, node)
         self.tensors[node] = tensor
 
     def _batch_norm(self, node: fx.Node) -> None:

@@ -58,8 +58,9 @@ class Emitter:
         self.emitted.add(new)
         new.meta = dict(node.meta)
         if self.key is not None and self.key in new.meta:
-            new.meta[self.key] = self.fresh(new.meta[self.key])
             value = metadata(node)
+            given = value if value is not None else self.computed(op, target, args, kwargs)  # `__setitem__` gives None
+            new.meta[self.key] = self.fresh(given)
             if isinstance(value, torch.Tensor) and not is_in_order(value):
                 # On memory of its own, without gaps, a value may have other strides than in what was written.
                 found = self.computed(op, target, args, kwargs)

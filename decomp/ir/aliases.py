@@ -179,7 +179,8 @@ def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
         return ()
     if isinstance(target, torch._ops.OpOverload):
         found = tuple(_aliased(target))
-        return found or ((0, target._schema.arguments[0].name),) * (short_name(target) in UNDECLARED_VIEWS)
+        place = 1 if short_name(target) == "einsum" else 0
+        return found or ((place, target._schema.arguments[place].name),) * (short_name(target) in UNDECLARED_VIEWS)
     spelling = of_method(target) if kind == "call_method" else of_function(target)
     if spelling.op.short in UNDECLARED_VIEWS:
         return ((1 if spelling.op.short == "einsum" else 0, "input"),)
@@ -216,8 +217,8 @@ def is_view(node: fx.Node, base: fx.Node) -> bool | None:
     are not known."""
     if node.op == "call_module":
         return None
-    if node.target is getattr:
-        return True
+    if node.target is getattr:  # `real` of a real tensor is that tensor
+        return None if node.args[1] == "real" and metadata(base) is None else True
     if node.target is operator.getitem or node.target == "__getitem__":
         return is_basic_index(node.args[1])
     name = spelling_of(node).op.short
@@ -250,17 +251,17 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
 
 def is_same_tensor(node: fx.Node, base: fx.Node) -> bool:
     """Whether the result of `node`, which shares the memory of `base`, is the very tensor, and not a view of it."""
-    name = spelling_of(node).op.short
+    name = str(node.args[1]) if node.target is getattr else spelling_of(node).op.short
     if name in SAME_TENSOR:
-        return not _changes_numbers(node, base)
+        return not _changes_numbers(name, base)
     return name in MAYBE_VIEW and any(result is made for made, result in _on_meta(node, base))
 
 
-def _changes_numbers(node: fx.Node, base: fx.Node) -> bool:
+def _changes_numbers(name: str, base: fx.Node) -> bool:
     """Whether `conj` or `real` of this tensor is more than the tensor itself."""
     value = metadata(base)
     real = isinstance(value, torch.Tensor) and not value.is_complex()
-    return not real and spelling_of(node).op.short in ("conj", "real", "resolve_conj", "resolve_neg")
+    return not real and name in ("conj", "real", "resolve_conj", "resolve_neg")
 
 
 def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:

@@ -177,12 +177,10 @@ class _Replay:
         return stamp.outputs(values)
 
     def _operand(self, given: fx.Node) -> Iterator[Any]:
-        """What an expansion takes for a node: the parts of a complex one."""
+        """What an expansion takes for a node: the parts of a complex one, each of several."""
         image, value = self.images[given], metadata(given)
-        if isinstance(value, torch.Tensor) and value.is_complex():
-            yield from image if isinstance(image, tuple) else self.parts[image]
-        else:
-            yield from flat(image)
+        taken_apart = isinstance(value, torch.Tensor) and value.is_complex() and not isinstance(image, tuple)
+        yield from flat(self.parts[image] if taken_apart else image)
 
     def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
         """A pair stands for a complex value, and its parts have its shape."""

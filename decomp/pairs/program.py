@@ -177,11 +177,6 @@ class _Walk:
             self.out.taken_apart[node.name] = [pair, *self.pairs[node]]
         return self.pairs[node]
 
-    def _operand(self, node: fx.Node) -> Any:
-        """What an expansion takes for a value: a pair for a complex tensor, a list of several results."""
-        found = self._parts(node) if _is(node) else self._real(node)
-        return list(found) if isinstance(found, tuple) and not _is(node) else found
-
     # Calls.
 
     def _call(self, target: Any, args: tuple[Any, ...], at: fx.Node, label: str) -> fx.Node:
@@ -200,14 +195,14 @@ class _Walk:
             self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, of which there is no real view"
             self._copy(node)
             return
-        operands = [self._operand(given) for given in node.all_input_nodes]
+        operands = [self._parts(given) if _is(given) else self._real(given) for given in node.all_input_nodes]
         stamp = self.recorder.stamp(node, operands)
         if isinstance(stamp, str):
             self.out.refused[node] = stamp
             self._copy(node)
             return
         self.out.stamps[node] = stamp
-        result = self._put(node, stamp, [*flat(operands)])
+        result = self._put(node, stamp, list(flat(tuple(operands))))
         self.rewrite.replace(node, result)
         if _is(node):
             self.pairs[node] = result
@@ -269,10 +264,6 @@ def _is(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def flat(operand: Any) -> Iterator[Any]:
-    """The parts of what an expansion takes."""
-    if isinstance(operand, (tuple, list)):
-        for each in operand:
-            yield from flat(each)
-    else:
-        yield operand
+def flat(operand: Any) -> tuple[Any, ...]:
+    """What stands for an argument, one after the other: of a pair its parts, of several results those of each."""
+    return tuple(leaf for each in operand for leaf in flat(each)) if isinstance(operand, tuple) else (operand,)

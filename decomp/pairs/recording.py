@@ -99,20 +99,21 @@ class PairRecorder:
 
     def stamp(self, node: fx.Node, operands: list[Any]) -> Stamp | str:
         """The expansion of a call over `operands`, which stand for the distinct nodes among its arguments, a pair of
-        nodes for each complex tensor, a list for several results: its inputs are these nodes, its results those
-        of the call, each complex one a pair. Or the reason why there is none."""
+        nodes for each complex tensor: its inputs are these nodes, its results those of the call, each complex one a
+        pair. Or the reason why there is none."""
         key, symbolic = self.alternatives.key(node)
-        described = tuple(map(_layout, operands))
-        if (key, described) not in self.stamps:
-            self.stamps[key, described] = self._stamp(node, operands, symbolic)
-        return self.stamps[key, described]
+        layouts = tuple(map(_layout, operands))
+        if (key, layouts) not in self.stamps:
+            self.stamps[key, layouts] = self._stamp(node, operands, symbolic)
+        return self.stamps[key, layouts]
 
     def _stamp(self, node: fx.Node, operands: list[Any], symbolic: bool) -> Stamp | str:
         mode, fakes = self.alternatives.recorded_in(symbolic)
         tape = Tape(fx.Graph(), mode, fakes)
         try:
             way = self._way(node, ())
-            values = {given: _input(tape, each) for given, each in zip(node.all_input_nodes, operands)}
+            inputs = zip(node.all_input_nodes, operands)
+            values = {given: _input(tape, each, metadata(given)) for given, each in inputs}
             with refusing_guards(mode) as asked, torch.no_grad(), recording(tape, _refuse):
                 result = _agreeing(_Run(tape).call(node, way, values), metadata(node))
             if asked:
@@ -173,22 +174,24 @@ def is_complex_inside(node: fx.Node) -> bool:
     return call is not None and call.op.short in COMPLEX_INSIDE
 
 
-def _layout(node: Any) -> Any:
-    if isinstance(node, (tuple, list)):
-        return type(node), tuple(map(_layout, node))
-    return described(metadata(node)) if isinstance(node, fx.Node) else (type(node), node)
-
-
-def _input(tape: Tape, operand: Any) -> Any:
-    """What stands for an argument while it is recorded: a tensor or number, a pair, or a list of them."""
-    if isinstance(operand, list):
-        return [_input(tape, each) for each in operand]
+def _layout(operand: Any) -> Any:
     if isinstance(operand, tuple):
-        return Pair(*(_input(tape, part) for part in operand))
+        return tuple(map(_layout, operand))
+    return described(metadata(operand)) if isinstance(operand, fx.Node) else (type(operand), operand)
+
+
+def _input(tape: Tape, operand: Any, stands_for: Any) -> Any:
+    """What stands for an argument while it is recorded: a tensor or number, a pair, or several of these."""
+    if isinstance(operand, tuple):
+        if isinstance(stands_for, torch.Tensor):
+            return Pair(*(_input(tape, part, metadata(part)) for part in operand))
+        return tuple(_input(tape, part, each) for part, each in zip(operand, stands_for, strict=True))
     if not isinstance(operand, fx.Node):  # a size that is known
         tape.placeholder("number", operand)
         return operand
     value = metadata(operand)
+    if is_complex(value):
+        raise NotAsPairs(f"takes results of {operand.name}, which stays complex")
     fake = tape.fake_like(value) if isinstance(value, (torch.Tensor, list, tuple)) else value
     tape.placeholder(operand.name, fake)
     return fake

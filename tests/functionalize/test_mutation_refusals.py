@@ -207,3 +207,52 @@ def test_refusal_of_a_write_to_state_that_two_names_share_where_export_lifts_it(
     for model, given in ((torch.export.export(Overlapping(), args, strict=False), None), (Overlapping(), args)):
         with pytest.raises(MutationError, match="shares memory with 'b_whole', another buffer or parameter"):
             decomp.lower(model, to=targets.core_aten, args=given)
+
+
+TAKE_THE_SAME = {
+    "real": torch.real,
+    "contiguous": lambda x: x.contiguous(),
+    "to": lambda x: x.to(torch.float32),
+    "one_of_several": lambda x: torch.broadcast_tensors(x, x)[0],
+}
+
+
+@pytest.mark.parametrize("take", TAKE_THE_SAME.values(), ids=TAKE_THE_SAME)
+def test_refusal_of_what_may_be_a_tensor_whose_shape_changes(take):
+    def forward(x):
+        y = x * 2
+        z = take(y)
+        y.unsqueeze_(0)
+        return z + 1
+
+    def the_other_way(x):
+        y = x * 2
+        take(y).unsqueeze_(0)
+        return y + 1
+
+    for function, why in ((forward, "it uses a tensor that may or may not be the one whose shape 'unsqueeze_' changes"),
+                          (the_other_way, "it changes the shape of")):
+        traced = fx.symbolic_trace(function)
+        assert refused(traced)[0].startswith(f"cannot make the program functional: {why}")
+        low = decomp.lower(traced, to=targets.core_aten, args=(x23(),))
+        assert torch.equal(low.result(x23()), function(x23()))
+
+
+def test_refusal_of_a_new_shape_of_the_real_part_which_may_be_the_tensor():
+    def forward(x):
+        y = x * 2
+        y.real.unsqueeze_(0)
+        return y + 1
+
+    traced = fx.symbolic_trace(forward)
+    assert refused(traced)[0].endswith("it changes the shape of 'getattr_1', which may or may not be another tensor's")
+    assert decomp.lower(traced, to=targets.core_aten, args=(x23(),)).result(x23()).shape == (1, 2, 3)
+
+
+def test_refusal_of_a_write_through_einsum_which_may_be_a_view():
+    def forward(x):
+        y = x * 2
+        torch.einsum("ij->ij", y).add_(1)
+        return y
+
+    assert "a write through einsum has no functional form" in refused(forward, x23())[0]

@@ -302,3 +302,24 @@ def test_several_complex_results_may_be_taken_as_one():
     source = torch.fx.GraphModule({}, graph)
     found, expected = decomp.lower(source, to=REAL, args=(a,), verify="values").result(a), source(a)
     torch.testing.assert_close(found, expected)
+
+
+def written_and_viewed(a):
+    b = a * 2
+    b.__setitem__(0, 3)
+    return b.view(b.shape)
+
+
+OF_SEVERAL = {
+    "a shape": lambda a: (a * 2).view((a * 2).shape),
+    "the shape of what was written": written_and_viewed,
+    "pairs": lambda a: torch.cat((a * 2).split(2, 1)),
+    "indices": lambda a: torch.ops.aten.index.Tensor(a * 2, torch.unravel_index(a.real.flatten().argsort(), (3, 4))),
+}
+
+
+@pytest.mark.parametrize("function", OF_SEVERAL.values(), ids=OF_SEVERAL)
+def test_a_complex_call_takes_several_values_as_one(function):
+    a = z(3, 4)
+    found = decomp.lower(torch.fx.symbolic_trace(function), to=targets.tinygrad, args=(a,)).result(a)
+    torch.testing.assert_close(found, function(a))
