@@ -14,7 +14,7 @@ from decomp.ir.op_facts import FACTORIES
 # operands in cache, without what other calls hide of it. Of ops that are not here it is one.
 _ADDITIONS = {
     "trunc": 3, "floor": 3, "ceil": 3, "round": 3, "_to_copy": 4, "where": 4, "maximum": 4, "minimum": 4, "lt": 4,
-    "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "reciprocal": 8, "div": 8, "cat": 8, "constant_pad_nd": 8,
+    "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "reciprocal": 8, "div": 8, "cat": 8, "stack": 8, "constant_pad_nd": 8,
     "sqrt": 15, "rsqrt": 26, "exp2": 28, "exp": 35, "expm1": 36, "sin": 40, "cos": 40, "sigmoid": 42, "erf": 58,
     "log": 60, "log2": 60, "log10": 60, "log1p": 80, "tan": 100, "atan": 115, "tanh": 150, "pow": 260,
 }  # fmt: skip
