@@ -17,6 +17,7 @@ from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
+from decomp.ir.op_facts import MODE_SWITCHES, SWITCHED_REGIONS
 from decomp.lowering import lower
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
@@ -112,7 +113,7 @@ class _Compilation:
                 _warn_of_gradients("it writes an input that shares its memory with another input or an output")
             return autograd(module)  # which knows how to hand on memory that inputs and outputs share
         # Partial, because AOTAutograd decomposes composite ops: what is blocked before it may be lowered after it.
-        before_autograd = self._lowered(spelled, True)
+        before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
         with DisableAutocast():
@@ -134,6 +135,14 @@ class _Compilation:
 
 def _gradient_is_wanted(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+
+
+def _may_be_trained(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a result of a graph may have a gradient, that of a region with gradients inside included."""
+    switches = MODE_SWITCHES | SWITCHED_REGIONS
+    return _gradient_is_wanted(inputs) or any(
+        getattr(node.target, "__name__", "") in switches for node in module.graph.nodes
+    )
 
 
 def _warn_of_gradients(why: str) -> None:

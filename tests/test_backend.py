@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
@@ -122,6 +122,27 @@ def test_gradients_are_those_of_the_lowered_ops() -> None:
     wanted, gradient = value_and_gradient(F.relu, x)
     compiled = torch.compile(F.relu, backend=with_doubled_gradients())
     torch.testing.assert_close(value_and_gradient(compiled, x), (wanted, gradient * 2))
+
+
+def with_a_gradient_inside(x: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return F.relu(x) * 2
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_only_gradients_need_is_left_out_where_there_are_none(trained: bool) -> None:
+    found: list[fx.GraphModule] = []
+    kept = lambda module, inputs: found.append(module) or module.forward  # noqa: E731
+    backend = decomp.backend(to=targets.tinygrad, compiler=kept)
+    x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=trained)
+    assert torch.compile(F.relu, backend=backend)(x).tolist() == [0.0, 0.0, 2.0]
+    assert bool(decomp.calls(found[0], "maximum")) is not trained
+    with torch.no_grad():
+        y = torch.compile(with_a_gradient_inside, backend=backend)(x)
+        assert y.tolist() == [0.0, 0.0, 4.0] and y.requires_grad is trained
+    if trained:
+        y.sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [0.0, 0.0, 2.0]
 
 
 def of_selected(x: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import functools
 import math
 from typing import Any
 
@@ -142,6 +143,25 @@ def _largest_nd(dims: int) -> Callable[..., Tensor]:
 
 for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
     register(_forward)(_largest_nd(_dims))
+
+
+def _extrema_nd(dims: int) -> Callable[..., Tensor]:
+    """The rule of max_pool1d, 2d or 3d for programs that are not trained."""
+    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+             ceil_mode: bool = False) -> Tensor:
+        """y = max over the window, one element after the other. Exact, but for the sign of 0."""
+        for back, window in enumerate(reversed(windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)), 1):
+            dim = x.dim() - back
+            x = fit(x, dim, window.pad, window.tail, _lowest(x.dtype))
+            x = functools.reduce(torch.maximum, (
+                every(x, dim, j * window.gap, window.count, window.step) for j in range(window.size)))
+        return x
+    rule.__name__ = f"max_pool{dims}d_by_maximum"
+    return rule
+
+
+for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
+    register(_forward, level="standard", needs=("maximum",), forward_only=True)(_extrema_nd(_dims))
 
 
 def _largest_along(x: Tensor, dim: int, window: Window) -> Tensor:

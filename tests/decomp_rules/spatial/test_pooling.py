@@ -10,6 +10,7 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.spatial import adaptive_pooling, pooling
 from tests.decomp_rules.rule_agreement import agrees
+from tests.forms import Holder
 from tests.levels import at_level, calls
 
 aten = torch.ops.aten
@@ -172,3 +173,15 @@ def test_at_standard_an_index_of_a_maximum_that_is_read_is_found():
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     both = lambda x: F.max_pool2d(x, 2, return_indices=True)  # noqa: E731
     torch.testing.assert_close(at_level(both, (x,), "standard")(x), both(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.max_pool1d(x[0], 3, 2, 1, 2),
+    lambda x: F.max_pool2d(x, 3, 2, 1, 1, True), lambda x: F.max_pool3d(x, (2, 3, 2), 1, (1, 1, 0)),
+])  # fmt: skip
+def test_what_is_not_trained_takes_one_maximum_an_element_of_a_side(function):
+    x = torch.randn(2, 3, 8, 9, generator=torch.Generator().manual_seed(0))
+    x[0, 0, 1, 1], x[1, :, 5:] = torch.nan, -torch.inf
+    found = decomp.lower(Holder(function), to=targets.tinygrad, args=(x,), training=False)
+    torch.testing.assert_close(found.result(x), function(x), rtol=0, atol=0, equal_nan=True)
+    assert 2 <= len(decomp.calls(found.result, "maximum")) <= 4 and not decomp.calls(found.result, "where")
