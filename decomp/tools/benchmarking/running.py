@@ -80,7 +80,7 @@ def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> l
 def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ...]) -> _Contender:
     """The variant, lowered, compiled and run once."""
     with _quiet():
-        lowering = variant.lowered(module, args)
+        lowering = variant.lowered(module, args, setup.case.mode)
         if lowering is not None and (variant.backend is None or variant.backend.jit is None):
             refuse_too_large(lowering.result.graph, setup.device)
         program = variant.callable(module, lowering)

@@ -146,5 +146,5 @@ def _attributions(plan: Plan, case: Case, workload: Workload, rows: Iterable[Row
     source = torch.export.export(module, args, strict=False).module(check_guards=False)
     for variant in plan.variants:
         if variant.name in plan.attribute and variant.name in ran and variant.target is not None:
-            lowering = variant.lowering_of(source, args)
+            lowering = variant.lowering_of(source, args, "forward")
             yield attributing.attributed(case, variant.name, source, lowering, args)

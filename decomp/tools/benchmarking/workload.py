@@ -64,14 +64,16 @@ class Variant:
     backend: Backend | None = None
     """What runs the lowered program, in the place of PyTorch; without gradients."""
 
-    def lowered(self, module: nn.Module, args: tuple[Any, ...]) -> Lowering | None:
-        """The lowering, where there is one. Raises what `lower` raises."""
-        return self.lowering_of(module, args) if self.target is not None else None
+    def lowered(self, module: nn.Module, args: tuple[Any, ...], mode: str) -> Lowering | None:
+        """The lowering for a mode, where there is one. Raises what `lower` raises."""
+        return self.lowering_of(module, args, mode) if self.target is not None else None
 
-    def lowering_of(self, program: Any, args: tuple[Any, ...]) -> Lowering:
-        """A program lowered as this variant is. Raises what `lower` raises."""
+    def lowering_of(self, program: Any, args: tuple[Any, ...], mode: str) -> Lowering:
+        """A program lowered as this variant is: what runs forward alone, without what only gradients need. Raises what
+        `lower` raises."""
         assert self.target is not None
-        return lower(program, to=self.target, args=args, keep=self.keep, accuracy=self.accuracy, cost=self.cost)
+        how: dict[str, Any] = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost)
+        return lower(program, to=self.target, args=args, training=False if mode == "forward" else None, **how)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
         """What is called."""
