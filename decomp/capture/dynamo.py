@@ -15,6 +15,8 @@ from torch import fx
 from decomp.capture import autocast
 from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
+from decomp.ir.aliases import method_name
+from decomp.ir.op_facts import METADATA_WRITES
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import (
@@ -85,6 +87,8 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
         return _spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
     except _LIMITS as error:
         raise NotSpelled(first_line(error), foreseen=True) from error
+    except NotSpelled:
+        raise
     except Exception as error:  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
         _LOG.info("a graph of Dynamo could not be spelled in overloads", exc_info=True)
         raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
@@ -342,7 +346,11 @@ class _Speller(fx.Interpreter):
                 leave(state)
 
     def _higher_order(self, n: fx.Node) -> Any:
-        """The call as it is, on bodies that are spelled in turn; its results as Dynamo found them."""
+        """The call as it is, on bodies that are spelled in turn; its results as Dynamo found them, which is wrong where
+        one of them has got another shape in place since."""
+        changing = [user for one in (n, *n.users) for user in one.users if method_name(user) in METADATA_WRITES]
+        if changing:
+            raise NotSpelled(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._argument)
         node = self.tape.graph.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
         out = node.meta["val"] = _like(self.mode, n.meta.get("example_value"))

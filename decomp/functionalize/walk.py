@@ -409,9 +409,8 @@ class _Walk:
             self.tensors[node] = self.tensors[region.operands[same]]
             return
         bases = [region.operands[i] for i in views if region.operands[i] in self.tensors]
-        requires = self.requires_grad.get(region.node, False)
         if not bases:
-            self._fresh(node, new, requires)
+            self._fresh(node, new, self.requires_grad.get(region.node, False))
             return
         base = self.tensors[bases[0]].alias
         view = view_of(node, new, base.value, self.value_of, certain=False)
@@ -423,9 +422,10 @@ class _Walk:
         for storage in self.memory.written:
             source = storage.source
             if source.op in ("placeholder", "get_attr"):
-                value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=True)
+                untracked = storage.only_untracked  # written back so, an input keeps the gradient that it has
+                value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=untracked)
                 differentiable = self._tracked(source) or storage.detached
-                yield Write(self.copies[source], value, storage.only_untracked, differentiable)
+                yield Write(self.copies[source], value, untracked, differentiable)
 
     def _whole(self, source: fx.Node) -> Alias:
         alias = self.tensors[source].alias

@@ -68,7 +68,7 @@ def prod_by_halves(x: Tensor, dim: int | None = None, keepdim: bool = False,
     result = dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
     factors = wide(cast(x, result)).flatten() if dim is None else wide(cast(x, result))
     if factors.dim() == 0:
-        return factors.clone()
+        return cast(factors.clone(), result)
     at = (dim or 0) % factors.dim()
     size = factors.shape[at]
     if not isinstance(size, int):

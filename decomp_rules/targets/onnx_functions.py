@@ -40,8 +40,10 @@ def _projects_nothing(call: Any) -> bool:
     return bool(states[0].shape[-1] == states[1].shape[-1])
 
 
-_RECURRENT = {"dropout=0 or evaluation mode": _drops_nothing, "float32": _is_float32}
-CONDITIONS: dict[str, dict[str, Callable[[Any], bool]]] = {
+Conditions = dict[str, Callable[[Any], bool]]
+"""Predicates of a call, each by its words."""
+_RECURRENT: Conditions = {"dropout=0 or evaluation mode": _drops_nothing, "float32": _is_float32}
+CONDITIONS: dict[str, Conditions] = {
     "relu": {"floating-point numbers": _is_float},
     "gelu": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "softmax.int": {"a tensor with dimensions": _has_dimensions},

@@ -223,3 +223,14 @@ def test_a_region_under_autocast_whose_result_is_written_and_not_read():
     x = torch.ones(3, 4)
     exported = torch.export.export(Written(), (x,), strict=False)
     assert torch.equal(decomp.lower(exported, to=targets.core_aten).result.module()(x), x * 2)
+
+
+def test_a_result_whose_shape_is_changed_in_place_is_compiled(x: torch.Tensor) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = Scan()(x)[1]
+        out.unsqueeze_(0)
+        return out * 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(forward, backend=decomp.backend(to=targets.core_aten))
+    torch.testing.assert_close(compiled(x), forward(x))

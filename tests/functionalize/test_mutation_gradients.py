@@ -199,3 +199,26 @@ def test_what_goes_through_data_has_no_gradient(program):
         wanted.sum().backward()
         found.sum().backward()
         torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+class SeenThenUnseen(nn.Module):
+    def forward(self, x):
+        x.mul_(2)
+        with torch.no_grad():
+            x.exp_()
+        return x.shape[0]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_input_that_is_written_with_gradients_off_keeps_that_of_the_writes_before(compiled):
+    w = torch.randn(3, requires_grad=True)
+    if compiled:
+        torch._dynamo.reset()
+        lowered = torch.compile(SeenThenUnseen(), backend=decomp.backend(to=targets.core_aten))
+    else:
+        lowered = decomp.lower(SeenThenUnseen(), to=targets.core_aten, args=(w * 3,)).result
+    x = w * 3
+    lowered(x)
+    assert torch.equal(x, (w * 6).exp())
+    assert torch.equal(torch.autograd.grad(x.sum(), w)[0], torch.full((3,), 6.0))

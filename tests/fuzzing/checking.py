@@ -14,6 +14,7 @@ from torch._guards import detect_fake_mode
 
 import decomp
 from decomp.errors import InputsOverlap, InternalError, RuleError
+from decomp.ir.aliases import attribute
 from decomp.proof.correspondence import VerificationError
 from decomp_rules import targets
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
@@ -72,6 +73,12 @@ class Loaded:
         if key not in self.wanted:
             self.wanted[key] = self.run(self.module, self.module, seed, size, tracked)
         return self.wanted[key]
+
+    def as_saved(self, seed: int, size: int, tracked: bool) -> Outcome:
+        """What it gives if each tensor is kept as it was when it was saved for the backward pass. A write that autograd
+        does not count, through `.data`, changes it in PyTorch, and the gradient is wrong."""
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach().clone(), lambda saved: saved):
+            return self.run(self.module, self.module, seed, size, tracked)
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """What it is captured with. Inputs of most programs require gradients."""
@@ -135,7 +142,7 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
         try:
             text = difference(loaded.eager(*case), loaded.run(found.call, found.state, *case),
                               lambda: loaded.run(loaded.module, loaded.module, *case),
-                              views=target in ("core_aten", "rules") and ".unfold(" not in loaded.program.source,
+                              views=target in ("core_aten", "rules") and not _may_copy(loaded.program),
                               zeros=any(name in loaded.program.source for name in ZERO_GRADIENT))
         except Exception as error:
             own = _own(error)
@@ -143,6 +150,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
             if isinstance(own, refusal):
                 return _refusal(loaded, form, target, error)
             text = f"raises when run: {type(error).__name__}: {str(error)[:1500]}"
+        if text.startswith("gradient") and ".data" in loaded.program.source:
+            text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case))
         if text:
             if _torch_too(loaded, form, cases[:cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
@@ -150,6 +159,12 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "copied", text)
             return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
     return Verdict(form, target, "right")
+
+
+def _may_copy(program: Program) -> bool:
+    """Whether an output that is a view may be a copy on any target: windows, and what has strides that differ from
+    size to size and is reshaped."""
+    return ".unfold(" in program.source or program.dynamic and "reshape(" in program.source
 
 
 def _refusal(loaded: Loaded, form: str, target: str, error: Exception) -> Verdict:
@@ -254,7 +269,11 @@ def _source(loaded: Loaded, form: str) -> Any:
 def _traced(loaded: Loaded) -> fx.GraphModule:
     """The program by symbolic tracing, which runs what does not depend on the inputs: a write to a buffer, too."""
     with restored(loaded.module):
-        return fx.symbolic_trace(loaded.module)
+        traced = fx.symbolic_trace(loaded.module)
+    nodes = traced.graph.find_nodes(op="get_attr")
+    if any(getattr(attribute(traced, node.target), "grad_fn", None) is not None for node in nodes):
+        raise TorchRefuses("a constant of the graph was computed from parameters, and can be differentiated once")
+    return traced
 
 
 def _exportable(loaded: Loaded) -> torch.export.ExportedProgram:

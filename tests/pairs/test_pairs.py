@@ -323,3 +323,11 @@ def test_a_complex_call_takes_several_values_as_one(function):
     a = z(3, 4)
     found = decomp.lower(torch.fx.symbolic_trace(function), to=targets.tinygrad, args=(a,)).result(a)
     torch.testing.assert_close(found, function(a))
+
+
+def test_several_results_of_a_call_leave_as_one():
+    source = torch.fx.symbolic_trace(lambda a: (torch.linalg.slogdet(a * 2), a.split(1)))
+    found, wanted = (program(z(2, 2)) for program in (
+        decomp.lower(source, to=targets.tinygrad, args=(z(2, 2),)).result, source))
+    assert [each.dtype for each in found[0]] == [torch.complex64, torch.float32]
+    torch.testing.assert_close([*found[0], *found[1]], [*wanted[0], *wanted[1]])

@@ -262,3 +262,9 @@ def test_the_variance_of_equal_halves_is_zero_for_any_count(dtype: torch.dtype) 
     largest = (significands / significands.max() * torch.finfo(dtype).max).to(dtype)
     for count in (3, 7, 13, 15, 40, 97, 123):
         assert not reduction.var(largest.unsqueeze(1).expand(-1, count), 1).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_product_of_one_number(dtype: torch.dtype) -> None:
+    found = reduction.prod_by_halves(torch.tensor(3, dtype=dtype), 0)
+    assert found.dtype == dtype and found == 3
