@@ -38,6 +38,11 @@ class Storage:
     uncertain: list[Alias] = field(default_factory=list)
     """Views that may be the very tensors that they were taken of."""
 
+    @property
+    def has_gradient_of_before(self) -> bool:
+        """Whether it was written with gradients and then without: its gradient is that of the writes before."""
+        return self.value_in_autograd is not None and not self.only_untracked
+
 
 @dataclass(eq=False)
 class Alias:

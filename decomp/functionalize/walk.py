@@ -422,10 +422,10 @@ class _Walk:
         for storage in self.memory.written:
             source = storage.source
             if source.op in ("placeholder", "get_attr"):
-                untracked = storage.only_untracked  # written back so, an input keeps the gradient that it has
-                value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=untracked)
+                data_only = not storage.has_gradient_of_before
+                value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=data_only)
                 differentiable = self._tracked(source) or storage.detached
-                yield Write(self.copies[source], value, untracked, differentiable)
+                yield Write(self.copies[source], value, storage.only_untracked, differentiable)
 
     def _whole(self, source: fx.Node) -> Alias:
         alias = self.tensors[source].alias

@@ -205,15 +205,31 @@ def test_every_rule_of_a_looser_level_reaches_it_wherever_it_was_measured():
     assert not faults, "\n".join(faults)
 
 
-def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
+def exact_rules():
+    """Certificates of the rules that are exact, each with its faults. Quantised values are not among them: their
+    reference, too, casts NaN to an integer; scales are as many as rows, which sizes that vary one by one are not; and
+    scales in float64 have the digits of the float32 that they are computed in."""
     committed = certificates.committed()
-    short = [one for rule in RULES if rule.level == "exact" and (one := committed.get(identity(rule))) and not one.ok]
-    short = [one for one in short if not any("not served" in fault for fault in one.faults)]
-    # Quantised values: their reference, too, casts NaN to an integer; scales are as many as rows, which sizes that vary
-    # one by one are not; and scales in float64 have the digits of the float32 that they are computed in.
-    short = [one for one in short if not one.rule.startswith("decomp_rules.quantized.")]
-    parts = [one for one in short if any("inf" in fault for fault in one.faults)]
-    assert len(short) - len(parts) <= 2 and len(short) <= 32, [one.rule for one in short]
+    found = (committed.get(identity(rule)) for rule in RULES if rule.level == "exact")
+    return [one for one in found if one is not None and not one.rule.startswith("decomp_rules.quantized.")]
+
+
+def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
+    # On targets without complex numbers: parts that are infinite or subnormal, and what many calls are computed by.
+    others = "acosh asin power_of_tensors isreal_by_sine gelu_of_sigmoid gru_cell rnn_tanh_cell".split()
+    short = {}
+    for one in exact_rules():
+        faults = [fault for fault in one.faults if ", standard:" not in fault and ", fast:" not in fault]
+        if faults and not any("not served" in fault for fault in faults):
+            short[one.rule] = faults
+    left = [rule for rule, faults in short.items() if not any("inf" in fault for fault in faults)]
+    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 7
+    assert len(short) <= 30, list(short)
+
+
+def test_rules_that_count_on_overflow_are_known():
+    found = {one.rule.split(":")[1].split()[0] for one in exact_rules() if any("overflow" in f for f in one.faults)}
+    assert found <= {"dunder_and", "dunder_or", "dunder_xor", "hash_by_bits", "l1_loss"}
 
 
 def test_what_is_promised_is_what_was_measured_at_the_level_or_what_the_level_is_about():
