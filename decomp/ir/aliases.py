@@ -164,11 +164,13 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
 
 def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     """The tensors of which a call (`broadcast_tensors`) gives a view each, in their order; empty if it is none such."""
-    if node.op != "call_function" or spelling_of(node).op.short not in LIST_VIEWS:
+    if node.op != "call_function" or (short := spelling_of(node).op.short) not in LIST_VIEWS:
         return ()
     given = node.args or (node.kwargs.get("tensors"),)
     if isinstance(given[0], (list, tuple)):
         (given,) = given[:1]
+    elif len(given) == 1 and short.startswith("atleast"):  # `atleast_2d(x)` gives a tensor
+        return ()
     return tuple(item for item in given if isinstance(item, fx.Node))
 
 
