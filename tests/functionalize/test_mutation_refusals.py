@@ -256,3 +256,10 @@ def test_refusal_of_a_write_through_einsum_which_may_be_a_view():
         return y
 
     assert "a write through einsum has no functional form" in refused(forward, x23())[0]
+
+
+def test_a_view_of_the_one_tensor_that_was_given_is_no_item_of_a_tuple():
+    traced = fx.symbolic_trace(lambda x: torch.atleast_2d(x.add_(1))[None])
+    same(run(traced, (x23(),)), run(functional(traced), (x23(),)))
+    lowered = decomp.lower(traced, to=targets.core_aten, args=(x23(),)).result
+    same(run(traced, (x23(),)), run(lowered, (x23(),)))
