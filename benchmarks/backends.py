@@ -59,6 +59,9 @@ def main() -> None:
     parser.add_argument("--accuracy", default="standard", help="level of the lowering, for --errors")
     parser.add_argument("--rounds", type=int, default=20)
     chosen = parser.parse_args()
+    there = SMALL if chosen.errors else backend_training.MODELS if chosen.training else FULL
+    if unknown := [name for name in chosen.models if name not in there]:
+        parser.error(f"no model {', '.join(unknown)}; there are {', '.join(there)}")
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     if chosen.errors:

@@ -8,16 +8,19 @@ numbers are its own: `torch.manual_seed` has no part in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax import export
+from jax.extend.core import Jaxpr, Literal
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import torch
@@ -36,6 +39,7 @@ DTYPES: Mapping[torch.dtype, Any] = {
 """What JAX calls the dtypes that both have."""
 
 
+Order = tuple[int, ...]
 NUMBERS = (bool, int, float, complex)
 TABLES = (xla_arithmetic, xla_control, xla_direct, xla_shapes)
 """The modules that fill `CALLS`."""
@@ -76,32 +80,98 @@ def to_torch(array: jax.Array) -> torch.Tensor:
 
 
 class Compiled:
-    """A function of arrays that XLA compiles, anew for each combination of shapes and of inputs that are numbers."""
+    """A function of arrays that XLA compiles, anew for each combination of shapes and of inputs that are numbers.
+
+    XLA's CPU convolves with kernels whose channels come last, and transposes others in each run, which takes as long as
+    a convolution with few positions. So an argument that is nothing but a kernel is transposed beforehand, once for
+    each array that is given, and back in the program, where the two transpositions cancel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._numbers: tuple[int, ...] = ()
         """Which results are Python numbers: sizes, known when the shapes are."""
         self._jitted: dict[tuple[int, ...], Any] = {}
+        self._transposing: dict[tuple[int, ...], tuple[Any, Mapping[int, Order]]] = {}
+        """By the places of numbers, the function of transposed kernels, and the orders of their dimensions by place."""
+        self._transposed: dict[int, tuple[Any, Any]] = {}
+        """By place, the kernel that was given last, and the same transposed."""
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
-            results = list(self.jitted(*values)(*values))
+            static = _numbers_in(values)
+            if static not in self._transposing:
+                self._transposing[static] = self._of_transposed_kernels(static, values)
+            function, orders = self._transposing[static]
+            placed = list(values)
+            for place, order in orders.items():
+                if self._transposed.get(place, (None,))[0] is not values[place]:
+                    self._transposed[place] = values[place], jnp.transpose(values[place], order)
+                placed[place] = self._transposed[place][1]
+            results = list(function(*placed))
         for place in self._numbers:
             results[place] = results[place].item()
         return tuple(results)
 
     def jitted(self, *values: Any) -> Any:
         """The function under `jax.jit`, where those of `values` that are Python numbers are constants."""
-        static = tuple(place for place, value in enumerate(values) if isinstance(value, NUMBERS))
+        static = _numbers_in(values)
         if static not in self._jitted:
             self._jitted[static] = jax.jit(self._traced, static_argnums=static)
         return self._jitted[static]
 
     def _traced(self, *values: Any) -> tuple[Any, ...]:
         results = self._function(*values)
-        self._numbers = tuple(place for place, result in enumerate(results) if isinstance(result, NUMBERS))
+        self._numbers = _numbers_in(results)
         return tuple(results)
+
+    def _of_transposed_kernels(self, static: tuple[int, ...], values: Sequence[Any]) -> tuple[Any, Mapping[int, Order]]:
+        arrays = [place for place in range(len(values)) if place not in static]
+        found = _kernels(self.jitted(*values).trace(*values).jaxpr.jaxpr)
+        orders = {arrays[place]: order for place, order in found.items()}
+
+        def transposed_back(*placed: Any) -> tuple[Any, ...]:
+            own = list(placed)
+            for place, order in orders.items():
+                own[place] = jnp.transpose(own[place], np.argsort(order))
+            return self._traced(*own)
+
+        return jax.jit(transposed_back, static_argnums=static, compiler_options=_options()), orders
+
+
+@functools.cache
+def _options() -> dict[str, str]:
+    """Convolutions and matrix products are given to XLA's library one by one: a whole ResNet in one call of it, as by
+    default (jaxlib 0.10), takes 1.8 times as long. None where `XLA_FLAGS` says otherwise, or XLA has no such option."""
+    name, kinds = "xla_cpu_experimental_ynn_fusion_type", ("INDIVIDUAL_CONVOLUTION", "INDIVIDUAL_DOT")
+    options = {name: ",".join(f"LIBRARY_FUSION_TYPE_{kind}" for kind in kinds)}
+    if name in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    try:
+        jax.jit(jnp.negative, compiler_options=options)(1.0)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options
+
+
+def _numbers_in(values: Sequence[Any]) -> tuple[int, ...]:
+    """The places of Python numbers."""
+    return tuple(place for place, value in enumerate(values) if isinstance(value, NUMBERS))
+
+
+def _kernels(jaxpr: Jaxpr) -> dict[int, Order]:
+    """By their places, the arguments that are read as kernels of convolutions and not otherwise, and the order of
+    dimensions that XLA wants: positions, channels that come in, channels that go out."""
+    orders: dict[Any, set[Order | None]] = {var: set() for var in jaxpr.invars}
+    read = [(var, None) for var in jaxpr.outvars]
+    for equation in jaxpr.eqns:
+        read += [(var, equation if position == 1 else None) for position, var in enumerate(equation.invars)]
+    for var, equation in read:
+        if not isinstance(var, Literal) and var in orders:
+            is_kernel = equation is not None and equation.primitive.name == "conv_general_dilated"
+            outer, inner, *positions = equation.params["dimension_numbers"].rhs_spec if is_kernel else (0, 0)
+            orders[var].add((*positions, inner, outer) if is_kernel else None)
+    alone = ((place, next(iter(orders[var]))) for place, var in enumerate(jaxpr.invars) if len(orders[var]) == 1)
+    return {place: order for place, order in alone if order is not None}
 
 
 @dataclass(frozen=True)

@@ -196,3 +196,38 @@ def test_bodies_of_higher_order_ops_are_regions():
         torch.testing.assert_close(loaded(given, n), Loops()(given, n))
     text = module_of(lowering).text
     assert "stablehlo.case" in text and "stablehlo.while" in text
+
+
+class Twice(nn.Module):
+    """A convolution by a kernel, and one by a kernel that is read otherwise, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.alone, self.shared = nn.Conv2d(3, 4, 2, bias=False), nn.Parameter(torch.randn(5, 4, 2, 2))
+
+    def forward(self, x):
+        return torch.conv2d(self.alone(x), self.shared) + self.shared.sum()
+
+
+def test_kernels_are_transposed_once_and_not_those_that_are_read_otherwise():
+    model, x = Twice().eval(), torch.randn(1, 3, 6, 6)
+    loaded = backends.stablehlo.load(decomp.lower(model, to=targets.stablehlo, args=(x,), training=False))
+    expected = model(x).detach()
+    torch.testing.assert_close(loaded(x), expected)
+    transposed = [array for _, array in loaded.function._transposed.values()]
+    assert [array.shape for array in transposed] == [(2, 2, 3, 4)]
+    torch.testing.assert_close(loaded(x), expected)
+    assert [array for _, array in loaded.function._transposed.values()][0] is transposed[0]
+
+    compiled = loaded.function._transposing[()][0].lower(*_placed(loaded, x)).compile().as_text()
+    assert "[2,2,3,4]" in compiled and "f32[4,3,2,2]" not in compiled
+
+    loaded.load_state_dict({"alone.weight": -model.alone.weight.detach()})
+    model.alone.weight.data.neg_()
+    torch.testing.assert_close(loaded(x), model(x).detach())
+
+
+def _placed(loaded, x):
+    values = [leaf.value for leaf in loaded.leaves[:-1]] + [backends.stablehlo.from_torch(x)]
+    transposed = loaded.function._transposed
+    return [transposed[place][1] if place in transposed else value for place, value in enumerate(values)]
