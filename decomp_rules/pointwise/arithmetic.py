@@ -21,6 +21,7 @@ from decomp_rules.support.operands import (
     cast,
     constant,
     is_scalar,
+    plain,
     promoted,
     same_size,
     wide,
@@ -51,40 +52,28 @@ def sub_of_complement(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
 
 
 @register(aten.sub)
-def sub_of_integers(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
-    """x − y of integers with y = α · other: x + (−y − 1) + 1 where y is negative, as the least has no opposite."""
+def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    """x + (−α) · other; exact negation where α is 1. Of wide integers with y = α · other it is x + (−y − 1) + 1 where y
+    is negative, as the least has no opposite."""
+    if is_scalar(other):
+        return torch.add(x, other * -alpha)
     dtype = promoted(x, other)
-    if is_scalar(other) or dtype not in WIDE_INTEGERS:
-        return decline("only tensors of integers of 32 or 64 bits")
+    if dtype not in WIDE_INTEGERS:
+        return cast(torch.add(x, _scaled(other, -alpha, dtype, is_second=True)), dtype)
     y = _scaled(cast(other, dtype), alpha, dtype)
     below = cast(y < 0, dtype)
     return x + (y + below) * -1 + below
 
 
-@register(aten.sub)
-def sub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    """x + (−α) · other; exact negation where α is 1."""
-    if is_scalar(other):
-        return torch.add(x, other * -alpha)
-    dtype = promoted(x, other)
-    return cast(torch.add(x, _scaled(other, -alpha, dtype, is_second=True)), dtype)
-
-
-@register(aten.rsub)
-def rsub_of_integers(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    """other − α · x of integers; from a number, ¬(α · x − other − 1)."""
-    dtype = promoted(x, other)
-    if dtype not in WIDE_INTEGERS:
-        return decline("only integers of 32 or 64 bits")
-    x = _scaled(cast(x, dtype), alpha, dtype)
-    return torch.bitwise_not(x + (-1 - other)) if is_scalar(other) else torch.sub(other, x)
-
-
 @register(aten.rsub)
 def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    """−α · x + other."""
+    """−α · x + other; of wide integers, whose least has no opposite, other − α · x, and ¬(α · x − other − 1) from a
+    negative number."""
     dtype = promoted(x, other)
-    return cast(torch.add(_scaled(x, -alpha, dtype), other), dtype)
+    if dtype not in WIDE_INTEGERS or plain(other) and other >= 0:
+        return cast(torch.add(_scaled(x, -alpha, dtype), other), dtype)
+    x = _scaled(cast(x, dtype), alpha, dtype)
+    return torch.bitwise_not(x + (-1 - other)) if is_scalar(other) else torch.sub(other, x)
 
 
 def _scaled(x: Tensor, factor: Any, dtype: torch.dtype, is_second: bool = False) -> Tensor:

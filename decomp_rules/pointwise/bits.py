@@ -1,5 +1,5 @@
 """Bits and integers by plain arithmetic: for targets that add, multiply, compare and take remainders. Integers of 8 or
-16 bits wrap; those of 32 and 64 have rules that do not overflow, which generated code need not wrap.
+16 bits wrap; with those of 32 and 64 nothing overflows that has a result, as generated code need not wrap.
 
 A number is cut at each of its bits by a remainder, all bits at once in a last dimension; integers divide by estimates
 in float32 that exact remainders correct.
@@ -23,19 +23,8 @@ WIDE = "only integers of 32 or 64 bits"
 
 
 @register(aten.bitwise_and)
-def and_of_integers(x: Tensor, other: Any) -> Tensor:
-    """The sum of the bits of x, times whether other has them, of what is left without signs; and the sign of both."""
-    x, other = _pair(x, other)
-    if x.dtype not in WIDE_INTEGERS:
-        return decline(WIDE)
-    bits = _bits(_without_sign(x)) * cast(_bits(_without_sign(other)), torch.bool)
-    both = cast((x < 0) & (other < 0), x.dtype)
-    return torch.sum(bits, dim=[-1], dtype=x.dtype) + both * torch.iinfo(x.dtype).min
-
-
-@register(aten.bitwise_and)
 def bitwise_and(x: Tensor, other: Any) -> Tensor:
-    """x · other of booleans; else the sum of the bits of x, times whether other has them."""
+    """x · other of booleans; else the sum of the bits of x, times whether other has them; and the sign of both."""
     x, other = _pair(x, other)
     if x.dtype == torch.bool:
         return x * other
@@ -46,51 +35,32 @@ def bitwise_and(x: Tensor, other: Any) -> Tensor:
 
 
 @register(aten.bitwise_or)
-def or_of_integers(x: Tensor, other: Any) -> Tensor:
+def bitwise_or(x: Tensor, other: Any) -> Tensor:
     """x and what other has besides."""
     x, other = _pair(x, other)
-    return x + (other - (x & other)) if x.dtype in WIDE_INTEGERS else decline(WIDE)
-
-
-@register(aten.bitwise_or)
-def bitwise_or(x: Tensor, other: Any) -> Tensor:
-    """x + other, less what both have."""
-    x, other = _pair(x, other)
-    return x + other if x.dtype == torch.bool else x + other - (x & other)
-
-
-@register(aten.bitwise_xor)
-def xor_of_integers(x: Tensor, other: Any) -> Tensor:
-    """What each has besides what both have."""
-    x, other = _pair(x, other)
-    if x.dtype not in WIDE_INTEGERS:
-        return decline(WIDE)
-    common = x & other
-    return (x - common) + (other - common)
+    return x + other if x.dtype == torch.bool else x + (other - (x & other))
 
 
 @register(aten.bitwise_xor)
 def bitwise_xor(x: Tensor, other: Any) -> Tensor:
-    """x + other, less twice what both have; of booleans, one is less than the other."""
+    """What each has besides what both have; of booleans, one is less than the other."""
     x, other = _pair(x, other)
     if x.dtype == torch.bool:
         return torch.lt(x, other) | torch.lt(other, x)
-    return x + other - (x & other) * 2
-
-
-@register(aten.bitwise_not)
-def not_of_integers(x: Tensor) -> Tensor:
-    """−1 − x, and −(x + 1) of a negative one, as the least has no opposite."""
-    if x.dtype not in WIDE_INTEGERS:
-        return decline(WIDE)
-    below = cast(x < 0, x.dtype)
-    return (x + below) * -1 + (below + -1)
+    common = x & other
+    return (x - common) + (other - common)
 
 
 @register(aten.bitwise_not)
 def bitwise_not(x: Tensor) -> Tensor:
-    """−1 − x; of booleans x < true."""
-    return torch.lt(x, True) if x.dtype == torch.bool else x * -1 + -1
+    """−1 − x, and −(x + 1) − 1 + 1 of a negative one that may be the least, which has no opposite; of booleans
+    x < true."""
+    if x.dtype == torch.bool:
+        return torch.lt(x, True)
+    if x.dtype not in WIDE_INTEGERS:
+        return x * -1 + -1
+    below = cast(x < 0, x.dtype)
+    return (x + below) * -1 + (below + -1)
 
 
 def _pair(x: Tensor, other: Any) -> tuple[Tensor, Tensor]:
@@ -102,9 +72,7 @@ def _pair(x: Tensor, other: Any) -> tuple[Tensor, Tensor]:
 def _bits(x: Tensor) -> Tensor:
     """For each bit but that of the sign, 2ᵏ if x has it, else 0, in a last dimension."""
     width = 8 * x.dtype.itemsize - int(x.dtype.is_signed)
-    if x.dtype.is_signed:
-        x = x + cast(x < 0, x.dtype) * torch.iinfo(x.dtype).min  # wraps, to what is left without the sign
-    x = x.unsqueeze(-1)
+    x = (_without_sign(x) if x.dtype.is_signed else x).unsqueeze(-1)
     # Not by what is left above each bit and above the next, padded: of a pad Inductor computes what is not there, too,
     # and divides by 0 (torch 2.13).
     powers, next_powers = [1 << k for k in range(width)], [2 << k for k in range(width - 1)] + [1]
@@ -236,7 +204,7 @@ def power_of_integers(x: Any, exponent: Any) -> Tensor:
         return decline(f"{WIDE}, both of them tensors")
     dtype = promoted(x, exponent)
     x, exponent = cast(x, dtype), cast(exponent, dtype)
-    bits, power = cast(_bits(_without_sign(exponent)), torch.bool), x
+    bits, power = cast(_bits(exponent), torch.bool), x
     further = _exceeds(exponent, [(2 << k) - 1 for k in range(bits.shape[-1])])
     result = constant(x, 1)
     for k in range(bits.shape[-1]):

@@ -96,8 +96,8 @@ def pairs(dtype):
 @pytest.mark.parametrize(
     "rule, op",
     [
-        (bits.and_of_integers, torch.bitwise_and), (bits.or_of_integers, torch.bitwise_or),
-        (bits.xor_of_integers, torch.bitwise_xor), (comparison.eq_of_integers, torch.eq),
+        (bits.bitwise_and, torch.bitwise_and), (bits.bitwise_or, torch.bitwise_or),
+        (bits.bitwise_xor, torch.bitwise_xor), (comparison.eq_of_integers, torch.eq),
         (comparison.ne_of_integers, torch.ne),
         (bits.left_shift_of_integers, torch.bitwise_left_shift),
         (bits.bitwise_right_shift, torch.bitwise_right_shift),
@@ -115,9 +115,12 @@ def test_differences_overflow_only_where_they_are_beyond_the_dtype(dtype):
     info, exact = torch.iinfo(dtype), [a - b for a, b in zip(x.tolist(), y.tolist())]
     fits = torch.tensor([info.min <= difference <= info.max for difference in exact])
     x, y = x[fits], y[fits]
-    for rule in (arithmetic.sub_of_integers, arithmetic.sub_of_complement):
+    for rule in (arithmetic.sub, arithmetic.sub_of_complement):
         assert torch.equal(rule(x, y), x - y)
-    assert torch.equal(arithmetic.rsub_of_integers(y, x), x - y)
+    assert torch.equal(arithmetic.rsub(y, x), x - y)
+    for rule in (arithmetic.sub, arithmetic.rsub, bits.bitwise_and, bits.bitwise_or, bits.bitwise_xor):
+        assert found_in(rule, *((y, x) if rule is arithmetic.rsub else (x, y))) == []
+    assert found_in(bits.bitwise_not, x) == []
     assert found_in(lambda x, y: torch.bitwise_not(torch.bitwise_not(x) + y), x, y) == []
 
 
