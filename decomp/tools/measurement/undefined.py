@@ -52,7 +52,8 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        check = _CHECKS.get(func._overloadpacket.__name__)
+        name = func._overloadpacket.__name__
+        check = _CHECKS.get(name if name.endswith("__") else name.removesuffix("_"))
         if check is not None:
             names = [argument.name for argument in func._schema.arguments]
             self._look(func, check, tuple(args), {**dict(zip(names, args)), **kwargs})

@@ -215,21 +215,24 @@ def exact_rules():
 
 
 def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
-    # On targets without complex numbers: parts that are infinite or subnormal, and what many calls are computed by.
-    others = "acosh asin power_of_tensors isreal_by_sine gelu_of_sigmoid gru_cell rnn_tanh_cell".split()
+    # On targets without complex numbers: parts that are infinite, subnormal or -0, and what many calls are computed by.
+    # Random numbers that are NaN are an index of fractional pooling; sizes of a gradient follow from those of an input.
+    others = "acosh asin power_of_tensors isreal_by_sine gelu_of_sigmoid gru_cell rnn_tanh_cell isinf_by_root zero".split()
+    others += ["fractional_max_pool", "max_pool3d_with_indices_backward"]
     short = {}
     for one in exact_rules():
         faults = [fault for fault in one.faults if ", standard:" not in fault and ", fast:" not in fault]
         if faults and not any("not served" in fault for fault in faults):
             short[one.rule] = faults
     left = [rule for rule, faults in short.items() if not any("inf" in fault for fault in faults)]
-    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 7
+    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 12
     assert len(short) <= 30, list(short)
 
 
 def test_rules_that_count_on_overflow_are_known():
+    # At standard, an integer differs from a number where their difference is not 0; it is not, either, where it wraps.
     found = {one.rule.split(":")[1].split()[0] for one in exact_rules() if any("overflow" in f for f in one.faults)}
-    assert found <= {"dunder_and", "dunder_or", "dunder_xor", "hash_by_bits", "l1_loss"}
+    assert found <= {"hinge_embedding_loss"}
 
 
 def test_what_is_promised_is_what_was_measured_at_the_level_or_what_the_level_is_about():

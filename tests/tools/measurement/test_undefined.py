@@ -34,6 +34,7 @@ def f32(*values):
         (torch.add, (i32(I32.max), i32(0)), (i32(I32.max), i32(1)), "overflow: add of int32"),
         (torch.add, (i64(I64.max), i64(-1)), (i64(I64.min), i64(-1)), "overflow: add of int64"),
         (torch.sub, (i64(-1), i64(I64.min)), (i64(0), i64(I64.min)), "overflow: sub of int64"),
+        (torch.Tensor.sub_, (i64(-1), i64(I64.min)), (i64(0), i64(I64.min)), "overflow: sub_ of int64"),
         (torch.mul, (i32(-46341), i32(46340)), (i32(46341), i32(46341)), "overflow: mul of int32"),
         (torch.mul, (i64(1 << 62), i64(-2)), (i64(1 << 62), i64(2)), "overflow: mul of int64"),
         (torch.mul, (i64(I64.min), i64(1)), (i64(I64.min), i64(-1)), "overflow: mul of int64"),
