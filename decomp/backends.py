@@ -99,6 +99,7 @@ class _Compilation:
                 inputs,
                 fw_compiler=lambda graph, inputs: self._compiled(graph, inputs, False),
                 bw_compiler=lambda graph, inputs: self._compiled(graph, inputs, True),
+                keep_inference_input_mutations=True,  # those done outside of the graph lose gradients (torch 2.13)
             )
             return found
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import decomp
-from decomp_rules import targets
+from decomp_rules import backends, targets
 
 
 def view_of_a_written_input(x):
@@ -88,3 +88,21 @@ def test_one_of_several_results_that_changes_its_shape_in_place():
 
     x = torch.tensor([3.0, 1.0, 2.0])
     assert torch.equal(compiled(ranked, "tinygrad")(x), ranked(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.parametrize("compiler", ["eager", backends.numpy])
+def test_an_input_that_was_written_unseen_hands_on_gradients(compiler):
+    def function(x):
+        view = x[:, :2]
+        with torch.no_grad():
+            view.relu_()
+        return view
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad, compiler=compiler))
+    for run in (function, compiled):
+        leaf = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+        run(leaf * 1).backward(torch.ones(3, 2))
+        assert leaf.grad[:, :2].eq(1).all() and leaf.grad[:, 2:].eq(0).all()
