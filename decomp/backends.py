@@ -243,11 +243,11 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
     from decomp.torch_internals.fakes import detect_fake_mode
     from decomp.torch_internals.graphs import make_fx
 
-    for inner in module.modules():
-        if isinstance(inner, fx.GraphModule):
-            _lift_constants(inner)
+    graphs = [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    for inner in graphs:
+        _lift_constants(inner)
     table = select_decomp_table()
-    if not any(node.target in table for node in module.graph.nodes):
+    if not any(node.target in table for inner in graphs for node in inner.graph.nodes):
         return module
     mode = detect_fake_mode(inputs)
     traced = make_fx(fx.Interpreter(module).run, decomposition_table=table, _allow_non_fake_inputs=True)

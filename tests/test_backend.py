@@ -241,6 +241,15 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
 
 
 @NEEDS_COMPILER
+def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, F.leaky_relu, torch.sin, (x,))
+
+    compiled, x = torch.compile(program, backend=decomp.backend(to=targets.core_aten, compiler="inductor")), torch.ones(3)
+    torch.testing.assert_close((compiled(x), compiled(-x)), (x, -x.sin()))
+
+
+@NEEDS_COMPILER
 @pytest.mark.parametrize("function", [F.leaky_relu, torch.sin], ids=["with decompositions", "without"])
 def test_inductor_takes_the_constants_of_graphs_that_are_lowered_behind_autograd(function: Callable[..., Any]) -> None:
     def program(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
