@@ -245,7 +245,8 @@ def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
     def program(x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, F.leaky_relu, torch.sin, (x,))
 
-    compiled, x = torch.compile(program, backend=decomp.backend(to=targets.core_aten, compiler="inductor")), torch.ones(3)
+    compiled = torch.compile(program, backend=decomp.backend(to=targets.core_aten, compiler="inductor"))
+    x = torch.ones(3)
     torch.testing.assert_close((compiled(x), compiled(-x)), (x, -x.sin()))
 
 

@@ -14,7 +14,7 @@ from torch import fx, nn
 from decomp.capture import autocast
 from decomp.functionalize.writes import Functional, can_require_grad
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.aliases import attribute, is_same_tensor, is_view, view_bases
+from decomp.ir.aliases import attribute, is_same_tensor, is_view, list_operands, view_bases
 from decomp.ir.call import metadata
 
 aten = torch.ops.aten
@@ -146,11 +146,16 @@ class _Walk:
 
 def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, Any]:
     """What a region only hands through, which keeps its gradient: its inputs, and results of calls that return the very
-    tensor that they are given."""
+    tensor that they are given, or several of them (`broadcast_tensors`)."""
     handed: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), operands))
-    for node in body.nodes:
-        base = next((base for base in view_bases(node) if base in handed), None) if node.op == "call_function" else None
-        if base is not None and is_view(node, base) and is_same_tensor(node, base):
+    for node in (node for node in body.nodes if node.op == "call_function"):
+        if node.target is operator.getitem and (listed := list_operands(node.args[0])):
+            base = listed[node.args[1]]
+            is_same = base in handed and is_same_tensor(node.args[0], base)
+        else:
+            base = next((base for base in view_bases(node) if base in handed), None)
+            is_same = base is not None and is_view(node, base) and is_same_tensor(node, base)
+        if is_same:
             handed[node] = handed[base]
     return handed
 

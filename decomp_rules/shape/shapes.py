@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.support.operands import view_or_copy, wrap
+from decomp_rules.support.operands import same_size, view_or_copy, wrap
 
 aten = torch.ops.aten
 RULES = Rules(level="exact")
@@ -156,9 +156,11 @@ def broadcast_to(x: Tensor, size: Sequence[Any]) -> Tensor:
 
 @register(aten.broadcast_tensors)
 def broadcast_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Each tensor expanded to the shape of all."""
+    """Each tensor expanded to the shape of all, or itself where it has that: a view made under `no_grad` would be no
+    part of what gets gradients."""
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
-    return tuple(x.expand(shape) for x in tensors)
+    fits = (x.dim() == len(shape) and all(map(same_size, x.shape, shape)) for x in tensors)
+    return tuple(x if fit else x.expand(shape) for x, fit in zip(tensors, fits))
 
 
 @register(aten.meshgrid)

@@ -194,3 +194,21 @@ def test_the_structure_of_such_programs_is_proved():
     for program in (copied, through_a_view, twice):
         lowered = decomp.lower(Weighted(program), to=targets.tinygrad, args=(EXAMPLE.clone(),), verify="full")
         assert lowered.result(EXAMPLE).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("how", ["lowered", "compiled"])
+def test_what_was_compared_without_gradients_has_its_own_later(how):
+    """In what is captured, it is from then on what `broadcast_tensors` returned in the region: itself."""
+    def program(w, x, state):
+        v = w * x
+        with torch.no_grad():
+            loss = nn.functional.mse_loss(v, x)
+        return v, w[1:] * 2, loss
+
+    if how == "lowered":
+        found = decomp.lower(Weighted(program), to=targets.core_aten, args=(EXAMPLE.clone(),)).result
+    else:
+        torch._dynamo.reset()
+        found = Weighted(torch.compile(program, backend=decomp.backend(to=targets.core_aten)))
+    torch.testing.assert_close(outcome(found, True), outcome(Weighted(program), True))
