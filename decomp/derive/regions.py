@@ -149,13 +149,11 @@ def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, An
     tensor that they are given, or several of them (`broadcast_tensors`)."""
     handed: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), operands))
     for node in (node for node in body.nodes if node.op == "call_function"):
+        whole, bases = node, view_bases(node)
         if node.target is operator.getitem and (listed := list_operands(node.args[0])):
-            base = listed[node.args[1]]
-            is_same = base in handed and is_same_tensor(node.args[0], base)
-        else:
-            base = next((base for base in view_bases(node) if base in handed), None)
-            is_same = base is not None and is_view(node, base) and is_same_tensor(node, base)
-        if is_same:
+            whole, bases = node.args[0], (listed[node.args[1]],)
+        base = next((base for base in bases if base in handed), None)
+        if base is not None and is_view(whole, base) and is_same_tensor(whole, base):
             handed[node] = handed[base]
     return handed
 
