@@ -3,8 +3,8 @@ is a job, whose answer is plain data, so that it can be done in another process 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 import hashlib
 import json
@@ -97,8 +97,8 @@ class Job:
             planned = _planned(program, setting, target)
             if planned.plan.blocked:
                 return Answer(reason=_reason(planned))
-            calls, emitted = calls_of(planned), Counter(_emitters(planned))
-            tried = [op for op, _ in emitted.most_common() if is_advisable(op, target) and not target.knows(op)]
+            calls = calls_of(planned)
+            tried = [op for op in _emitters(planned) if is_advisable(op, target) and not target.knows(op)]
             others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
         saved = {str(OpWish(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
         return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
@@ -160,13 +160,17 @@ def _reason(planned: Planned) -> str:
     return next(decision.limitation or decision.why() for _, decision in blocked_in(planned))
 
 
-def _emitters(planned: Planned) -> Iterator[Op]:
-    """For each call that was derived, the ops from which it comes."""
-    for graph in planned.graphs:
-        for decision in graph.decisions.values():
-            for entry in decision.stamp.entries if isinstance(decision, Derived) else ():
-                if entry.op.startswith("call"):
-                    yield from dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule))
+def _emitters(planned: Planned) -> list[Op]:
+    """The ops from which derived calls come, first those of most. Of ops from which the same calls come, as those of
+    `native_layer_norm` in each `layer_norm`, the one that the program has."""
+    calls: dict[Op, list[int]] = {}
+    stamps = (each.stamp for graph in planned.graphs for each in graph.decisions.values() if isinstance(each, Derived))
+    entries = (entry for stamp in stamps for entry in stamp.entries if entry.op.startswith("call"))
+    for number, entry in enumerate(entries):
+        for op in dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule)):
+            calls.setdefault(op, []).append(number)
+    first = {tuple(numbers): op for op, numbers in reversed(calls.items())}
+    return sorted(first.values(), key=lambda op: -len(calls[op]))
 
 
 class _Held:

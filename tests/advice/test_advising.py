@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import decomp
 from decomp.tools.cli.app import app
+from decomp_rules import targets
 from tests.forms import Holder, exported
 
 X = torch.randn(4, 8)
@@ -64,6 +65,12 @@ def test_what_an_op_saves_is_what_planning_with_it_comes_to():
     assert saved == {"sinh": (5, 1), "exp": (3, 2)}
     assert [saving.calls for saving in advice.savings] == [5, 3]
     assert decomp.advise(both, to=chip, rules=RULES, savings=0).savings == ()
+
+
+def test_of_ops_within_each_other_the_one_that_the_program_has_is_named():
+    advice = decomp.advise({"norm": (nn.LayerNorm(8), (X,))}, to=targets.tinygrad)
+    saving = {saving.op for saving in advice.savings}
+    assert "layer_norm" in saving and "native_layer_norm" not in saving
 
 
 def test_the_text():
