@@ -15,8 +15,8 @@ from decomp.advice.alternatives import Alternatives
 from decomp.advice.doing import Progress, done
 from decomp.advice.jobs import Answer, Given, Job, Setting, forget, is_program
 from decomp.advice.smallest_sets import Chosen, SmallestSets
-from decomp.advice.suggestions import avoided, counted, enough, listed
-from decomp.advice.wishes import DtypeWish, Wish, with_wishes
+from decomp.advice.suggestions import avoided, counted, enough, in_the_place, instead_of, listed
+from decomp.advice.wishes import DtypeWish, OpWish, Wish, with_wishes
 from decomp.costs.model import Cost
 from decomp.derive.matching import Matching
 from decomp.errors import ArgumentError, boundary
@@ -43,6 +43,8 @@ class Milestone:
     """How many programs lower then, with those that lowered before."""
     dtypes: tuple[str, ...] = ()
     """Those of `add` that are dtypes of tensors, and no ops."""
+    instead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By op of `add`, others that would do in its place, with all that is advised beside it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class Advice:
             total = len(self.calls) + len(self.out_of_reach)
             lower = f"then {_few(milestone.unlocks)} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
             yield f"  add {listed(milestone.add, 'and')}: {lower}, {milestone.reached} of {total}"
+            yield from (f"    {in_the_place(op, others)}" for op, others in milestone.instead.items())
         for dtype in self.dtypes:
             yield from (f"  {line}" for line in avoided(dtype))
             if dtype in _NARROW:
@@ -174,7 +177,7 @@ def _pool(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be a concurrent.futures.Executor, not {type(value).__name__}")
 
 
-@boundary("advise", {**CHECKS, "savings": _count, "executor": _pool})
+@boundary("advise", {**CHECKS, "without": CHECKS["keep"], "savings": _count, "executor": _pool})
 def advise(
     programs: Mapping[str, Any],
     *,
@@ -185,6 +188,7 @@ def advise(
     cost: Cost | None = None,
     training: bool | None = None,
     narrow: bool = False,
+    without: Iterable[Any] = (),
     savings: int = 5,
     executor: Executor | None = None,
     results: str | Path | None = None,
@@ -195,6 +199,7 @@ def advise(
 
     - `programs`: by name, each an `ExportedProgram` or `GraphModule`, a tuple of an `nn.Module` and example inputs, or
       a function without arguments that returns one of these.
+    - `without`: ops that you will not implement: none of them is advised.
     - `savings`: in each program so many ops, those that most of its calls are derived from, are tried in the target to
       see what they save; as many are told.
     - `executor`: any `concurrent.futures.Executor` of processes; by default this process does it all. A job travels if
@@ -213,7 +218,7 @@ def advise(
     chosen, target = rules_and_target(to, rules, keep, narrow)
     setting = Setting(Matching(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
     makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
-    search = Search(setting, Given(setting), makers, executor, results, progress)
+    search = Search(setting, Given(setting), makers, executor, results, progress, without=without)
     return search.advice(savings)
 
 
@@ -229,9 +234,11 @@ class Search:
         results: str | Path | None,
         progress: Progress | None,
         versions: Mapping[str, str] = {},
+        without: Iterable[Any] = (),
     ) -> None:
         """`making` makes the setting in another process; `versions` are those of programs that may change."""
         self.target, self.programs = setting.matching.target, programs
+        self.refused = Target("", without)
         self.executor, self.progress = executor, progress
         self.digest = setting.digest if results is not None else None
         if results is not None and self.digest is None:
@@ -265,7 +272,7 @@ class Search:
                 self.out_of_reach[name] = answer.reason
 
     def _answered(self, savings: int) -> Advice:
-        sets = self.found.sets()
+        sets = self.found.sets(lambda wish: isinstance(wish, OpWish) and self.refused.knows(wish.op))
         wishes = {number: wish for wish, number in self.found.wishes.items()}
         lowers = tuple(name for name in self.programs if name not in self.out_of_reach)
         for name in [name for name, goal in self.goals.items() if not sets.derived([goal], sets.prices)]:
@@ -281,7 +288,8 @@ class Search:
         milestones = tuple(self._milestones(sets, wishes, chosen.leaves, reachable, len(lowers)))
         return Advice(
             self.target.name, lowers, milestones, chosen.smallest and self.found.complete, chosen.least,
-            _savings(answers.values(), savings), {name: calls[name] for name in self.programs if name in calls},
+            _savings(answers.values(), savings, self.refused),
+            {name: calls[name] for name in self.programs if name in calls},
             self.out_of_reach, with_wishes(self.target, (wishes[number] for number in chosen.leaves)),
         )  # fmt: skip
 
@@ -306,7 +314,7 @@ class Search:
     ) -> Iterator[Milestone]:
         """The set in the order in which it pays: next what is needed for the program that needs least; of those that
         need as little, what unlocks most."""
-        left, taken = dict(reachable), set[int]()
+        left, taken, goals = dict(reachable), set[int](), list(reachable.values())
         while left:
             needs = {name: _needs(sets, goal, leaves - taken, taken) for name, goal in left.items()}
             unlocked = {name: _unlocked(sets, left, taken | need) for name, need in needs.items()}
@@ -314,9 +322,11 @@ class Search:
             taken |= needs[best]
             reached += len(unlocked[best])
             left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
-            added = sorted((wishes[number] for number in needs[best]), key=str)
-            dtypes = tuple(str(wish) for wish in added if isinstance(wish, DtypeWish))
-            yield Milestone(tuple(map(str, added)), tuple(unlocked[best]), reached, dtypes)
+            added = {str(wishes[number]): number for number in needs[best]}
+            dtypes = tuple(name for name in sorted(added) if isinstance(wishes[added[name]], DtypeWish))
+            others = {name: instead_of(added[name], leaves, sets, goals, wishes) for name in sorted(added)}
+            instead = {name: each for name, each in others.items() if each}
+            yield Milestone(tuple(others), tuple(unlocked[best]), reached, dtypes, instead)
 
 
 def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]) -> set[int]:
@@ -333,9 +343,9 @@ def _unlocked(sets: SmallestSets, left: Mapping[str, int], taken: set[int]) -> l
     return [name for name, goal in left.items() if goal in derived]
 
 
-def _savings(answers: Iterable[Answer], most: int) -> tuple[Saving, ...]:
+def _savings(answers: Iterable[Answer], most: int, refused: Target) -> tuple[Saving, ...]:
     """The ops that save most, over all programs."""
-    each = [(op, calls) for answer in answers for op, calls in (answer.saved or {}).items()]
+    each = [(op, calls) for answer in answers for op, calls in (answer.saved or {}).items() if op not in refused]
     total: dict[str, list[int]] = {}
     for op, calls in each:
         total.setdefault(op, []).append(calls)

@@ -242,7 +242,7 @@ class Blocker:
         if self.source:
             out.append(f"    {self.source}")
         if self.condition:
-            out.append(f"    the target knows it only if {self.condition}")
+            out.append(f"    the target knows it under a condition: {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
         told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_OF_ANOTHER_KIND)]

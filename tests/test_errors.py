@@ -70,7 +70,7 @@ def test_not_lowered_lists_every_blocker_and_the_remedies():
         "      cannot be decomposed: depends on data",
         "  ",
         "  aten.convolution at conv",
-        "      the target knows it only if groups is 1",
+        "      the target knows it under a condition: groups is 1",
         "      tried conv (convolution.py:3): needs shapes; pass args=",
         "  ",
         *remedies([sort, conv]),

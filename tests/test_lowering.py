@@ -123,7 +123,7 @@ def test_a_condition_on_arguments_decides_call_by_call() -> None:
     (blocker,) = caught.value.blockers
     assert blocker.nodes == ("conv2d_1",)
     assert blocker.condition == "groups must be 1"
-    assert "the target knows it only if groups must be 1" in str(caught.value)
+    assert "the target knows it under a condition: groups must be 1" in str(caught.value)
 
 
 def test_a_condition_on_the_place_decides_node_by_node() -> None:

@@ -90,9 +90,9 @@ class Alternatives:
         self.clauses.append((tuple(numbers), number))
         return number
 
-    def sets(self) -> SmallestSets:
+    def sets(self, refused: Callable[[Wish], bool] = lambda wish: False) -> SmallestSets:
         """The search for the smallest sets of wishes; of two as small, the one with more usual ops."""
-        prices = {number: wish.price for wish, number in self.wishes.items()}
+        prices = {number: wish.price for wish, number in self.wishes.items() if not refused(wish)}
         return SmallestSets(Derivability(self.size, self.clauses), prices)
 
     def number(self) -> int:

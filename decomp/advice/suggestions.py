@@ -3,14 +3,14 @@ alternatives of its blocked calls, and each planned again before it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import fx
 
 from decomp.advice.alternatives import Alternatives, Exploration
-from decomp.advice.smallest_sets import Chosen
+from decomp.advice.smallest_sets import Chosen, SmallestSets
 from decomp.advice.wishes import DtypeWish, Wish, with_wishes
 from decomp.capture.frontends import Program
 from decomp.costs.model import calls_in
@@ -163,7 +163,7 @@ class Suggestion:
     def _instead(self) -> Iterator[str]:
         for addition in self.additions:
             if addition.instead:
-                yield f"  in the place of {addition.op}, {listed(addition.instead, 'or')} would do"
+                yield f"  {in_the_place(addition.op, addition.instead)}"
 
     def _without_dtypes(self) -> Iterator[str]:
         """What a user can do who cannot add a dtype."""
@@ -285,12 +285,9 @@ class _Search:
         rest = chosen.leaves - {number}
         kept = set(self.sets.derived(goals, rest))
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
-        others = self.sets.prices.keys() - chosen.leaves
-        instead = [self.wishes[each] for each in others if len(self.sets.derived(goals, {*rest, each})) == len(goals)]
-        instead.sort(key=lambda wish: (-wish.usual, str(wish)))  # what is usual comes first
         wish = self.wishes[number]
-        others_told = tuple(each.explained for each in instead[:_MOST_WAYS])
-        return Addition(str(wish), needed_by, others_told, isinstance(wish, DtypeWish))
+        others = instead_of(number, chosen.leaves, self.sets, goals, self.wishes)
+        return Addition(str(wish), needed_by, others, isinstance(wish, DtypeWish))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
         """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
@@ -320,6 +317,16 @@ class _Search:
 
     def _names(self, numbers: Iterable[int]) -> tuple[str, ...]:
         return tuple(sorted(str(self.wishes[number]) for number in numbers))
+
+
+def instead_of(
+    number: int, leaves: frozenset[int], sets: SmallestSets, goals: Sequence[int], wishes: Mapping[int, Wish]
+) -> tuple[str, ...]:
+    """What would do in the place of one wish of a set, with the others as they are: what is usual comes first."""
+    others, rest = sets.prices.keys() - leaves, leaves - {number}
+    found = [wishes[each] for each in others if len(sets.derived(goals, {*rest, each})) == len(goals)]
+    found.sort(key=lambda wish: (-wish.usual, str(wish)))
+    return tuple(wish.explained for wish in found[:_MOST_WAYS])
 
 
 def blocked_in(planned: Planned) -> Iterator[tuple[fx.Node, Blocked]]:
@@ -354,6 +361,11 @@ def avoided(dtype: str) -> Iterator[str]:
         yield "model.float() and inputs of float32 avoid float64; where a rule takes it, accuracy='fast' may"
     elif dtype in ("float16", "bfloat16"):
         yield f"model.float() avoids {dtype}"
+
+
+def in_the_place(op: str, others: Sequence[str]) -> str:
+    """`in the place of full, clone or fill would do`."""
+    return f"in the place of {op}, {listed(others, 'or')} would do"
 
 
 def counted(calls: int) -> str:

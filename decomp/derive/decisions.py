@@ -77,7 +77,7 @@ class Blocked:
     def why(self) -> str:
         """The reason in one clause."""
         if self.condition:
-            return f"{self.op} is legal only if {self.condition}"
+            return f"{self.op} is legal under a condition: {self.condition}"
         if self.limitation and not self.tried:
             return f"{self.op}: {self.limitation}"
         if self.best_reason is None:
@@ -87,7 +87,7 @@ class Blocked:
     def _which(self) -> str:
         """The reason as a relative clause behind the name of the op."""
         if self.condition:
-            return f"which is legal only if {self.condition}"
+            return f"which is legal under a condition: {self.condition}"
         if self.limitation and not self.tried:
             return f"which cannot be decomposed: {self.limitation}"
         if self.best_reason is None:

@@ -73,6 +73,19 @@ def test_of_ops_within_each_other_the_one_that_the_program_has_is_named():
     assert "layer_norm" in saving and "native_layer_norm" not in saving
 
 
+def test_what_will_not_be_implemented_is_not_advised():
+    chip = decomp.Target("chip", ["add", "mul", "sub"])
+    given = programs(sinh=lambda x: torch.sinh(x) + torch.neg(x))
+    free = decomp.advise(given, to=chip, rules=RULES)
+    assert free.ops == ("exp",) and free.milestones[0].instead == {"exp": ("sinh", "exp2")}
+    assert "in the place of exp, sinh or exp2 would do" in str(free)
+    advice = decomp.advise(given, to=chip, rules=RULES, without=["sinh", torch.ops.aten.exp])
+    assert advice.ops == ("exp2",) and not advice.savings
+    none = decomp.advise(given, to=chip, rules=RULES, without=["sinh", "exp", "exp2"])
+    assert none.out_of_reach.keys() == {"sinh"} and not none.milestones
+    assert decomp.advise(given, to=chip | {"exp2"}, rules=RULES, without=["sinh"]).savings[0].op == "exp"
+
+
 def test_the_text():
     assert str(decomp.advise(three(), to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
         "1 of 3 programs lower to chip as it is",

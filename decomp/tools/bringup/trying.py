@@ -196,7 +196,7 @@ def _try_program(
 
 def _lacking(blocker: Blocker) -> str:
     """Why an op does not reach the target. What it would have to know in addition is a search of its own."""
-    because = blocker.limitation or (f"legal only if {blocker.condition}" if blocker.condition else "")
+    because = blocker.limitation or (f"legal under a condition: {blocker.condition}" if blocker.condition else "")
     tried = sorted(blocker.tried, key=lambda pair: "is for targets that know" in pair[1])
     return f"{blocker.op} is not reached: {because or ' '.join(tried[0] if tried else ('no rule is for it',))}"
 

@@ -51,6 +51,7 @@ FEW = 12
 
 Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL...]", help=MODEL, show_default=False)]
 HISTOGRAM = "In the place of models, the ops that about 100 real models call: rank those that are not lowered."
+WITHOUT = "An op that you will not implement: it is not advised (may be repeated)."
 SAVINGS = "In each model try so many ops, of those that most calls come from, to see what they would save."
 RESULTS = "Keep what is found by model in this directory, and go on from what is there."
 WORKERS = f"Processes that look at models; by default one a core, and none for up to {FEW} models."
@@ -66,6 +67,7 @@ def advise(
     cost: CostBy = None,
     training: Training = None,
     narrow: Narrow = False,
+    without: Annotated[list[str], typer.Option("--without", metavar="OP", help=WITHOUT)] = [],
     savings: Annotated[int, typer.Option("--savings", min=0, metavar="N", help=SAVINGS)] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw models against ops (.svg, .png).")] = None,
     results: Annotated[Path | None, typer.Option("--results", metavar="DIR", help=RESULTS)] = None,
@@ -85,7 +87,7 @@ def advise(
         names = tuple(programs)
         versions = {name: _version(name) for name in names} if results is not None and models else {}
         with _pool(executor, workers, len(names)) as pool, progressing() as report:
-            search = Search(words(), words, programs, pool, results, report, versions)
+            search = Search(words(), words, programs, pool, results, report, versions, without)
             found = search.advice(0 if histogram else savings)
         if plot is not None:
             try:

@@ -24,6 +24,7 @@ from decomp.tools.cli import tables
 from decomp.tools.cli.advise_command import advise
 from decomp.tools.cli.arguments import (
     TARGET,
+    TO,
     CostBy,
     Debug,
     Dynamic,
@@ -34,6 +35,7 @@ from decomp.tools.cli.arguments import (
     Narrow,
     RulesOf,
     To,
+    ToOrNone,
     Training,
     Trust,
     attribute,
@@ -133,7 +135,7 @@ def lower(
 @app.command()
 def refold(
     model: Model,
-    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    to: ToOrNone = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the folded program (.pt2).")] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither check nor measure the whole.")] = False,
     trust: Trust = False,
@@ -198,7 +200,7 @@ def plan(
 @app.command()
 def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
-    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    to: ToOrNone = None,
     rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
@@ -224,7 +226,7 @@ def rules(
     text: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file has this.")] = "",
     limitations: Annotated[bool, typer.Option("--limitations", help="List what no rule can reach, and why.")] = False,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="Errors against calls on a target, of one op.")
+        str | None, typer.Option(*TO, metavar="TARGET", help="Errors against calls on a target, of one op.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against calls, with --to.")] = None,
     debug: Debug = False,
@@ -321,7 +323,7 @@ def budget(
 @app.command()
 def memory(
     model: Model,
-    to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    to: ToOrNone = None,
     rules: RulesOf = [],
     accuracy: Levels = [],
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw lifetimes and offsets (.svg, .png).")] = None,

@@ -37,7 +37,9 @@ BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that 
 RULES = "package.module:name or file.py:name of rules, which are asked before those of the library (may be repeated)."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
-To = Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGET, show_default=False)]
+TO = ("--to", "--target")
+To = Annotated[str, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
+ToOrNone = Annotated[str | None, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
 Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
 RulesOf = Annotated[list[str], typer.Option("--rules", metavar="RULES", help=RULES)]
 LEVEL = "exact, standard or fast; OP=LEVEL for one op alone (may be repeated)."

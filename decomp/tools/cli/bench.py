@@ -29,6 +29,7 @@ from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_back
 from decomp.tools.cli.arguments import (
     BACKEND,
     TARGET,
+    TO,
     CostBy,
     Debug,
     Trust,
@@ -52,7 +53,7 @@ QUICK_TARGETS = ("core_aten", "tinygrad")
 
 def bench(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=NAMES, show_default=False)] = None,
-    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=f"{TARGET} By default all.")] = [],
+    to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=f"{TARGET} By default all.")] = [],
     compile_for: Annotated[
         list[str], typer.Option("--compile", metavar="TARGET", help="Lowered to this, compile it too.")
     ] = list(QUICK_TARGETS),

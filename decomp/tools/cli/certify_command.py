@@ -17,7 +17,7 @@ from decomp.tools.certification import certificates, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
-from decomp.tools.cli.arguments import TARGET, Debug, Json, load_target, near
+from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
 from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
 
@@ -32,7 +32,7 @@ def certify(
     accuracy: Annotated[
         list[str], typer.Option(help="Only these levels; by default a rule's own and looser ones.")
     ] = [],
-    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
+    to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
     stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,

@@ -52,7 +52,7 @@ def _route(sample: Sample, target: Target, rules: Rules, accuracy: Accuracy, cos
 
 def _judged(decision: Decision) -> tuple[str, Step, tuple[str, ...]]:
     if isinstance(decision, Blocked):
-        condition = [f"the target knows it only if {decision.condition}"] if decision.condition else []
+        condition = [f"the target knows it under a condition: {decision.condition}"] if decision.condition else []
         tried = [f"tried {rule}: {reason}" for rule, reason in decision.tried]
         return "blocked", Step(), tuple(condition + (tried or ["no rule is registered for it"]))
     if isinstance(decision, Derived):

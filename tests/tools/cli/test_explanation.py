@@ -72,7 +72,7 @@ def test_nested_and_keyword_arguments_are_shown():
 def test_a_condition_of_the_target_is_a_reason():
     chip = decomp.Target("chip", ["cat"]).legal_if("cat", lambda call: call.argument("dim") == 0, "dim must be 0")
     (found,) = routes([Sample(aten.cat.default, ([X, X], 1))], chip, rules)
-    assert found.reasons[0] == "the target knows it only if dim must be 0"
+    assert found.reasons[0] == "the target knows it under a condition: dim must be 0"
 
 
 class Total(torch.nn.Module):
