@@ -64,14 +64,21 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
         good = sum(not way.faults for way in measured)
         counts = [len(measured), good] + [sum(way.verdict == v for way in own) for v in _OTHER]
         table.add_row(name, *map(str, counts))
-    good = sum(one.ok for one in certificates)
-    errors = [one for one in certificates if one.error]
+    faulty = [one for one in certificates if not one.ok]
+    good = len(certificates) - len(faulty)
     parts: list[RenderableType] = [Text(f"{len(certificates)} rules, {good} without a fault", style="bold"), "", table]
-    if errors:
-        parts += ["", *(Text.assemble((one.rule, "red"), f": {one.error}") for one in errors[:SHOWN])]
+    if faulty:
+        parts += ["", *(Text.assemble((one.rule, "red"), f": {_in_short(one)}") for one in faulty[:SHOWN])]
+        parts += [f"and {len(faulty) - SHOWN} more with faults"] if len(faulty) > SHOWN else []
+        parts += [Text("decomp certify NAME, with the name of a rule, shows all that is wrong with it", style="dim")]
     for rule, worse in list(news.items())[:SHOWN]:
         parts += ["", Text.assemble((rule, "red"), " is worse than committed"), *(Text(f"  {line}") for line in worse)]
     return Group(*parts)
+
+
+def _in_short(certificate: Certificate) -> str:
+    first, *others = certificate.faults
+    return f"{first} (and {len(others)} more)" if others else first
 
 
 _OTHER = ("legal", "not reached", "not served")

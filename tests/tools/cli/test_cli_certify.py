@@ -54,3 +54,11 @@ def test_an_executor_must_be_one(kept):
         2, "error: builtins:dict must return a concurrent.futures.Executor, not dict")
     assert said(run("certify", "deg2rad", "--executor", "nowhere:x")) == (
         2, "error: cannot find nowhere:x: No module named 'nowhere'")
+
+
+def test_of_many_rules_those_with_faults_are_named():
+    found = run("certify", "gelu", "--stored")
+    text = " ".join(found.output.split())
+    assert found.exit_code == 0 and "gelu_of_sigmoid for aten.gelu: as written: second" in text
+    assert "decomp certify NAME" in found.output
+    assert "second in float32: " in run("certify", "gelu_of_sigmoid", "--stored").output
