@@ -13,6 +13,7 @@ def plot_curve(advice: Advice, path: Path) -> Path:
     """Draw advice into a file, in the format that its name ends in. Raises `ImportError` without matplotlib."""
     # Imported here, for it is an extra.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -26,5 +27,7 @@ def plot_curve(advice: Advice, path: Path) -> Path:
     axes.set_ylabel("programs that lower")
     axes.set_ylim(0, total * 1.08)
     axes.set_xlim(0, steps[-1] + 1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path)
     return path

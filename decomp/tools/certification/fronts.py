@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -97,29 +98,51 @@ def _cost(rule: Rule, target: Target, way: Way) -> Mapping[str, float]:
     return lowered.cost
 
 
-def plot_fronts(fronts: Sequence[Front], path: Path) -> Path:
-    """Draw errors against calls, a picture an op; a line joins the ways that none beats."""
-    import matplotlib
+_COLOURS = dict(zip(reversed(LEVELS), ("#1b9e77", "#7570b3", "#d95f02")))
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(fronts), figsize=(5 * len(fronts), 3.6), squeeze=False, layout="constrained")
-    for axis, shown in zip(axes[0], fronts):
-        for level in dict.fromkeys(choice.level for choice in shown.choices):
-            those = [choice for choice in shown.choices if choice.level == level]
-            axis.scatter([each.calls for each in those], [max(each.ulp, 0.25) for each in those], label=level, zorder=2)
-        for choice in shown.choices:
-            where = choice.calls, max(choice.ulp, 0.25)
-            axis.annotate(choice.rule, where, fontsize=6, xytext=(3, 3), textcoords="offset points")
-        best = sorted((choice.calls, max(choice.ulp, 0.25)) for choice in shown.best)
-        axis.step(*zip(*best), where="post", color="0.6", linewidth=0.8, zorder=1)
-        axis.set_yscale("log")
-        axis.set_xlabel(f"calls on {shown.target}")
-        axis.set_ylabel("largest error in ULP, float32")
-        axis.set_title(shown.op, fontsize=9)
-        axis.legend(fontsize=7)
+def plot_front(shown: Front, path: Path) -> Path:
+    """Draw errors against calls; for each level a line joins the ways that none beats."""
+    # Imported here, for it is an extra.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    _draw(figure.subplots(), shown)
     with whole(path) as unfinished:
         figure.savefig(unfinished, dpi=150)
-    pyplot.close(figure)
     return path
+
+
+def _draw(axis: Any, shown: Front) -> None:
+    """One front. Ways are numbered, from the shortest on; what is the same at several levels is drawn at the strictest,
+    for which it is good enough."""
+    ways: dict[tuple[str, float, float], list[Choice]] = {}
+    for choice in sorted(shown.choices, key=lambda each: (each.calls, each.ulp, LEVELS.index(each.level))):
+        ways.setdefault((choice.rule, *_place(choice)), []).append(choice)
+    for number, (same, *looser) in enumerate(ways.values(), 1):
+        colour, (calls, ulp) = _COLOURS[same.level], _place(same)
+        levels = ", ".join(each.level for each in (same, *looser))
+        filled = colour if shown.beaten_by(same) is None else "none"
+        label = f"{number} {same.rule} ({levels}): {same.calls:,g} calls, {same.ulp:.3g} ULP"
+        axis.scatter(calls, ulp, s=90, facecolor=filled, edgecolor=colour, zorder=2, label=label)
+        axis.annotate(str(number), (calls, ulp), fontsize=7, xytext=(7, 4), textcoords="offset points")
+        if same.own is not None:
+            axis.plot(calls, max(same.own, _LEAST), marker="_", markersize=14, color="0.5", linestyle="", zorder=1)
+    for level, colour in _COLOURS.items():
+        best = sorted(_place(choice) for choice in shown.best if choice.level == level)
+        if best:
+            axis.step(*zip(*best), where="post", color=colour, linewidth=1, zorder=1)
+    axis.plot([], [], marker="_", color="0.5", linestyle="", label="PyTorch's own kernel on the same inputs")
+    axis.set_yscale("log")
+    axis.set_xlabel(f"calls on {shown.target}")
+    axis.set_ylabel("largest error in ULP, float32")
+    axis.set_title(f"{shown.op} on {shown.target} (hollow: another way is better in both)", fontsize=9)
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
+
+
+def _place(choice: Choice) -> tuple[float, float]:
+    return choice.calls, max(choice.ulp, _LEAST)
+
+
+_LEAST = 0.25
+"""Errors that are drawn as they are; smaller ones, and none, are drawn here."""

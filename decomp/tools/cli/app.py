@@ -258,7 +258,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
     ways = fronts.front(found, target, certificates.committed())
     show(front_table(ways))
     if plot is not None:
-        show(saved(fronts.plot_fronts([ways], plot)))
+        show(saved(fronts.plot_front(ways, plot)))
 
 
 @app.command()
