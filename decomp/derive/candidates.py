@@ -142,7 +142,7 @@ class Candidates:
     ) -> None:
         self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode
         self.memory, self.composites = memory, composites
-        self.symbolic = Memory(memory.signatures, mode=memory.mode)
+        self.symbolic = memory.of_program(mode)
         """What holds within this program only, for its symbolic sizes mean nothing in another."""
         self.runs = 0
         """How often a rule was run."""

@@ -3,6 +3,8 @@ that a lowering that fails can be forgotten."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import torch
 
 from decomp.ir.signature import Signatures
 from decomp.metadata.fakes import Fakes
+from decomp.metadata.symbolic_sizes import known_symbols
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from decomp.derive.expansion import Expansion
     from decomp.graphs.template import Stamp
     from decomp.rules.declining import Declined
+
+_PROGRAMS, _REWOUND = "_decomp_planned", -1
+"""The attribute of a fake mode with what is remembered of its program, by identity; and what that rests on."""
 
 
 @dataclass
@@ -43,6 +49,8 @@ class Memory:
     """What is kept on disk for these rules and this target, once that has been asked for."""
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
     """What measuring an expansion found out."""
+    lasting: bool = False
+    """Whether it outlives the lowering for which it was made."""
 
     def __post_init__(self) -> None:
         self.fakes = Fakes(self.mode)
@@ -52,8 +60,24 @@ class Memory:
         """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
         does not depend on the target or on costs, so that all memories of one dialect share it."""
         recorded = found.get(dialect) or found.setdefault(dialect, cls())
-        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode)
+        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode, lasting=key is not None)
         return fresh if key is None else found.setdefault(key, fresh)
+
+    def of_program(self, mode: FakeTensorMode | None) -> Memory:
+        """What holds at the symbolic sizes of one program alone. It stays with the fake mode of the program, and ends
+        with it: lowered again, or to another target, nothing is recorded anew."""
+        if mode is None or not self.lasting:
+            return Memory(self.signatures, mode=self.mode)
+        known: dict[int, Any] = vars(mode).setdefault(_PROGRAMS, {})
+        rewound = self.signatures.rewound
+        if known.get(_REWOUND) != rewound:  # signatures have other numbers since
+            known.clear()
+            known[_REWOUND] = rewound
+        # What is looked up by its identity is held, so that nothing else ever has that.
+        _, expansions = known.setdefault(id(self.expansions), (self.expansions, {}))
+        found: Memory
+        _, found = known.setdefault(id(self), (self, Memory(self.signatures, expansions=expansions, mode=self.mode)))
+        return found
 
     def mark(self) -> tuple[int, ...]:
         """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
@@ -70,3 +94,18 @@ class Memory:
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
         return self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts
+
+
+@contextlib.contextmanager
+def remembering(mode: FakeTensorMode | None) -> Iterator[None]:
+    """Within, a program of this mode is planned. What was found out at its symbolic sizes is forgotten where that
+    fails, and where it brought new sizes, which end with the lowering."""
+    known: frozenset[Any] | None = known_symbols(mode)
+    try:
+        yield
+    except BaseException:
+        known = None
+        raise
+    finally:
+        if mode is not None and known_symbols(mode) != known:
+            vars(mode).pop(_PROGRAMS, None)

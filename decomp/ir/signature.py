@@ -35,6 +35,8 @@ class Signatures:
         """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
         self.written: set[fx.Node] = set()
         """What a program writes back in the end: it is read, though no node of its graph uses it."""
+        self.rewound = 0
+        """How often some were forgotten: their numbers are given to others then."""
 
     def mark(self) -> int:
         """How many kinds of metadata have been met."""
@@ -43,6 +45,7 @@ class Signatures:
     def rewind(self, mark: int) -> None:
         """Forget those that were met since."""
         self.forget_nodes()
+        self.rewound += len(self._interned) > mark
         self.symbolic = {number for number in self.symbolic if number < mark}
         while len(self._interned) > mark:
             self._interned.popitem()

@@ -100,12 +100,27 @@ def guards_not_suppressed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fresh_sizes_dropped(mode: FakeTensorMode | None) -> Iterator[None]:
+def planning_sizes(mode: FakeTensorMode | None) -> Iterator[None]:
     """Within, sizes that data decide, of values computed on the side, are not noted in the environment of the program:
-    `torch.compile` looks for each of them among the program's own values."""
+    `torch.compile` looks for each of them among the program's own values. Nor does the mode remember what calls on
+    symbolic sizes give: hardly one is asked for twice, and to remember it takes as long as to find out."""
     env = mode.shape_env if mode is not None else None
-    with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
+    if mode is None or env is None:
         yield
+        return
+    cached = mode.cache_enabled
+    mode.cache_enabled = cached and not env.var_to_range
+    try:
+        with env.ignore_fresh_unbacked_symbols():
+            yield
+    finally:
+        mode.cache_enabled = cached
+
+
+def known_symbols(mode: FakeTensorMode | None) -> frozenset[Any]:
+    """The symbols of the sizes of a program."""
+    env = mode.shape_env if mode is not None else None
+    return frozenset(env.var_to_range) if env is not None else frozenset()
 
 
 def _is_open(error: BaseException | None) -> bool:

@@ -1,8 +1,12 @@
 """What planning remembers: how little of it a lowering makes anew."""
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import decomp
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -18,3 +22,58 @@ def test_a_program_that_is_lowered_again_makes_no_fake_mode(target, monkeypatch)
     monkeypatch.setattr(FakeTensorMode, "__init__", lambda mode, *args, **how: made.append(make(mode, *args, **how)))
     decomp.lower(program, to=target)
     assert not made
+
+
+X = torch.randn(3, 4)
+
+
+class Gelu(nn.Module):
+    def forward(self, x):
+        return F.gelu(x)
+
+
+def dynamic(model=None):
+    model = model or nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Softmax(-1))
+    return torch.export.export(model, (X,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+
+
+def test_a_program_of_dynamic_size_that_is_lowered_again_runs_no_rule():
+    program = dynamic()
+    first, again = (decomp.lower(program, to=targets.tinygrad) for _ in range(2))
+    assert first.runs > 10 and again.runs == 0
+    assert str(again.result.graph) == str(first.result.graph)
+    assert decomp.lower(dynamic(), to=targets.tinygrad).runs == first.runs  # the sizes of another program are others
+    assert decomp.plan(program, to=targets.tinygrad).complete
+    for rows in (2, 5):
+        given = torch.randn(rows, 4)
+        torch.testing.assert_close(again.result.module()(given), program.module()(given))
+
+
+def test_what_was_recorded_for_one_target_is_known_for_another():
+    program = dynamic()
+    alone = decomp.lower(dynamic(), to=targets.luminal).runs
+    decomp.lower(program, to=targets.tinygrad)
+    assert decomp.lower(program, to=targets.luminal).runs < alone
+
+
+def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
+    program = dynamic(nn.Sequential(nn.Linear(4, 4), nn.Softplus()))
+    runs = decomp.lower(program, to=targets.tinygrad).runs
+
+    def fails(x):
+        raise ValueError
+
+    for rules in ({"softplus": fails}, {"softplus": lambda x: x.erfinv()}):
+        with pytest.raises(decomp.DecompError):
+            decomp.lower(program, to=decomp.Target("few", ["add"]), rules=rules)
+        again = decomp.lower(program, to=targets.tinygrad)
+        assert again.runs in (0, runs)
+        torch.testing.assert_close(again.result.module()(X), program.module()(X))
+
+
+def test_a_program_that_was_lowered_is_copied_and_saved():
+    program = dynamic(Gelu())
+    decomp.lower(program, to=targets.tinygrad)
+    copied = copy.deepcopy(program)
+    torch.export.save(program, io.BytesIO())
+    torch.testing.assert_close(decomp.lower(copied, to=targets.tinygrad).result.module()(X), program.module()(X))
