@@ -28,7 +28,7 @@ from decomp.capture.inlining import Body, Leaves
 from decomp.capture.input_checks import flat_inputs
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagated
-from decomp.capture.rebuild_exported import rebuild_exported
+from decomp.capture.rebuild_exported import named_as_its_graph, rebuild_exported
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrapped
 from decomp.capture.symbolic_capture import traced
@@ -94,7 +94,7 @@ def capture(
     `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         refuse_wrapped_state(model)
-        return _exported(model, "exported")
+        return _exported(named_as_its_graph(model), "exported")
     if isinstance(model, nn.Module):
         refuse_traced_state(model)
         with source_unchanged(model):

@@ -42,6 +42,29 @@ def written_inputs(program: ExportedProgram) -> set[str]:
     return {places.get(str(spec.target), str(spec.target)) for spec in signature.output_specs if spec.kind in kinds}
 
 
+def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
+    """The program with a signature that names inputs as its graph does: `copy.deepcopy` gives the name `input_1` to an
+    input called `input`, for Python has that name (torch 2.13), and leaves the signature as it is."""
+    signature = program.graph_signature
+    nodes = program.graph.find_nodes(op="placeholder")
+    named = [getattr(spec.arg, "name", None) for spec in signature.input_specs]
+    renamed = {name: node.name for name, node in zip(named, nodes) if name not in (None, node.name)}
+    if not renamed or len(named) != len(nodes):
+        return program
+
+    def of_graph(spec: Any) -> Any:
+        name = renamed.get(getattr(spec.arg, "name", None))
+        arg = dataclasses.replace(spec.arg, name=name) if name is not None else spec.arg
+        is_input = isinstance(spec, OutputSpec) and spec.kind == OutputKind.USER_INPUT_MUTATION
+        target = renamed.get(spec.target, spec.target) if is_input else spec.target
+        return dataclasses.replace(spec, arg=arg, target=target)
+
+    found = copy.copy(program)
+    inputs, outputs = (list(map(of_graph, specs)) for specs in (signature.input_specs, signature.output_specs))
+    vars(found)["_graph_signature"] = ExportGraphSignature(input_specs=inputs, output_specs=outputs)
+    return found
+
+
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph

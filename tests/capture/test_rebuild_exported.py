@@ -88,3 +88,28 @@ def test_a_constant_of_a_rule_may_be_what_the_program_returns(target):
     exported = torch.export.export(Indices(), (torch.ones(2),), strict=False)
     result = decomp.lower(exported, to=getattr(targets, target)).result
     assert torch.equal(result.module()(torch.ones(2))[0], torch.tril_indices(3, 3))
+
+
+class NamedAsBuiltins(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, input, sum):
+        input.add_(1)
+        self.total.add_(input.mean(0))
+        return torch.softmax(input, -1) + sum, input
+
+
+def test_a_deep_copy_whose_inputs_have_other_names_is_lowered():
+    def given():
+        return torch.ones(3, 4), torch.arange(4.0)
+
+    copied = copy.deepcopy(torch.export.export(NamedAsBuiltins(), given()))
+    assert [spec.arg.name for spec in copied.graph_signature.input_specs][1:] == ["input", "sum"]  # and not input_1
+    lowered = decomp.lower(copied, to=targets.tinygrad, verify="values")
+    decomp.verify(copied, lowered)
+    found, wanted = given(), given()
+    torch.testing.assert_close(lowered.result.module()(*found), copied.module()(*wanted))
+    torch.testing.assert_close(found, wanted)
+    assert decomp.plan(copy.deepcopy(lowered.result), to=targets.tinygrad).complete
