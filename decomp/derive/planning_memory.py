@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from decomp.graphs.template import Stamp
     from decomp.rules.declining import Declined
 
-_PROGRAMS, _REWOUND = "_decomp_planned", -1
-"""The attribute of a fake mode with what is remembered of its program, by identity; and what that rests on."""
+_PROGRAMS = "_decomp_planned"
+"""The attribute of a fake mode with what is remembered of its program."""
 
 
 @dataclass
@@ -68,12 +68,12 @@ class Memory:
         with it: lowered again, or to another target, nothing is recorded anew."""
         if mode is None or not self.lasting:
             return Memory(self.signatures, mode=self.mode)
-        known: dict[int, Any] = vars(mode).setdefault(_PROGRAMS, {})
-        rewound = self.signatures.rewound
-        if known.get(_REWOUND) != rewound:  # signatures have other numbers since
-            known.clear()
-            known[_REWOUND] = rewound
-        # What is looked up by its identity is held, so that nothing else ever has that.
+        # What is looked up by its identity is held with it, so that nothing else ever has that.
+        programs: dict[int, Any] = vars(mode).setdefault(_PROGRAMS, {})
+        _, rewound, known = programs.get(id(self.signatures), (None, None, {}))
+        if rewound != self.signatures.rewound:  # signatures have other numbers since
+            known = {}
+            programs[id(self.signatures)] = self.signatures, self.signatures.rewound, known
         _, expansions = known.setdefault(id(self.expansions), (self.expansions, {}))
         found: Memory
         _, found = known.setdefault(id(self), (self, Memory(self.signatures, expansions=expansions, mode=self.mode)))
