@@ -80,7 +80,7 @@ class Planner:
         self.cost = policy.cost or target.costs
         # What was chosen by a function of the user's is good for this program: the next one may come with another.
         key = (target, dialect, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
-        self.memory = Memory.within(rules.memory, dialect, key)
+        self.memory = Memory.within(rules.memory, (dialect, target.narrower.get(torch.int64)), key)
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
         self.pairs = PairRecorder(ComplexCalls(self.candidates))

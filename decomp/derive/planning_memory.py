@@ -56,10 +56,11 @@ class Memory:
         self.fakes = Fakes(self.mode)
 
     @classmethod
-    def within(cls, found: dict[Any, Memory], dialect: str, key: Any) -> Memory:
+    def within(cls, found: dict[Any, Memory], how: tuple[str, torch.dtype | None], key: Any) -> Memory:
         """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
-        does not depend on the target or on costs, so that all memories of one dialect share it."""
-        recorded = found.get(dialect) or found.setdefault(dialect, cls())
+        depends on the dialect alone, and on what int64 is to be in the target, if that is narrow, and not on its ops or
+        on costs; all memories of which this is the same share it."""
+        recorded = found.get(how) or found.setdefault(how, cls())
         fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode, lasting=key is not None)
         return fresh if key is None else found.setdefault(key, fresh)
 

@@ -77,3 +77,22 @@ def test_a_program_that_was_lowered_is_copied_and_saved():
     copied = copy.deepcopy(program)
     torch.export.save(program, io.BytesIO())
     torch.testing.assert_close(decomp.lower(copied, to=targets.tinygrad).result.module()(X), program.module()(X))
+
+
+@pytest.mark.parametrize("sizes", [None, ({0: torch.export.Dim.DYNAMIC},)], ids=["static", "dynamic"])
+def test_what_was_recorded_for_narrow_integers_is_for_them_alone(sizes):
+    program = torch.export.export(Gelu(), (X,), dynamic_shapes=sizes)
+    wide, narrow = (decomp.Target("chip", ["_to_copy"], dtypes=["float32", name]) for name in ("int64", "int32"))
+
+    def rules():
+        cast = torch.ops.aten._to_copy
+        return decomp.Rules({"gelu": lambda x: cast(cast(x, dtype=torch.int64), dtype=torch.float32)})
+
+    def dtypes(to, rules):
+        lowered = decomp.lower(program, to=to, rules=rules, narrow=to is narrow)
+        return [node.meta["val"].dtype for node in lowered.result.graph.nodes if node.op == "call_function"]
+
+    for first, second, dtype in ((wide, narrow, torch.int32), (narrow, wide, torch.int64)):
+        both = rules()
+        dtypes(first, both)
+        assert dtypes(second, both) == [dtype, torch.float32]
