@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.torch_internals.fakes import FakeTensorMode
-from decomp_rules import targets
+from decomp_rules import RULES, targets
 
 
 @pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad], ids=lambda target: target.name)
@@ -25,6 +25,11 @@ def test_a_program_that_is_lowered_again_makes_no_fake_mode(target, monkeypatch)
 
 
 X = torch.randn(3, 4)
+
+
+class Sorted(nn.Module):
+    def forward(self, x):
+        return F.softmax(x, -1), torch.sort(x, 1)[1]
 
 
 class Gelu(nn.Module):
@@ -77,6 +82,26 @@ def test_a_program_that_was_lowered_is_copied_and_saved():
     copied = copy.deepcopy(program)
     torch.export.save(program, io.BytesIO())
     torch.testing.assert_close(decomp.lower(copied, to=targets.tinygrad).result.module()(X), program.module()(X))
+
+
+def test_what_a_program_becomes_does_not_depend_on_what_was_lowered_before():
+    programs = torch.export.export(Sorted(), (X,)), dynamic(Sorted())
+    narrow = decomp.Target("narrow", targets.tinygrad, dtypes=["float32", "int32", "bool"])
+    ways = [
+        (program, {"to": to, **how})
+        for program in programs
+        for to, how in (
+            (targets.tinygrad, {}), (targets.tinygrad, {"accuracy": "fast", "training": False}),
+            (targets.tinygrad, {"cost": decomp.costs.bytes}), (narrow, {"narrow": True}),
+        )
+    ]  # fmt: skip
+
+    def graphs(order):
+        rules = RULES | {}  # which remember nothing yet
+        found = {place: decomp.lower(ways[place][0], rules=rules, **ways[place][1]).result.graph for place in order}
+        return [str(found[place]) for place in range(len(ways))]
+
+    assert graphs(range(len(ways))) == graphs(range(len(ways) - 1, -1, -1))
 
 
 @pytest.mark.parametrize("sizes", [None, ({0: torch.export.Dim.DYNAMIC},)], ids=["static", "dynamic"])
