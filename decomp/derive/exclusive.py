@@ -14,6 +14,7 @@ from typing import Any
 from decomp.capture.frontends import Program
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Source, capture_program
+from decomp.derive.planning_memory import remembering
 from decomp.graphs.tracing import without_guards
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.shape_env import Snapshot, shape_env_of
@@ -48,7 +49,7 @@ def captured(source: Source, matching: Matching) -> Iterator[Program]:
     captures = source.args is not None
     with exclusively(matching.rules, source.model, captures), neutral(), collector_paused():
         program = capture_program(source, matching)
-        with without_guards(program.mode):
+        with without_guards(program.mode), remembering(program.mode):
             yield program
 
 
@@ -56,7 +57,7 @@ def captured(source: Source, matching: Matching) -> Iterator[Program]:
 def undisturbed(program: Program, rules: Rules) -> Iterator[Snapshot]:
     """Within, a program that was captured before may be planned again, as within `captured`."""
     with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused():
-        with without_guards(program.mode):
+        with without_guards(program.mode), remembering(program.mode):
             yield sizes
 
 

@@ -20,7 +20,7 @@ from decomp.derive import own_memory
 from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, not_in_pairs, with_reasons
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
-from decomp.derive.planning_memory import Memory, remembering
+from decomp.derive.planning_memory import Memory
 from decomp.derive.regions import bodies_of, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import HELD, StridePropagation
@@ -135,7 +135,7 @@ def plan_program(program: Program, matching: Matching, policy: Policy, partial: 
     """Decide what becomes of each call of a program; with `partial`, blocked ones stay, and compute what they did."""
     matching = matching.settled(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
-    with planning_sizes(program.mode), remembering(program.mode):
+    with planning_sizes(program.mode):
         graphs = _Planning(program, matching, planner, partial).graphs("", program.graph, program.root, None)
     planner.memory.signatures.forget_nodes()
     if planner.kept is not None:

@@ -99,8 +99,8 @@ class Memory:
 
 @contextlib.contextmanager
 def remembering(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Within, a program of this mode is planned. What was found out at its symbolic sizes is forgotten where that
-    fails, and where it brought new sizes, which end with the lowering."""
+    """Within, a program of this mode is planned, once or more. What was found out at its symbolic sizes is forgotten
+    where that fails, and where it brought new sizes, which end with the lowering."""
     known: frozenset[Any] | None = known_symbols(mode)
     try:
         yield

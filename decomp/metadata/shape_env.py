@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.metadata.symbolic_sizes import SYMBOLIC, guards_not_suppressed, quiet
+from decomp.metadata.symbolic_sizes import SYMBOLIC, guards_not_suppressed, quiet, uncached
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.pytree import tree_leaves
 
@@ -73,12 +73,8 @@ def sizes_never_one(mode: FakeTensorMode) -> Iterator[None]:
     what the mode remembers of calls where it was."""
     from decomp.torch_internals.sizes import sizes_config  # a quarter of a second, unless sizes are dynamic
 
-    cached, mode.cache_enabled = mode.cache_enabled, False
-    try:
-        with sizes_config.patch(backed_size_oblivious=True):
-            yield
-    finally:
-        mode.cache_enabled = cached
+    with uncached(mode), sizes_config.patch(backed_size_oblivious=True):
+        yield
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

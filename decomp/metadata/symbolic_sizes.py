@@ -108,13 +108,18 @@ def planning_sizes(mode: FakeTensorMode | None) -> Iterator[None]:
     if mode is None or env is None:
         yield
         return
-    cached = mode.cache_enabled
-    mode.cache_enabled = cached and not env.var_to_range
+    with env.ignore_fresh_unbacked_symbols(), uncached(mode) if env.var_to_range else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def uncached(mode: FakeTensorMode) -> Iterator[None]:
+    """Within, the mode neither remembers what calls give, nor makes use of what it does."""
+    before, mode.cache_enabled = mode.cache_enabled, False
     try:
-        with env.ignore_fresh_unbacked_symbols():
-            yield
+        yield
     finally:
-        mode.cache_enabled = cached
+        mode.cache_enabled = before
 
 
 def known_symbols(mode: FakeTensorMode | None) -> frozenset[Any]:
