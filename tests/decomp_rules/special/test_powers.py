@@ -170,6 +170,17 @@ def test_whole_powers_of_numbers_of_either_sign():
                                atol=0)  # fmt: skip
 
 
+@pytest.mark.parametrize("near", [1.0, 1e-37, 2e38])
+def test_powers_by_exponentials_of_another_base(near):
+    chip = targets.luminal - ["exp2", "log2"] | ["exp", "log"]
+    x, y = bases_next_to(near, 20_000, 6)
+    program = decomp.lower(Of(torch.pow), to=chip, args=(x, y), training=False).result
+    exact = torch.pow(x.double(), y.double())
+    normal = (exact >= TINY) & (exact <= torch.finfo(torch.float32).max)
+    assert float(torch.where(normal, ulps(program(x, y), exact, torch.float32), 0.0).max()) <= 4
+    assert size_of(program) <= 220
+
+
 def test_no_integer_is_made_of_what_is_none():
     watch = Watch()
     with watch:
