@@ -28,6 +28,8 @@ class Region:
     nodes: tuple[fx.Node, ...]
     statistics: tuple[fx.Node, ...] = ()
     """The inputs that are a mean and a variance, which is never negative; they have no gradients."""
+    rare: tuple[fx.Node, ...] = ()
+    """The inputs that are truth values and mostly false; others are mostly true."""
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -1,4 +1,8 @@
-"""Attention whose mask is made of places alone is found with what the mask says at every size."""
+"""Attention with masks: what they say holds at every size, several are one operand, and those that hide are told from
+those that show."""
+
+from collections import Counter
+import math
 
 import pytest
 import torch
@@ -7,6 +11,7 @@ import torch.nn.functional as F
 
 import decomp
 from decomp_rules import targets
+from tests.models import TEXT, Head, build
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -45,3 +50,103 @@ def test_a_mask_of_places_is_what_it_is_at_every_size(name):
         assert call.args[3:] == ()
     longer = operands(9)
     torch.testing.assert_close(found.result.module()(*longer), Attend(shown)(*longer))
+
+
+def calls(program, **options):
+    """The attention that is found, by its arguments after queries, keys and values."""
+    refolding = decomp.refold(program, verify="values", **options)
+    nodes = refolding.result.graph.nodes
+    return [(*node.args[3:], *node.kwargs.items()) for node in nodes if ATTENTION in str(node.target)]
+
+
+class Written(nn.Module):
+    """Self-attention as it is written in tutorials, with a mask in a buffer."""
+
+    def __init__(self, masked):
+        super().__init__()
+        self.project, self.masked = nn.Linear(16, 48), masked
+        self.shown = nn.Buffer(torch.tril(torch.ones(1, 1, 8, 8)))
+        self.slopes = nn.Buffer(torch.rand(2, 2, 1, 6))
+
+    def forward(self, x):
+        q, k, v = (t.view(2, 6, 2, 8).transpose(1, 2) for t in self.project(x).split(16, 2))
+        scores = self.masked(self, q @ k.transpose(-2, -1) * (1 / math.sqrt(8)))
+        return (F.softmax(scores, -1) @ v).transpose(1, 2).contiguous().view(2, 6, 16)
+
+    def hidden(self):
+        return self.shown[:, :, :6, :6] == 0
+
+
+IN_WORDS = {
+    "hidden by -inf": lambda self, scores: scores.masked_fill(self.hidden(), float("-inf")),
+    "hidden by -1e9": lambda self, scores: scores.masked_fill(self.hidden(), -1e9),
+    "shown": lambda self, scores: torch.where(self.shown[:, :, :6, :6] > 0, scores, float("-inf")),
+    "added": lambda self, scores: scores + self.slopes,
+    "added, then hidden": lambda self, scores: (scores + self.slopes).masked_fill(self.hidden(), -1e9),
+    "hidden, then added": lambda self, scores: scores.masked_fill(self.hidden(), -1e9) + self.slopes,
+    "added twice": lambda self, scores: scores + self.slopes + self.hidden() * -100.0,
+}
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", IN_WORDS)
+def test_a_mask_in_a_buffer_is_an_operand(name, decomposed):
+    program = torch.export.export(Written(IN_WORDS[name]), (torch.randn(2, 6, 16),))
+    [(mask,)] = calls(program.run_decompositions() if decomposed else program)
+    assert isinstance(mask, torch.fx.Node) and list(mask.meta["val"].shape[-2:]) in ([6, 6], [1, 6])
+
+
+NONE_OF_ATTENTION = {
+    "scaled by a mask": lambda self, scores: scores * self.slopes,
+    "hidden scores have weight": lambda self, scores: scores.masked_fill(self.hidden(), 0.5) * 2.0,
+    "a mask that is scaled after": lambda self, scores: (scores + self.slopes) * 2.0,
+}
+
+
+@pytest.mark.parametrize("name", NONE_OF_ATTENTION)
+def test_what_is_near_to_a_mask_is_none(name):
+    """Whatever is found of it gives the same values, with what scales scores left out of it or put into operands."""
+    model, x = Written(NONE_OF_ATTENTION[name]), torch.randn(2, 6, 16)
+    refolding = decomp.refold(torch.export.export(model, (x,)).run_decompositions(), verify="values")
+    torch.testing.assert_close(refolding.result.module()(x), model(x))
+    assert not any(ATTENTION in each.op for each in refolding.folded)
+
+
+@pytest.mark.parametrize("beta, alpha, found_as", [(1.0, 0.25, 1), (0.5, 0.25, 0), (1.0, 0.3, 1)])
+def test_a_mask_that_a_product_adds_is_one(beta, alpha, found_as):
+    def attend(mask, q, k, v):
+        scores = torch.baddbmm(mask, q, k.transpose(-1, -2), beta=beta, alpha=alpha)
+        return torch.softmax(scores, -1) @ v
+
+    operands = torch.randn(4, 6, 5), torch.randn(4, 6, 16), torch.randn(4, 5, 16), torch.randn(4, 5, 16)
+
+    class Module(nn.Module):
+        forward = staticmethod(attend)
+
+    found = calls(torch.export.export(Module(), operands))
+    assert len(found) == found_as and (alpha == 0.25 or found[0][-1] == ("scale", alpha))
+
+
+def bloom():
+    from transformers import BloomConfig, BloomForCausalLM
+
+    torch.manual_seed(0)
+    config = BloomConfig(hidden_size=16, n_layer=2, n_head=2, use_cache=False, **TEXT)
+    return Head(BloomForCausalLM(config), ("input_ids",), "logits"), (torch.randint(3, 50, (2, 6)),)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_attention_of_bloom_is_found(decomposed):
+    """Its slopes are added by the product, for heads and batches in one dimension; then comes a causal mask."""
+    module, args = bloom()
+    program = torch.export.export(module.eval(), args)
+    refolding = decomp.refold(program.run_decompositions() if decomposed else program, verify="values")
+    found = Counter(each.op.split(".")[1] for each in refolding.folded)
+    assert found["gelu"] == found[ATTENTION] == 2
+
+
+@pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
+def test_keys_that_simplification_transposed_once_are_found(to):
+    module, args = build("gpt2")
+    lowering = decomp.lower(torch.export.export(module.eval(), args), to=to)
+    assert calls(lowering.result) == [(None, 0.0, True)] * 2
