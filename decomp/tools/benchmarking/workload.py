@@ -74,7 +74,7 @@ class Variant:
         """A program lowered as this variant is: what runs forward alone, without what only gradients need. Raises what
         `lower` raises."""
         assert self.target is not None
-        how = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost, simplify=self.simplify)
+        how: dict[str, Any] = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost, simplify=self.simplify)
         return lower(program, to=self.target, args=args, training=False if mode == "forward" else None, **how)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
