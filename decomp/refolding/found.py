@@ -12,8 +12,10 @@ import torch
 from torch import fx
 
 from decomp.errors import spelled
+from decomp.graphs.graph_builder import own_memory
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, inherited_meta
+from decomp.ir.call import bound_call, inherited_meta, metadata
+from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.prepared import Prepared, nodes_in, run_fake, spelled_operand, value_of
@@ -21,6 +23,7 @@ from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
+from decomp.torch_internals import pytree
 
 Wanted = Callable[[Any, Any, Any, fx.Node], bool]
 """Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
@@ -105,11 +108,41 @@ class Findings:
                 yield each
 
 
-def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tuple[Fold, Folded]:
+class Results:
+    """The metadata of what calls give, each told apart by its signature made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def of(self, found: Found) -> Any:
+        """What a call gives, on memory of its own; strides are its own, too."""
+        operands, fixed = list[Any](), found.region.root.meta.get("val")
+        named = pytree.tree_map(lambda leaf: _signed(leaf, operands), list(found.args))
+        key = (repr(found.spelling), repr(named), *map(described, operands), getattr(fixed, "device", None))
+        if any(map(is_symbolic, operands)):
+            return _result(found)
+        if key not in self._known:
+            self._known[key] = _result(found)
+        return pytree.tree_map(own_memory, self._known[key])
+
+
+def _signed(leaf: Any, operands: list[Any]) -> Any:
+    """An argument without what is told by the metadata of its operands, which are noted."""
+    if isinstance(leaf, Prepared):
+        return [leaf.target, *(_signed(arg, operands) for arg in leaf.args)]
+    if isinstance(leaf, fx.Node):
+        operands.append(metadata(leaf))
+        return None
+    return leaf
+
+
+def fold_of(
+    found: Found, around: Surroundings, counts: Mapping[str, int], results: Results
+) -> tuple[Fold, Folded]:
     """The fold of a call that was found, and the record of it; `counts` says for how many nodes earlier ones stand."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
-    name, value = root.name, _result(found)
+    name, value = root.name, results.of(found)
     parts: dict[Any, tuple[str, Mapping[str, Any]]] = {}
     if spelling.result:
         name = f"{root.name}_{spelling.target._overloadpacket.__name__}"
@@ -125,7 +158,6 @@ def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tu
 
 
 def _result(found: Found) -> Any:
-    """The metadata of what a call gives, on memory of its own, from that of its operands; strides are its own, too."""
     return run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
 
 
