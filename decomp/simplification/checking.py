@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.call import substituted
-from decomp.metadata.agreement import described, same_metadata, shown
+from decomp.metadata.agreement import described, same_bits, same_metadata, shown
 from decomp.proof.correspondence import (
     Correspondence,
     EffectsChanged,
@@ -23,6 +23,7 @@ from decomp.proof.correspondence import (
 )
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
 from decomp.proof.replay import same, same_call
+from decomp.simplification.freezing import LARGEST
 from decomp.simplification.images import Images
 from decomp.simplification.new_calls import same_value
 from decomp.simplification.simplifier import Simplified
@@ -58,7 +59,7 @@ class _Replay:
         self.found, self.work, self.added, self.signed = found, work, added, signed
         self.images = Images(found)
         self.around: Surroundings = self.images.around
-        self.constants = found.subject.constants(self.around)
+        self.constants = found.subject.constants(self.around, found.settings)
         self.values: Mapping[fx.Node, Any] = with_lifted(found.rewrite.values, work.place)
         self.bound: dict[fx.Node, Term] = {}
 
@@ -108,6 +109,9 @@ class _Replay:
             raise NotAsRecorded(f"{node.name!r} is not the same each time that the program runs", value, node)
         if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
             raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
+        kept = self.found.constants[name]
+        if kept.numel() <= LARGEST and not same_bits(kept, self.constants.value(image)):
+            raise NotAsRecorded(f"the constant {name!r} is not what {node.name!r} computes", value, node)
 
     def _require_results(self, node: fx.Node, value: fx.Node) -> None:
         results: Any = value.args[0]

@@ -15,6 +15,7 @@ from torch import fx
 from decomp.errors import first_line
 from decomp.ir.call import substituted
 from decomp.ir.signature import described
+from decomp.metadata.agreement import same_bits
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import ValuesDiffer
@@ -158,20 +159,6 @@ def _run(application: Application) -> str | None:
                 laws = " and ".join(map(repr, application.laws))
                 raise ValuesDiffer(f"the law {laws} changes bits of {application.node.name!r}", None, application.node)
     return None
-
-
-def same_bits(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last bit, strides included; NaN is NaN."""
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return type(one) is type(other) and repr(one) == repr(other)
-    if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
-        return False
-    if one.is_complex():
-        return same_bits(torch.view_as_real(one), torch.view_as_real(other))
-    if not one.is_floating_point():
-        return bool(torch.equal(one, other))
-    alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
-    return bool((alike | (one.isnan() & other.isnan())).all())
 
 
 def _told(known: Mapping[Any, str | None]) -> str:

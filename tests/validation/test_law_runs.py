@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import decomp
+from decomp.metadata.agreement import same_bits
 from decomp.simplification import simplifier
 from decomp.simplification.laws import law
-from decomp.validation.law_runs import same_bits
 from decomp_rules import targets
 from tests.forms import Holder
 from tests.models import build
