@@ -89,14 +89,14 @@ def _copies(value: Any) -> Any:
     """Copies of all tensors; one tensor that stands in several places, or shares memory, does so again."""
     memo: dict[int, Any] = {}
 
-    def copied(leaf: Any) -> Any:
+    def copied_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) not in memo:
             memo[id(leaf)] = _copied(leaf, memo)
         return memo[id(leaf)]
 
-    return pytree.tree_map(copied, value)
+    return pytree.tree_map(copied_leaf, value)
 
 
 def _copied(leaf: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

@@ -199,7 +199,7 @@ class _Measure:
 
     def on(self, choices: Iterator[list[Any]], special: bool, slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
-        given = _given(self.node, self.stamp)
+        given = _results_wanted(self.node, self.stamp)
         own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
         try:
             within = (_within(self.promise.reach, operands) for operands in choices)
@@ -338,7 +338,7 @@ def _tracked(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
 
 
-def _given(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
+def _results_wanted(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
     """Which of several results an expansion is to give: it may leave out those that nobody reads."""
     results: Any = next(iter(reversed(stamp.graph.nodes))).args[0]
     read = read_results(node)
