@@ -16,8 +16,8 @@ from decomp.tools.measurement.as_compiled import Column, columns
 
 TARGETS = ("tinygrad", "luminal")
 """The targets whose ways are compiled. Of what is left on `core_aten`, Inductor has decompositions of its own."""
-MOST_CALLS = 400
-"""A program of more calls is not compiled: it takes g++ minutes. One way in thirty is such a program."""
+MOST_CALLS = 250
+"""A program of more calls is not compiled: it takes g++ minutes. One way in twenty is such a program."""
 WAYS, CALLS = 32, 900
 """So many ways, or calls of the programs that they cost, are one job."""
 TIMEOUT = 1200.0
