@@ -111,6 +111,11 @@ class Way:
         return self.name if self.level == LEVELS[0] else f"{self.name}, {self.level}"
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether a program of it was compiled."""
+        return any(not said.startswith(NOT_COMPILED) for said in self.compiled.values())
+
+    @property
     def faults(self) -> tuple[str, ...]:
         """What is wrong, a phrase each."""
         if self.verdict in ("legal", "not reached"):

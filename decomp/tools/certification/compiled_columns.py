@@ -4,13 +4,13 @@ many ways at a time, in a process apart. It changes nothing else in a certificat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.tools.certification.certificate import NOT_COMPILED, Certificate, Way
-from decomp.tools.certification.isolation import answered_apart
+from decomp.tools.certification.isolation import answered_apart, stop
 from decomp.tools.certification.jobs import rule_named, target_named
 from decomp.tools.measurement.as_compiled import Column, columns
 
@@ -42,12 +42,22 @@ def uncompiled(certificate: Certificate) -> bool:
 def with_columns(
     certificates: Sequence[Certificate], executor: Executor | None = None, timeout: float | None = None, seed: int = 0
 ) -> Iterator[list[Certificate]]:
-    """The certificates with their columns found anew, job by job."""
-    batches = list(_batches(certificates))
+    """The certificates with their columns found anew, job by job, the cheapest programs first; over an executor, or one
+    job after the other."""
+    if executor is None:
+        with ThreadPoolExecutor(1) as thread:
+            yield from with_columns(certificates, thread, timeout, seed)
+        return
+    batches = list(_batches(sorted(certificates, key=_cost)))
     jobs = [ColumnJob(tuple(_places(batch)), timeout or TIMEOUT, seed) for batch in batches]
-    answers = map(found_apart, jobs) if executor is None else executor.map(found_apart, jobs)
-    for batch, found in zip(batches, answers):
-        yield [_completed(each, found) for each in batch]
+    waiting = [executor.submit(found_apart, job) for job in jobs]
+    try:
+        for batch, future in zip(batches, waiting):
+            found = future.result()
+            yield [_completed(each, found) for each in batch]
+    except BaseException:  # an interrupt, above all: stop the rest
+        stop(waiting)
+        raise
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]
     batch: list[Certificate] = []
     ways, calls = 0, 0.0
     for each in certificates:
-        cost = sum(min(way.cost.get("calls", 0.0), MOST_CALLS) for way in compilable(each))
+        cost = _cost(each)
         if batch and (ways + len(compilable(each)) > WAYS or calls + cost > CALLS):
             yield batch
             batch, ways, calls = [], 0, 0.0
@@ -101,6 +111,11 @@ def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]
         ways, calls = ways + len(compilable(each)), calls + cost
     if batch:
         yield batch
+
+
+def _cost(certificate: Certificate) -> float:
+    """The calls of the programs that are to be compiled."""
+    return sum(min(way.cost.get("calls", 0.0), MOST_CALLS) for way in compilable(certificate))
 
 
 def _places(batch: Sequence[Certificate]) -> Iterator[Place]:

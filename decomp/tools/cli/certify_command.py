@@ -18,10 +18,10 @@ from decomp.tools.certification import certificates, compiled_columns, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
-from decomp.tools.measurement.joint_graphs import require_compiler
 from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.measurement.joint_graphs import require_compiler
 
 
 def certify(

@@ -58,12 +58,23 @@ class Case:
         """How many calls the program makes."""
         return sum(node.op == "call_function" for node in self.program.module.graph.nodes)
 
+    @functools.cached_property
+    def casts(self) -> bool:
+        """Whether it makes integers of floats: vectors hold others than plain C++ where a float is out of range."""
+        return any(map(_casts, self.program.module.graph.nodes))
+
     def judge(self, found: Sequence[list[torch.Tensor]]) -> None:
-        """Hold the compiled results of each run against the eager ones."""
+        """Hold the compiled results of each run against the eager ones, unless they are known to differ."""
+        if self.verdict in ("", AS_EAGER):
+            self.verdict = self._verdict(found)
+
+    def _verdict(self, found: Sequence[list[torch.Tensor]]) -> str:
         differing = [pair for pair in zip(self.runs, found) if not _same_bits(pair[0].eager, pair[1])]
         excused = [(run, _excused(self.what, run, results)) for run, results in differing]
         left = [pair for pair in excused if not _same_bits(pair[0].eager, pair[1])]
-        self.verdict = (self._measured(left) if self.what.inputs else _of_integers(self, left)) if left else AS_EAGER
+        if not left:
+            return AS_EAGER
+        return self._measured(left) if self.what.inputs else _of_integers(self, left)
 
     def _measured(self, differing: Sequence[tuple[Run, list[torch.Tensor]]]) -> str:
         """The verdict by the errors of both against exact results."""
@@ -92,7 +103,7 @@ class Column:
         for case in self.cases:
             if found.get(case.dtype, AS_EAGER) == AS_EAGER:
                 found[case.dtype] = case.verdict
-        return found or {"all": f"{NOT_COMPILED}: {self.why_not or 'no sample call is served'}"}
+        return found or {"all": f"{NOT_COMPILED}: {self.why_not or 'no sample call of real numbers is served'}"}
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -100,14 +111,20 @@ class Column:
         return tuple(case.program.fingerprint for case in self.cases)
 
 
-def columns(ways: Sequence[tuple[Rule, Target, str]], most_calls: int, seed: int = 0) -> list[Column]:
-    """The column "compiled" of ways, each a rule, a target and a level: programs of up to so many calls are compiled,
-    many together."""
+def columns(
+    ways: Sequence[tuple[Rule, Target, str]], most_calls: int, seed: int = 0, vectors: bool = False
+) -> list[Column]:
+    """The column "compiled" of ways, each a rule, a target and a level. Programs of up to so many calls are compiled,
+    many together: as plain C++, in which integers that overflow have no value; and with vectors, which cast otherwise,
+    those that make integers of floats, or all of them."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         found = [_column(*way, most_calls, seed) for way in ways]
-        for group in _groups([case for column in found for case in column.cases]):
-            _hold(group)
+        cases = [case for column in found for case in column.cases]
+        for group in _groups(cases):
+            _hold(group, vectors=False)
+        for group in _groups([case for case in cases if vectors or case.casts]):
+            _hold(group, vectors=True)
     return found
 
 
@@ -162,12 +179,22 @@ def _run(module: torch.fx.GraphModule, inputs: Inputs) -> Run | None:
         with torch.no_grad():
             return flat(module(*(t.detach().clone() for t in tensors)))
 
-    if fatal(watched(function, inputs.tensors)):
+    whole = not any(t.is_floating_point() or t.is_complex() for t in inputs.tensors)
+    if whole and fatal(watched(function, inputs.tensors)):
         return None
     try:
         return Run(inputs, [t.detach().clone() for t in function(inputs.tensors)])
     except Exception:  # whatever a program raises, there is nothing to hold
         return None
+
+
+def _casts(node: torch.fx.Node) -> bool:
+    dtype = node.kwargs.get("dtype")
+    if node.target is not torch.ops.aten._to_copy.default or not isinstance(dtype, torch.dtype):
+        return False
+    value = node.all_input_nodes[0].meta.get("val")
+    whole = not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
+    return whole and isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 # compiling
@@ -185,23 +212,23 @@ def _groups(cases: Sequence[Case]) -> Iterator[list[Case]]:
         yield group
 
 
-def _hold(group: Sequence[Case]) -> None:
+def _hold(group: Sequence[Case], vectors: bool) -> None:
     """Compile the programs of a group and judge each; by halves, where they do not compile or do not run together."""
     by_program: dict[str, list[Case]] = {}
     for case in group:
         by_program.setdefault(case.program.fingerprint, []).append(case)
     firsts = [cases[0] for cases in by_program.values()]
     try:
-        run = Compiled([case.program for case in firsts])
+        run = Compiled([case.program for case in firsts], vectors)
         found = _results(run, list(by_program.values()))
     except Exception as error:  # what Inductor does not take may raise anything
         if len(firsts) == 1:
             for case in group:
-                case.verdict = f"{NOT_COMPILED}: {failure(error)}"
+                case.verdict = case.verdict or f"{NOT_COMPILED}: {failure(error)}"
             return
         middle = len(firsts) // 2
         for half in (firsts[:middle], firsts[middle:]):
-            _hold([case for one in half for case in by_program[one.program.fingerprint]])
+            _hold([case for one in half for case in by_program[one.program.fingerprint]], vectors)
         return
     for case in group:
         case.judge(found[case])
@@ -286,9 +313,9 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_complex():
         return _same(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
     if not one.is_floating_point():
-        return torch.equal(one, other)
-    alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
-    return bool((alike | one.isnan() & other.isnan()).all())
+        return bool(torch.equal(one, other))
+    same = (one == other) & (torch.signbit(one) == torch.signbit(other))
+    return bool(torch.all(same | one.isnan() & other.isnan()))
 
 
 def _constant(results: list[torch.Tensor]) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
