@@ -22,10 +22,15 @@ from tests.commands import run
 from tests.tools.certification import miscompiled_rules
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
-SEED, DRAWN = 2026, 4
+SEED, DRAWN = 2026, 3
 """So many ways are compiled again, drawn by the seed from those of up to `SMALL` calls."""
 SMALL = 60
 MOST_CALLS = compiled_columns.MOST_CALLS
+MISSING = 0
+"""So many columns nobody has found yet. It may only shrink."""
+DIFFERING = {"_trilinear"}
+"""Rules that differ where they are compiled, and may become fewer. Sums: plain C++ adds one number after the other, and is
+off by more ULP than PyTorch's kernels, which add in a tree."""
 
 
 def column_of(op, function, target=targets.tinygrad, most_calls=MOST_CALLS):
@@ -195,7 +200,23 @@ def columns_of_the_library():
 
 def test_every_way_that_is_taken_by_default_is_compiled():
     missing = [f"{rule.name}, {way.title}" for rule, way in columns_of_the_library() if not way.compiled]
-    assert not missing, f"{len(missing)} columns are missing; to do: decomp certify --compiled --stale --all --update"
+    assert len(missing) <= MISSING, (
+        f"{len(missing)} columns are missing, {missing[:3]}; to do: decomp certify --compiled --stale --all --update"
+    )
+
+
+def test_what_differs_where_it_is_compiled_is_known():
+    differing = {fault.partition(": ")[0] for fault in faults_of_the_library()}
+    assert differing <= DIFFERING, faults_of_the_library()
+
+
+def faults_of_the_library():
+    return [
+        f"{rule.name}: {way.title}, {dtype}: {said}"
+        for rule, way in columns_of_the_library()
+        for dtype, said in way.compiled.items()
+        if not said.startswith(("as eager", "not compiled"))
+    ]
 
 
 def small_ways():
@@ -207,6 +228,5 @@ def test_sampled_columns_are_still_true_and_hold_with_vectors():
     """With another seed, other ways: SEED is above."""
     drawn = random.Random(SEED).sample(small_ways(), DRAWN)
     asked = [(rule, targets.get(way.name), way.level) for rule, way in drawn]
-    for vectors in (False, True):
-        for (rule, way), column in zip(drawn, columns(asked, MOST_CALLS, vectors=vectors)):
-            assert (column.verdicts, column.programs) == (way.compiled, way.programs), rule
+    for (rule, way), column in zip(drawn, columns(asked, MOST_CALLS, vectors=True)):
+        assert (column.verdicts, column.programs) == (way.compiled, way.programs), rule
