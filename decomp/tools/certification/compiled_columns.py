@@ -88,6 +88,8 @@ class Columns:
 def found_apart(job: ColumnJob) -> dict[str, Any]:
     """What a job finds in a process of its own. One that crashes or hangs is done by halves, down to the way that
     does."""
+    if not job.ways:
+        return {}
     answer = answered_apart(job, job.timeout)
     if isinstance(answer, dict):
         return answer
@@ -104,27 +106,38 @@ def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]
     ways, calls = 0, 0.0
     for each in certificates:
         cost = _cost(each)
-        if batch and (ways + len(compilable(each)) > WAYS or calls + cost > CALLS):
+        count = len(list(_places([each])))
+        if batch and (ways + count > WAYS or calls + cost > CALLS):
             yield batch
             batch, ways, calls = [], 0, 0.0
         batch.append(each)
-        ways, calls = ways + len(compilable(each)), calls + cost
+        ways, calls = ways + count, calls + cost
     if batch:
         yield batch
 
 
 def _cost(certificate: Certificate) -> float:
     """The calls of the programs that are to be compiled."""
-    return sum(min(way.cost.get("calls", 0.0), MOST_CALLS) for way in compilable(certificate))
+    return sum(way.cost.get("calls", 0.0) for way in compilable(certificate) if not _too_large(way))
 
 
 def _places(batch: Sequence[Certificate]) -> Iterator[Place]:
-    return ((each.rule, way.name, way.level) for each in batch for way in compilable(each))
+    return ((each.rule, way.name, way.level) for each in batch for way in compilable(each) if not _too_large(way))
+
+
+def _too_large(way: Way) -> str:
+    """Why a program is not compiled that is known to be too large; empty for others."""
+    calls = way.cost.get("calls", 0.0)
+    return f"{NOT_COMPILED}: {calls:,g} calls, more than {MOST_CALLS}" if calls > MOST_CALLS else ""
 
 
 def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
+    large = [way for way in compilable(certificate) if _too_large(way)]
+
     def completed(way: Way) -> Way:
         answer = found.get("\n".join((certificate.rule, way.name, way.level)))
+        if answer is None and way in large:
+            return replace(way, compiled={"all": _too_large(way)}, programs=())
         return way if answer is None else replace(way, compiled=answer[0], programs=tuple(answer[1]))
 
     return replace(certificate, ways=tuple(map(completed, certificate.ways)))
