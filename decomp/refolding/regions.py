@@ -28,6 +28,8 @@ class Region:
     nodes: tuple[fx.Node, ...]
     statistics: tuple[fx.Node, ...] = ()
     """The inputs that are a mean and a variance, which is never negative; they have no gradients."""
+    rare: tuple[fx.Node, ...] = ()
+    """The inputs that are truth values and mostly false; others are mostly true."""
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -48,6 +50,7 @@ class Surroundings:
                 self.given[node] = value
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
+        self._data: dict[fx.Node, list[fx.Node]] = {}
         self.constant: set[fx.Node] = set(self.given)
         """Calls that compute from numbers alone."""
         self.marks: list[int] = []
@@ -69,7 +72,12 @@ class Surroundings:
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
         """The operands of a node that depend on data."""
-        return [given for given in node.all_input_nodes if given not in self.constant and not is_number(given)]
+        found = self._data.get(node)
+        if found is None:
+            operands = node.all_input_nodes
+            found = [given for given in operands if given not in self.constant and not is_number(given)]
+            self._data[node] = found
+        return found
 
     def between(self, root: fx.Node, inputs: Collection[fx.Node]) -> Region | None:
         """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""

@@ -21,6 +21,7 @@ from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
+from decomp.validation.law_runs import laws_run
 from decomp.validation.operands import (
     NoOperands,
     from_run,
@@ -78,12 +79,13 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
         return [whole_programs(source, lowered, *given)]
     given = _example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     verdicts = expansions(lowered, given)
+    laws = laws_run(piece.simplified for piece in lowered.pieces)
     if given is None:
-        return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
+        return [*laws, _phrase(verdicts), "the whole program not run, as there are no example inputs"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
     narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
     told = whole_programs(source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow)
-    return [_phrase(verdicts), told]
+    return [*laws, _phrase(verdicts), told]
 
 
 def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
