@@ -169,7 +169,12 @@ def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> It
     runs = [run for each in inputs if (run := _run(module, each)) is not None]
     if runs and runs[0].eager:
         program = Program(module, runs[0].inputs.tensors, len(runs[0].eager))
-        yield Case(way, what, dtype, program, [run for run in runs if len(run.eager) == program.results])
+        yield Case(way, what, dtype, program, [run for run in runs if _laid_out(run) == _laid_out(runs[0])])
+
+
+def _laid_out(run: Run) -> list[tuple[int, ...]]:
+    """How the inputs of a run lie in memory, for which a program is compiled."""
+    return [t.stride() for t in run.inputs.tensors]
 
 
 def _run(module: torch.fx.GraphModule, inputs: Inputs) -> Run | None:
