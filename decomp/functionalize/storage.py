@@ -197,8 +197,9 @@ class Memory:
             self.grad_enabled, self.region = enabled, self.region + 1
 
     def _note_gradient(self, alias: Alias, requires_grad: bool) -> None:
-        if self.grad_enabled and (requires_grad or not _is_detached(alias)):
-            alias.storage.only_untracked = False
+        if self.grad_enabled:
+            # What is written into a detach() is tracked in that tensor, and not in the one that it shows.
+            alias.storage.only_untracked &= _is_detached(alias)
             alias.requires_grad |= requires_grad
 
     def _is_current(self, alias: Alias) -> bool:

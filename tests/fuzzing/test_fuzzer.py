@@ -170,6 +170,10 @@ def test_random_programs_are_right_in_every_form_on_every_target(seed):
     assert any(verdict.status == "right" for verdict in found)
 
 
+def test_a_write_through_data_is_a_write_to_an_input():
+    assert ".data.add_" in program(7000616).source and program(7000616).writes_inputs
+
+
 def test_tracing_leaves_the_buffers_of_the_program_as_they_were():
     loaded = Loaded(made("self.b0.mul_(2)", "v1 = x0 * self.b0", setup=(BUFFER,)))
     checking._traced(loaded)
