@@ -241,7 +241,8 @@ def test_what_is_written_into_a_detached_parameter_is_not_tracked_in_the_paramet
         if lowers and form == "exported":
             model = decomp.lower(torch.export.export(model, (x,)), to=targets.core_aten).result.module()
         elif lowers:
-            model = decomp.lower(model, to=targets.core_aten, args=(x,) if form == "module" else None, partial=True).result
+            args = (x,) if form == "module" else None
+            model = decomp.lower(model, to=targets.core_aten, args=args, partial=True).result
         out = model(x)
         (weight,) = model.parameters()
         results.append((out, weight.detach(), *torch.autograd.grad(out.sum(), weight)))
