@@ -180,6 +180,13 @@ def test_tracing_leaves_the_buffers_of_the_program_as_they_were():
     assert torch.equal(loaded.module.b0, torch.ones(3, 4))
 
 
+def test_what_inductor_does_not_compile_itself_is_no_fault():
+    state = 'self.register_buffer("b0", torch.randn(1))'
+    scan = "v1 = scanned(lambda a, b: a * 0.5 + b, torch.zeros_like(self.b0[0]), self.b0)"
+    (verdict,) = check(made(scan, setup=(state,)), [("inductor", "core_aten")])
+    assert verdict.status == "torch"
+
+
 def test_programs_read_no_memory_behind_the_last_element():
     from tests.fuzzing import programs
 
