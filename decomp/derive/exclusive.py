@@ -14,7 +14,7 @@ from typing import Any
 from decomp.capture.frontends import Program
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Source, capture_program
-from decomp.derive.planning_memory import remembering
+from decomp.derive.planning_memory import forget_if_full, remembering
 from decomp.graphs.tracing import without_guards
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.shape_env import Snapshot, shape_env_of
@@ -32,6 +32,7 @@ def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
     # The lock of `torch.compile` is taken first here too: a thread that lowers and needs Dynamo would else wait for one
     # that compiles and waits for it.
     with compile_lock(captures), _LOCK:
+        forget_if_full(rules.memory)
         before, sizes = _State(rules), Snapshot(shape_env_of(model))
         try:
             yield sizes

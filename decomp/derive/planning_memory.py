@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PROGRAMS = "_decomp_planned"
 """The attribute of a fake mode with what is remembered of its program."""
+MOST = 1 << 15
+"""So many expansions are remembered, which take about half a gigabyte. What is lowered at ever other sizes has more."""
 
 
 @dataclass
@@ -95,6 +97,14 @@ class Memory:
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
         return self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts
+
+
+def forget_if_full(found: dict[Any, Memory]) -> None:
+    """Begin anew where more than `MOST` expansions are remembered for a collection of rules. Memories share those that
+    they have in common."""
+    known = {id(memory.expansions): len(memory.expansions) for memory in found.values()}
+    if sum(known.values()) > MOST:
+        found.clear()
 
 
 @contextlib.contextmanager

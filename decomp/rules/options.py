@@ -4,12 +4,14 @@ a wrong one is told by its name and not by what it breaks later."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import difflib
 import math
 from typing import Any
 
 import torch
 from torch import fx
 
+from decomp import _library
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Accuracy
@@ -25,9 +27,17 @@ def _target(name: str, value: Any) -> None:
     if isinstance(value, Target):
         return
     if isinstance(value, str):
-        known = f"pass decomp_rules.targets.{value if value.isidentifier() else 'NAME'}, or Target.load(path)"
-        raise ArgumentError(f"{name}= must be a decomp.Target, not the name {value!r}: {known}")
+        raise ArgumentError(f"{name}= must be a decomp.Target, not the name {value!r}: pass {_by_name(value)}")
     _refuse(name, value, "a decomp.Target", "decomp_rules.targets has some")
+
+
+def _by_name(name: str) -> str:
+    """What to pass in the place of the name of a target, which may be misspelt."""
+    known = [target.name for target in _library.shipped_targets()]
+    near = [name] if name in known else difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"decomp_rules.targets.{near[0]}, or Target.load(path)"
+    return f"one of decomp_rules.targets ({', '.join(known)}), or Target.load(path)"
 
 
 def _targets(name: str, value: Any) -> None:

@@ -50,15 +50,29 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
         yield [_made(value, lambda like: _random(like, draw, low, max(high, low + 1))) for value in values]
 
 
+def large_operands(node: fx.Node) -> Iterator[list[Any]]:
+    """Operands of either sign and of sizes from 1/2 to 32, as chance rarely draws them. Raises `NoOperands` where the
+    call has no float operands."""
+    values = _float_operands(node)
+    draw = torch.Generator().manual_seed(0)
+    yield [_made(value, lambda like: _large(like, draw)) for value in values]
+
+
 def special_operands(node: fx.Node) -> Iterator[list[Any]]:
     """Operands with NaN, infinities, zero, the smallest and largest numbers, in other combinations for each
     operand. Raises `NoOperands` where the call has no float operands."""
+    values = _float_operands(node)
+    turn = iter(range(1, 100))
+    yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
+
+
+def _float_operands(node: fx.Node) -> list[Any]:
+    """The metadata of the operands. Raises `NoOperands` where none are floats, or some are integers."""
     values = [metadata(given) for given in node.all_input_nodes]
     leaves = [leaf for value in values for leaf in _tensors(value)]
     if any(map(is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
         raise NoOperands("no float operands")
-    turn = iter(range(1, 100))
-    yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
+    return values
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -115,6 +129,13 @@ def _random(like: torch.Tensor, draw: torch.Generator, low: int, high: int) -> t
         return torch.randn(like.shape, generator=draw, dtype=torch.float64)
     low = max(low, 0) if not like.dtype.is_signed else low
     return torch.randint(low, high, like.shape, generator=draw)
+
+
+def _large(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    if not like.is_floating_point():
+        return _random(like, draw, 0, 1)
+    sizes, signs = (torch.rand(like.shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    return torch.exp2(6 * sizes - 1) * torch.where(signs < 0.5, -1.0, 1.0)
 
 
 def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:

@@ -25,6 +25,7 @@ from decomp.validation.operands import (
     NoOperands,
     from_run,
     is_pointwise,
+    large_operands,
     off_kinks,
     random_operands,
     special_operands,
@@ -158,23 +159,26 @@ def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any]
         return Verdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
     for where, choices in _operand_sets(node, seen, measure.promise):
-        judged = measure.on(choices, where == _SPECIAL, slopes)
+        judged = measure.on(choices, where == _SPECIAL, slopes and where != _LARGE)
         if judged is not None and judged.fault is not None:
             return Verdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
     return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason)
 
 
-_SEEN, _RANDOM, _SPECIAL = "operands of the program", "random operands", "special values"
+_SEEN, _RANDOM, _LARGE, _SPECIAL = "operands of the program", "random operands", "large operands", "special values"
 
 
 def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     """Kinds of operands to measure on, each with choices of which the first is taken that the op's own kernel accepts.
-    Random ones are made for what computes element by element, and where no others are known."""
+    Random ones are made for what computes element by element, and where no others are known; large ones where nothing
+    is promised of special values."""
     pointwise = is_pointwise(node)
     if seen is not None:
         yield _SEEN, iter([seen])
     if pointwise or seen is None:
         yield _RANDOM, random_operands(node)
+    if pointwise and not promise.special_values:
+        yield _LARGE, large_operands(node)
     if pointwise and promise.special_values:
         yield _SPECIAL, special_operands(node)
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
+from decomp.derive import planning_memory
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp_rules import RULES, targets
 
@@ -59,6 +60,25 @@ def test_what_was_recorded_for_one_target_is_known_for_another():
     alone = decomp.lower(dynamic(), to=targets.luminal).runs
     decomp.lower(program, to=targets.tinygrad)
     assert decomp.lower(program, to=targets.luminal).runs < alone
+
+
+def test_no_more_is_remembered_than_fits(monkeypatch):
+    """A process that lowers at ever other sizes would grow without end."""
+    rules = RULES | {}  # which remember nothing yet
+
+    def lowered(rows):
+        given = torch.randn(rows, 4)
+        lowering = decomp.lower(Gelu(), to=targets.tinygrad, args=(given,), rules=rules)
+        torch.testing.assert_close(lowering.result(given), F.gelu(given))
+        return lowering.runs
+
+    def remembered():
+        return sum({id(memory.expansions): len(memory.expansions) for memory in rules.memory.values()}.values())
+
+    runs, one = lowered(2), remembered()
+    monkeypatch.setattr(planning_memory, "MOST", 2 * one)
+    assert [lowered(rows) for rows in (3, 3, 2, 4, 4, 5)] == [runs, 0, 0, runs, runs, runs]
+    assert remembered() == 2 * one
 
 
 def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():

@@ -48,6 +48,11 @@ OF_TARGET = [
     ({"cost": 3}, "cost= must be a function of a call, that returns a number, not int"),
     ({"to": "tinygrad"},
      "to= must be a decomp.Target, not the name 'tinygrad': pass decomp_rules.targets.tinygrad, or Target.load(path)"),
+    ({"to": "tinygrd"},
+     "to= must be a decomp.Target, not the name 'tinygrd': pass decomp_rules.targets.tinygrad, or Target.load(path)"),
+    ({"to": "my chip"},
+     "to= must be a decomp.Target, not the name 'my chip': pass one of decomp_rules.targets "
+     "(core_aten, luminal, onnx, onnxruntime, prims, stablehlo, tinygrad), or Target.load(path)"),
     ({"to": None}, "to= must be a decomp.Target, not NoneType; decomp_rules.targets has some"),
     ({"to": ["add"]}, "to= must be a decomp.Target, not list; decomp_rules.targets has some"),
 ]

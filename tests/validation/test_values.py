@@ -54,6 +54,12 @@ def test_a_rule_that_is_right_at_the_example_inputs_alone_is_named():
         decomp.lower(nn.ReLU(), to=CHIP, args=(x().abs(),), rules={F.relu: lambda x: x.clone()}, verify="values")
 
 
+def test_a_rule_that_is_right_for_small_operands_alone_is_named():
+    rules = {F.relu: lambda x: x.clamp(0, 6)}
+    with pytest.raises(ValuesDiffer, match="gives 6 instead of .* on large operands"):
+        decomp.lower(nn.ReLU(), to=CHIP | ["clamp"], args=(x(),), rules=rules, verify="values")
+
+
 def test_a_lost_gradient_is_named():
     with pytest.raises(GradientsDiffer, match="has other gradients: none where the op has some"):
         lowered(lambda x: torch.where(x > 0, x, 0).detach())
