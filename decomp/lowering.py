@@ -35,7 +35,6 @@ from decomp.derive.pipeline import (
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
-from decomp.graphs.tracing import without_guards
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of

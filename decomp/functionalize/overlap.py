@@ -82,7 +82,7 @@ def _repeats(steps: tuple[tuple[int, int], ...]) -> bool:
         places = torch.zeros((), dtype=torch.int64, device="cpu")
         for stride, size in steps:
             places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
-        return len(places.unique()) < places.numel()
+        return bool(len(places.unique()) < places.numel())
 
 
 def _place_of_fake(tensor: torch.Tensor) -> Place | None:
