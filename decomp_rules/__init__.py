@@ -18,7 +18,7 @@ FAMILIES = (
     "support.primitives complex.numbers complex.functions complex.trigonometry complex.reductions"
     " complex.convolution pointwise.activation pointwise.activation_backward pointwise.gelu pointwise.exponential"
     " pointwise.logarithm pointwise.power pointwise.quotient pointwise.rounding pointwise.trigonometry"
-    " special.error_function special.functions special.orthogonal_polynomials special.incomplete_gamma"
+    " special.powers special.error_function special.functions special.orthogonal_polynomials special.incomplete_gamma"
     " special.normal special.gamma special.zeta special.bessel special.modified_bessel reduce.order_statistics"
     " reduce.differences index.histograms shape.copies index.index_reduction index.data_dependent"
     " pointwise.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"

@@ -136,6 +136,14 @@ def test_the_map_names_every_package_and_no_file_that_does_not_exist():
     assert [package for package in packages - {"decomp"} if f"`{package}/`" not in section] == []
 
 
+def test_the_map_has_one_table_and_a_row_for_each_place():
+    lines = README.section("A map of the code").splitlines()
+    rows = [place for place, line in enumerate(lines) if line.startswith("|")]
+    assert rows == list(range(rows[0], rows[-1] + 1))
+    places = [lines[row].split("|")[1].strip() for row in rows]
+    assert len(places) > 20 and [place for place in places if places.count(place) > 1] == []
+
+
 def test_every_reason_why_an_op_is_out_of_reach_is_listed_by_the_command():
     assert "decomp rules --limitations" in README.lines("sh")
     shown = CliRunner().invoke(app, ["rules", "--limitations"], env={"COLUMNS": "200"}).output

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import hashlib
+from pathlib import Path
 from typing import Any
 import uuid
 
 import torch
 from torch import fx
 
-from decomp import cache_directory
 from decomp.cache import places, portable
 from decomp.cache.fingerprints import fingerprint
 from decomp.cache.portable import NotPortable, Record
@@ -38,11 +38,10 @@ class Segment:
 class Kept:
     """A segment while one program is planned."""
 
-    def __init__(self, segment: Segment, fakes: Fakes, composite: Callable[[str], Any]) -> None:
-        """`composite` makes PyTorch's composite kernel of a name, as a rule."""
+    def __init__(self, segment: Segment, place: Path, fakes: Fakes, composite: Callable[[str], Any]) -> None:
+        """In a directory; `composite` makes PyTorch's composite kernel of a name, as a rule."""
         self.segment, self.fakes, self.composite = segment, fakes, composite
-        place = cache_directory.directory() if segment.name is not None else None
-        self.store = Store(place / f"{segment.name}{places.SUFFIX}") if place is not None else None
+        self.store = Store(place / f"{segment.name}{places.SUFFIX}") if segment.name is not None else None
         self._new: dict[str, Record] = {}
 
     def find(self, signature: Signature, node: fx.Node, level: str) -> Record | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from decomp.costs.model import CostModel
-from decomp.costs.sizes import gives_view, nbytes, results, tensors_of, viewed
+from decomp.costs.sizes import gives_view, nbytes, results, sure_view_bases, tensors_of
 from decomp.ir.aliases import bodies, mutated_args
 from decomp.ir.call import Call, is_host, is_projection, metadata
 
@@ -65,7 +65,7 @@ def peak(graph: fx.Graph) -> int:
 
 def shared_with(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory a node surely shares: of which it is a view or a part, or which it writes and returns."""
-    return node.all_input_nodes[:1] if is_projection(node) else [*viewed(node), *mutated_args(node)]
+    return node.all_input_nodes[:1] if is_projection(node) else [*sure_view_bases(node), *mutated_args(node)]
 
 
 def homes_in(

@@ -67,11 +67,11 @@ def results(call: Call) -> list[torch.Tensor]:
     return tensors_of(call.place, call) if call.place is not None else []
 
 
-def viewed(node: fx.Node) -> list[fx.Node]:
+def sure_view_bases(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory the result of a node surely shares."""
     return [base for base in view_bases(node) if is_view(node, base)]
 
 
 def gives_view(call: Call) -> bool:
     """Whether a call computes nothing: its result is memory that is there."""
-    return call.place is not None and not call.inplace and bool(viewed(call.place))
+    return call.place is not None and not call.inplace and bool(sure_view_bases(call.place))

@@ -42,7 +42,7 @@ def _leaving(graph: fx.Graph, decisions: dict[fx.Node, Decision]) -> Iterator[tu
     for node in waiting:
         decision, related = decisions.get(node), view_bases(node)
         stamp = getattr(decision, "stamp", None)
-        if stamp is not None and not related and _given(stamp.graph) and not _gives_argument(node):
+        if stamp is not None and not related and _results_of_inputs(stamp.graph) and not _gives_argument(node):
             yield node, decision  # type: ignore[misc]
         for other in related:
             if other not in seen:
@@ -56,7 +56,7 @@ def _gives_argument(node: fx.Node) -> bool:
     return any(is_view_on_meta(node, given) for given in tensors)
 
 
-def _given(graph: fx.Graph) -> list[fx.Node]:
+def _results_of_inputs(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that share memory with an input."""
     results = next(iter(reversed(graph.nodes))).all_input_nodes
     return [node for node in results if _reaches_input(node)]
@@ -83,7 +83,7 @@ def _may_share(one: fx.Node, two: fx.Node) -> bool:
 def _copying(derived: Derived) -> Expansion:
     """The flat expansion, which copies what it gives of its inputs."""
     flat = derived.stamp.graph
-    given, rewrite = _given(flat), Rewrite.of(flat)
+    given, rewrite = _results_of_inputs(flat), Rewrite.of(flat)
     for node in flat.nodes:
         if node.op == "output":
             for result in given:

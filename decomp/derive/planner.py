@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from decomp import cache_directory
 from decomp.cache.expansions import Kept, Segment
 from decomp.cache.portable import Record
 from decomp.costs.model import is_additive, is_value
@@ -114,10 +115,13 @@ class Planner:
                 return kept
         return self._decide_anew(Request(node, signature, level, context, limit=limit), basis or Basis())
 
-    def _kept(self, dialect: str) -> Kept:
+    def _kept(self, dialect: str) -> Kept | None:
+        place = cache_directory.directory()
+        if place is None:
+            return None
         if self.memory.segment is None:
             self.memory.segment = Segment(self.rules, self.target, dialect, self.cost)
-        return Kept(self.memory.segment, self.memory.fakes, Composite)
+        return Kept(self.memory.segment, place, self.memory.fakes, Composite)
 
     def _from_disk(self, node: fx.Node, signature: Signature, level: str) -> Derived | None:
         """What another process decided for a call."""

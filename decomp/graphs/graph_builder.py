@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.tracing import on_metadata, without_guards
+from decomp.graphs.tracing import fake_like, on_metadata, without_guards
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
@@ -166,10 +166,10 @@ def _is_complex(node: fx.Node) -> bool:
 
 def own_memory(value: Any) -> Any:
     """A fake tensor like `value` on memory of its own; anything else as it is."""
-    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+    if not isinstance(value, FakeTensor):
         return value
-    with value.fake_mode, without_guards(value.fake_mode):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    with without_guards(value.fake_mode):
+        return fake_like(value.fake_mode, value)
 
 
 def is_aten(graph: fx.Graph) -> bool:

@@ -105,6 +105,8 @@ class Tape:
 
     def append_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
         """The same with arguments as a graph holds them."""
+        if target is _PRODUCT and type(args[1]) is int and args[1] == 0:
+            args = (args[0], _zero_in(out))
         node = self._call(target, args, kwargs)
         node.meta["val"] = out
         if isinstance(out, (tuple, list)):
@@ -413,6 +415,15 @@ def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
     assert tape.mode is not None
     with tape.mode, enable_python_dispatcher(), EnablePreDispatch(), Recorder(tape, refuse):
         yield
+
+
+_PRODUCT = torch.ops.aten.mul.Tensor
+
+
+def _zero_in(product: torch.Tensor) -> int | float:
+    """The number 0 as it is a factor in a product: of x * 0 Inductor makes 0 without a look at x, which may be infinite
+    or NaN; of x * 0.0 it does not (torch 2.13, `UniformValueConstantFolder`)."""
+    return 0.0 if product.is_floating_point() or product.is_complex() else 0
 
 
 def fake_like(mode: FakeTensorMode, value: Any) -> Any:

@@ -50,7 +50,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Blocked:
+class InBlocks:
     """A program with its runs as one call each."""
 
     root: fx.GraphModule
@@ -62,7 +62,7 @@ class Blocked:
     """By call of a run, what it runs."""
 
 
-def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> Blocked | None:
+def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> InBlocks | None:
     """The program with its runs of row-wise calls in blocks; None if it has none that is worth it."""
     runs = [(run, shape) for run in _runs(graph) if (shape := _block(run)) is not None]
     chosen = [(run, body) for run, shape in runs if (body := body_of(run.nodes, run.rows[: len(shape)], shape))]
@@ -154,7 +154,7 @@ class _Blocking:
         self.calls: dict[fx.Node, fx.Node] = {}
         self.bodies: dict[fx.Node, Body] = {}
 
-    def done(self) -> Blocked:
+    def done(self) -> InBlocks:
         for node in self.graph.nodes:
             if node in self.first:
                 for factory in self.early[node]:
@@ -167,7 +167,7 @@ class _Blocking:
         root = graph_module(self.root, Parts(self.rewrite.graph, {}, {**bodies, **self.modules}, ()))
         carry_hooks(self.root, root)
         copies = {source: new for new, source in self.rewrite.origin.items() if new.name == source.name}
-        return Blocked(root, self.calls, copies, self.bodies)
+        return InBlocks(root, self.calls, copies, self.bodies)
 
     def _copy(self, node: fx.Node) -> None:
         if node not in self.rewrite.values:

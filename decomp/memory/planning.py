@@ -13,7 +13,7 @@ from decomp.derive.exclusive import collector_paused
 from decomp.errors import ArgumentError, boundary
 from decomp.loading import Unlifted, computes, load, varies
 from decomp.memory.applying import planned_program
-from decomp.memory.blocks import Blocked, in_blocks_of_rows
+from decomp.memory.blocks import InBlocks, in_blocks_of_rows
 from decomp.memory.checking import check
 from decomp.memory.lifetimes import Lifetimes, lifetimes_of
 from decomp.memory.placing import ARENA, Placement, place
@@ -147,7 +147,7 @@ class Planned:
 
     root: fx.GraphModule
     placement: Placement
-    blocked: Blocked | None = None
+    blocked: InBlocks | None = None
     """How it relates to the program that was given, if runs of its calls are in blocks."""
 
     def check(self) -> None:

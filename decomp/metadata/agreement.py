@@ -1,4 +1,4 @@
-"""When two values agree: in structure, and in shape, dtype and device."""
+"""When two values agree: in structure, in shape, dtype and device, and to the last bit."""
 
 from __future__ import annotations
 
@@ -72,3 +72,17 @@ def described(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(described, value))})"
     return "no metadata" if value is None else str(value)
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two values are the same to the last bit, strides included; NaN is NaN."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(one) is type(other) and repr(one) == repr(other)
+    if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+        return False
+    if one.is_complex():
+        return same_bits(torch.view_as_real(one), torch.view_as_real(other))
+    if not one.is_floating_point():
+        return bool(torch.equal(one, other))
+    alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
+    return bool((alike | (one.isnan() & other.isnan())).all())

@@ -12,7 +12,7 @@ import torch
 
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.strides import strides_in_order
-from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, viewed
+from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, view_in_shape
 from decomp.torch_internals.fakes import FakeTensor, fakes_compute_it_otherwise
 from decomp.torch_internals.modes import (
     COMPOSITE_IMPLICIT,
@@ -227,8 +227,8 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
 
 aten = torch.ops.aten
 _OWN = {
-    aten.view.default: viewed,
-    aten._unsafe_view.default: viewed,
+    aten.view.default: view_in_shape,
+    aten._unsafe_view.default: view_in_shape,
     aten.reshape.default: reshaped,
     aten.flatten.using_ints: flattened,
     aten.expand.default: expanded,

@@ -11,7 +11,7 @@ import torch
 from decomp.metadata.strides import strides_in_order
 
 
-def viewed(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
+def view_in_shape(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
     """A tensor viewed in a shape, which may hold -1, with the strides that a fake one would have; None if it cannot
     be."""
     numel = meta.numel()
@@ -32,7 +32,7 @@ def reshaped(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
         meta.view(list(shape))
     except RuntimeError:
         meta = meta.clone(memory_format=torch.contiguous_format)
-    return viewed(meta, shape)
+    return view_in_shape(meta, shape)
 
 
 def flattened(meta: torch.Tensor, start: int = 0, end: int = -1) -> torch.Tensor | None:

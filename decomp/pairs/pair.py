@@ -227,7 +227,7 @@ def to_dtype(self: Any, dtype: torch.dtype | None) -> Any:
     return nonzero_parts(self) if dtype == torch.bool else self.re.to(dtype)
 
 
-def copied(self: Any, dtype: torch.dtype | None = None) -> Any:
+def copied_or_cast(self: Any, dtype: torch.dtype | None = None) -> Any:
     """A cast, or a copy."""
     if isinstance(self, Pair) and (dtype is None or real_dtype(dtype) == self.re.dtype and dtype.is_complex):
         return Pair(self.re.clone(), None if self.im is None else self.im.clone())
@@ -316,7 +316,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "ones_like": lambda self, dtype=None: full_like(self, 1, dtype),
     "empty_like": lambda self, dtype=None: full_like(self, 0, dtype),
     "scalar_tensor": lambda s, dtype=None, device=None: full((), s, dtype, device),
-    "_to_copy": copied, "to": to_dtype, "clone": copied, "sqrt": sqrt,
+    "_to_copy": copied_or_cast, "to": to_dtype, "clone": copied_or_cast, "sqrt": sqrt,
 }  # fmt: skip
 """By the short name of an ATen op: what computes it on pairs, from its arguments by name. Arguments that an operation
 does not take say where and how memory lies."""

@@ -44,7 +44,7 @@ class InPairs:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that rules use, by attribute."""
     captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
-    """Real results that lie otherwise than was captured, and the metadata that was."""
+    """Real results whose strides are not those captured, and the metadata that was captured."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -150,7 +150,7 @@ class _Walk:
         return tuple(self.whole.get((node, place), each) for place, each in enumerate(found))
 
     def _together(self, parts: tuple[fx.Node, ...], value: torch.Tensor, at: fx.Node) -> fx.Node:
-        """The complex tensor of two parts, which lies as `value` does."""
+        """The complex tensor of two parts, with the strides of `value`."""
         order = dense_order(value)
         order = order if order is not None and order != sorted(order) else None
         if order is not None:
@@ -240,7 +240,7 @@ class _Walk:
         return found
 
     def _note_layout(self, node: fx.Node, result: Any) -> None:
-        """Remember what the nodes after a real result were captured with, where that lies otherwise."""
+        """Remember what the nodes after a real result were captured with, where its strides differ."""
         expected = metadata(node)
         pairs = zip(result, expected) if isinstance(expected, (tuple, list)) else [(result, expected)]
         for new, value in pairs:

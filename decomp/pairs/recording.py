@@ -259,7 +259,7 @@ _VIEWS = ("view", "_unsafe_view")
 
 
 def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """A call on real tensors. Those of an expansion may lie otherwise than the ones that it was recorded for."""
+    """A call on real tensors. Those of an expansion may have other strides than those that it was recorded for."""
     if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is torch.ops.aten.view:
         if node.target._overloadname == "default":
             return _reshaped(args, kwargs)
@@ -267,7 +267,7 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 
 def _reshaped(args: Any, kwargs: Any) -> Any:
-    """What a call of `view` gives, whose sizes may be one argument or several, copied where memory lies otherwise."""
+    """What a call of `view` gives, whose sizes may be one argument or several, copied where strides allow no view."""
     given = [*args, *kwargs.values()]
     return given[0].reshape(*given[1:])
 

@@ -3,63 +3,30 @@ overlap, the one that stands for most is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 from dataclasses import dataclass, field
-import math
 from typing import Any
 
 import torch
 from torch import fx
 
 from decomp.errors import spelled
-from decomp.graphs.tracing import on_metadata
+from decomp.graphs.graph_builder import own_memory
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
+from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
+from decomp.refolding.prepared import Prepared, nodes_in, run_fake, spelled_operand, value_of
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
+from decomp.torch_internals import pytree
 
 Wanted = Callable[[Any, Any, Any, fx.Node], bool]
 """Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An operand that the graph does not have as the op takes it: one more call gives it."""
-
-    node: fx.Node
-    target: Any
-    args: tuple[Any, ...] = ()
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        return self.target(value, *self.args)  # type: ignore[no-any-return]
-
-    def metadata(self) -> Any:
-        """What it gives, as metadata. Raises what the op raises."""
-        return _run_fake(self.target, (self.node, *self.args), {}, self.node)
-
-    def fold(self, root: fx.Node) -> Fold:
-        """The call, as a part of that which gives `root`."""
-        meta = {**inherited_meta(root), "val": self.metadata()}
-        args = (self.node, *self.args)
-        return Fold("call_function", self.target, args, {}, {}, f"{root.name}_operand", meta, origin=root)
-
-
-def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
-    """A value in another shape of as many elements; None where sizes are dynamic or do not agree."""
-    sizes = list(metadata(node).shape)
-    if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
-        return None
-    found = Prepared(node, torch.ops.aten.view.default, (list(shape),))
-    try:
-        found.metadata()
-    except (RuntimeError, ValueError):  # of strides that no view can show so
-        return Prepared(node, torch.ops.aten.reshape.default, (list(shape),))
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,27 +56,27 @@ class Trier:
         self.findings = Findings()
 
     def stands(
-        self, root: fx.Node, name: str, spelling: Spelling, args: tuple[Any, ...], statistics: tuple[fx.Node, ...] = ()
-    ) -> Found | None:
+        self, root: fx.Node, name: str, spelling: Spelling, args: tuple[Any, ...],
+        statistics: tuple[fx.Node, ...] = (), rare: tuple[fx.Node, ...] = (),
+    ) -> Found | None:  # fmt: skip
         """The call of `spelling` on `args`, if it gives the value of `root`; `statistics` are a mean and a variance
-        among them."""
-        nodes = [arg.node if isinstance(arg, Prepared) else arg for arg in args]
-        inputs = tuple(dict.fromkeys(arg for arg in nodes if isinstance(arg, fx.Node)))
+        among them, `rare` truth values that are mostly false."""
+        inputs = tuple(dict.fromkeys(node for arg in args for node in nodes_in(arg)))
         region = self.around.between(root, inputs)
         if region is None or not region.nodes:
             return None
-        region = dataclasses.replace(region, statistics=statistics)
-        places = [inputs.index(arg) if isinstance(arg, fx.Node) else None for arg in nodes]
+        region = dataclasses.replace(region, statistics=statistics, rare=rare)
+        names = {node: f"%{place}" for place, node in enumerate(inputs)}
 
         def call(*operands: torch.Tensor) -> torch.Tensor:
-            given = [arg if place is None else _prepared(arg, operands[place]) for arg, place in zip(args, places)]
-            return spelling(*given)
+            values = dict(zip(inputs, operands))
+            return spelling(*(value_of(arg, values) for arg in args))
 
-        shown = [arg if place is None else f"%{place}{_preparation(arg)}" for arg, place in zip(args, places)]
+        shown = [spelled_operand(arg, names) for arg in args]
         verdict = self.runner.compare(region, call, f"{spelling}{shown}")
         if verdict.fault is not None:
             return None
-        more = sum(isinstance(arg, Prepared) for arg in args)
+        more = sum(arg.calls for arg in args if isinstance(arg, Prepared))
         return Found(region, spelling, name, args, verdict.error, len(region) - 1 - more)
 
     def take(self, found: Found) -> bool:
@@ -122,14 +89,6 @@ class Trier:
             return False
         self.findings.found.append(found)
         return True
-
-
-def _prepared(arg: Any, value: torch.Tensor) -> torch.Tensor:
-    return arg(value) if isinstance(arg, Prepared) else value
-
-
-def _preparation(arg: Any) -> str:
-    return f".{arg.target}{arg.args}" if isinstance(arg, Prepared) else ""
 
 
 @dataclass
@@ -149,11 +108,41 @@ class Findings:
                 yield each
 
 
-def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tuple[Fold, Folded]:
+class Results:
+    """The metadata of what calls give, each told apart by its signature made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def of(self, found: Found) -> Any:
+        """What a call gives, on memory of its own; strides are its own, too."""
+        operands, fixed = list[Any](), found.region.root.meta.get("val")
+        named = pytree.tree_map(lambda leaf: _signed(leaf, operands), list(found.args))
+        key = (repr(found.spelling), repr(named), *map(described, operands), getattr(fixed, "device", None))
+        if any(map(is_symbolic, operands)):
+            return _result(found)
+        if key not in self._known:
+            self._known[key] = _result(found)
+        return pytree.tree_map(own_memory, self._known[key])
+
+
+def _signed(leaf: Any, operands: list[Any]) -> Any:
+    """An argument without what is told by the metadata of its operands, which are noted."""
+    if isinstance(leaf, Prepared):
+        return [leaf.target, *(_signed(arg, operands) for arg in leaf.args)]
+    if isinstance(leaf, fx.Node):
+        operands.append(metadata(leaf))
+        return None
+    return leaf
+
+
+def fold_of(
+    found: Found, around: Surroundings, counts: Mapping[str, int], results: Results
+) -> tuple[Fold, Folded]:
     """The fold of a call that was found, and the record of it; `counts` says for how many nodes earlier ones stand."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
-    name, value = root.name, _result(found)
+    name, value = root.name, results.of(found)
     parts: dict[Any, tuple[str, Mapping[str, Any]]] = {}
     if spelling.result:
         name = f"{root.name}_{spelling.target._overloadpacket.__name__}"
@@ -169,60 +158,42 @@ def fold_of(found: Found, around: Surroundings, counts: Mapping[str, int]) -> tu
 
 
 def _result(found: Found) -> Any:
-    """The metadata of what a call gives, on memory of its own, from that of its operands; strides are its own, too."""
-    return _run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
-
-
-def _run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) -> Any:
-    """The metadata of a call from that of its operands, in the mode of the value of `like`."""
-    value = metadata(like)
-    mode = getattr(value, "fake_mode", None)
-    if mode is None:
-        return value
-    args = fx.node.map_aggregate(args, _value_of)
-    with on_metadata(mode):
-        return target(*args, **kwargs)
-
-
-def _value_of(leaf: Any) -> Any:
-    if isinstance(leaf, Prepared):
-        return leaf.metadata()
-    return metadata(leaf) if isinstance(leaf, fx.Node) else leaf
+    return run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
 
 
 def wanted_by(to: Target | None) -> Wanted:
     """What tells whether the calls of a target, or any, are wanted."""
 
     def wanted(target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
-        if to is None:
-            return True
-        graph = fx.Graph()
-        known: dict[fx.Node, fx.Node] = {}
-
-        def placed(node: Any) -> Any:
-            if isinstance(node, Prepared):
-                made = graph.placeholder(f"{node.node.name}_operand")
-                made.meta["val"] = node.metadata()
-                return made
-            if not isinstance(node, fx.Node):
-                return node
-            if node not in known:
-                known[node] = graph.placeholder(node.name)
-                known[node].meta = dict(node.meta)
-            return known[node]
-
-        first = (arg for arg in args if isinstance(arg, Prepared))
-        if not all(wanted(arg.target, (arg.node, *arg.args), {}, arg.node) for arg in first):
-            return False
-        node = graph.call_function(target, *fx.node.map_aggregate((args, kwargs), placed))
-        node.meta["val"] = like.meta.get("val")
-        try:
-            call = bound_call(node)
-        except BindingError:
-            return False
-        return call is not None and to.why_illegal(call) is None
+        return to is None or _is_wanted(to, target, args, kwargs, like.meta.get("val"))
 
     return wanted
+
+
+def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> bool:
+    """Whether a call that gives `value`, and those that prepare its operands, are wanted."""
+    prepared = (arg for arg in args if isinstance(arg, Prepared))
+    if not all(_is_wanted(to, arg.target, arg.args, {}, arg.metadata) for arg in prepared):
+        return False
+    graph = fx.Graph()
+    known: dict[Any, fx.Node] = {}
+
+    def placed(operand: Any) -> Any:
+        if not isinstance(operand, (fx.Node, Prepared)):
+            return operand
+        if id(operand) not in known:
+            known[id(operand)] = graph.placeholder(operand.name if isinstance(operand, fx.Node) else "operand")
+            meta = dict(operand.meta) if isinstance(operand, fx.Node) else {"val": operand.metadata}
+            known[id(operand)].meta = meta
+        return known[id(operand)]
+
+    node = graph.call_function(target, *fx.node.map_aggregate((args, kwargs), placed))
+    node.meta["val"] = value
+    try:
+        call = bound_call(node)
+    except BindingError:
+        return False
+    return call is not None and to.why_illegal(call) is None
 
 
 def spelled_as(

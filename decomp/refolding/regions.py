@@ -28,6 +28,8 @@ class Region:
     nodes: tuple[fx.Node, ...]
     statistics: tuple[fx.Node, ...] = ()
     """The inputs that are a mean and a variance, which is never negative; they have no gradients."""
+    rare: tuple[fx.Node, ...] = ()
+    """The inputs that are truth values and mostly false; others are mostly true."""
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -41,13 +43,14 @@ class Surroundings:
     ) -> None:
         self.graph, self.owner = graph, owner
         self.given: dict[fx.Node, torch.Tensor] = {}
-        """Inputs that are constants of the program, and no weights: indices and masks."""
+        """Constants of the program that are no weights: indices and masks."""
         for node in graph.nodes if constants else ():
-            value = constants.get(node.name) if constants and node.op == "placeholder" else None
-            if value is not None and not value.is_floating_point() and not value.is_complex():
+            value = constants.get(node.name) if constants and node.op in ("placeholder", "get_attr") else None
+            if value is not None and _is_no_weight(value):
                 self.given[node] = value
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
+        self._data: dict[fx.Node, list[fx.Node]] = {}
         self.constant: set[fx.Node] = set(self.given)
         """Calls that compute from numbers alone."""
         self.marks: list[int] = []
@@ -69,7 +72,12 @@ class Surroundings:
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
         """The operands of a node that depend on data."""
-        return [given for given in node.all_input_nodes if given not in self.constant and not is_number(given)]
+        found = self._data.get(node)
+        if found is None:
+            operands = node.all_input_nodes
+            found = [given for given in operands if given not in self.constant and not is_number(given)]
+            self._data[node] = found
+        return found
 
     def between(self, root: fx.Node, inputs: Collection[fx.Node]) -> Region | None:
         """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""
@@ -209,6 +217,16 @@ def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
         numbers[node] = len(numbers)
         calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
     return tuple(calls)
+
+
+def _is_no_weight(value: torch.Tensor) -> bool:
+    """Whether a constant is an index or a mask: of integers or bools, or of two numbers, as those are that add -inf."""
+    if value.is_complex() or value.device.type == "meta":
+        return False
+    if not value.is_floating_point():
+        return True
+    low, high = value.aminmax() if value.numel() else (value, value)
+    return value.dim() > 1 and bool(((value == low) | (value == high)).all())
 
 
 def _constant(node: fx.Node) -> str:

@@ -15,7 +15,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
-from decomp.refolding.found import Findings, Wanted, fold_of
+from decomp.refolding.found import Findings, Results, Wanted, fold_of
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.programs import Refolded, with_folds
 from decomp.refolding.regions import Surroundings
@@ -53,26 +53,28 @@ def search(
     the values of inputs that are constants of the program, by name."""
     verdicts: dict[Any, Verdict] = {}
     counts: dict[str, int] = {}
-    result = Search(Refolded(graph, _folded(graph, owner, [])))
-    for kind in (functools.partial(RulesBackwards, rules=rules) if rules else None, *ROUNDS):
-        if kind is None:
-            continue
-        current = result.refolded.rewrite.graph
-        around = Surroundings(current, owner, constants)
+    results, rewrite, around = Results(), None, Surroundings(graph, owner, constants)
+    folded, missed = list[Folded](), list[Missed]()
+    for kind in (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS):
         findings: Findings = kind(around, Runner(around, verdicts), wanted).search()
-        made = [fold_of(found, around, counts) for found in findings.chosen(around)]
+        made = [fold_of(found, around, counts, results) for found in findings.chosen(around)]
         counts.update((record.node, record.nodes) for _, record in made)
-        result.missed += findings.missed
-        result.folded += [record for _, record in made]
+        missed += findings.missed
+        folded += [record for _, record in made]
         if made:
-            step = _folded(current, owner, [fold for fold, _ in made])
-            result.refolded = Refolded(graph, result.refolded.rewrite.then(step))
-    names = {node.name for node in result.refolded.rewrite.graph.nodes}
-    result.folded = [each for each in result.folded if each.node in names]
-    found = {each.node for each in result.folded}
-    missed = (each for each in dict.fromkeys(result.missed) if each.node in names and each.node not in found)
-    result.missed = list(missed)
-    return result
+            step = _folded(around.graph, owner, [fold for fold, _ in made])
+            rewrite = step if rewrite is None else rewrite.then(step)
+            around = Surroundings(rewrite.graph, owner, constants)
+    rewrite = rewrite if rewrite is not None else _folded(graph, owner, [])
+    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, folded, missed))
+
+
+def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> tuple[list[Folded], list[Missed]]:
+    """What was found and is in the graph still, and what was missed and was not found by a later search."""
+    names = {node.name for node in graph.nodes}
+    found = [each for each in folded if each.node in names]
+    nodes = {each.node for each in found}
+    return found, [each for each in dict.fromkeys(missed) if each.node in names and each.node not in nodes]
 
 
 def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:

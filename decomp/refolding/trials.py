@@ -121,6 +121,7 @@ class Runner:
             for seed, scale in enumerate(SCALES):
                 operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
                 operands = [t.abs() if node in variances else t for node, t in zip(region.inputs, operands)]
+                operands = [~t if node in region.rare else t for node, t in zip(region.inputs, operands)]
                 verdict = _wide(wide, call, operands, fixed)
                 worst = max(worst, verdict.error)
                 if verdict.fault is not None:

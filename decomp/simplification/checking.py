@@ -12,8 +12,7 @@ from torch import fx
 
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.call import substituted
-from decomp.metadata.agreement import described, same_metadata, shown
-from decomp.metadata.fakes import mode_of
+from decomp.metadata.agreement import described, same_bits, same_metadata, shown
 from decomp.proof.correspondence import (
     Correspondence,
     EffectsChanged,
@@ -24,11 +23,12 @@ from decomp.proof.correspondence import (
 )
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
 from decomp.proof.replay import same, same_call
-from decomp.simplification.new_calls import NewCalls, same_value
-from decomp.simplification.normal_form import Conditions
+from decomp.simplification.freezing import LARGEST
+from decomp.simplification.images import Images
+from decomp.simplification.new_calls import same_value
 from decomp.simplification.simplifier import Simplified
 from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Term, key_of
+from decomp.simplification.terms import Term
 
 
 def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int = 0, full: bool = False) -> list[str]:
@@ -44,7 +44,7 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
         replay.visit(node)
     replay.require_the_same_order()
     replay.require_nothing_left()
-    before, after = len(replay.images), len(work.place)
+    before, after = len(replay.images.of), len(work.place)
     again = sum(map(len, found.applied.values()))
     return [
         f"simplified from {before} nodes to {after}: laws applied {again} times, and again for this proof; every other "
@@ -57,20 +57,15 @@ class _Replay:
 
     def __init__(self, found: Simplified, work: Work, added: frozenset[str], signed: int) -> None:
         self.found, self.work, self.added, self.signed = found, work, added, signed
-        self.around: Surroundings = found.subject.around(found.settings)
-        new = NewCalls(found.subject.target, mode_of(found.subject.graph))
-        self.conditions, self.laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
-        self.constants = found.subject.constants(self.around)
-        self.images: dict[fx.Node, Term] = {}
+        self.images = Images(found)
+        self.around: Surroundings = self.images.around
+        self.constants = found.subject.constants(self.around, found.settings)
         self.values: Mapping[fx.Node, Any] = with_lifted(found.rewrite.values, work.place)
         self.bound: dict[fx.Node, Term] = {}
 
     def visit(self, node: fx.Node) -> None:
         """Find the term for a node anew, and hold it against the node of the new graph."""
-        image = self._image(node)
-        self.images[node] = image
-        image.leaves = image.leaves or node in self.around.leaving
-        image.returned = image.returned or node in self.around.returned
+        image = self.images.visit(node)
         value = self.values.get(node)
         if value is None:
             if node in self.around.effectful or node in self.found.subject.results:
@@ -83,28 +78,6 @@ class _Replay:
         elif self.bound.get(value) is not image:
             raise NotAsRecorded(f"{value.name!r} does not stand for {node.name!r}", value, node)
         self._require_metadata(node, value)
-
-    def _image(self, node: fx.Node) -> Term:
-        call = Call.of(node, self.images)
-        if node in self.around.effectful:
-            return Term(node, node.op, None, call.args, call.kwargs, call.value)
-        for name in self.found.applied.get(node, ()):
-            each = self.laws.by_name.get(name)
-            result = each.rewrite(call) if each is not None else None
-            if each is None or result is None or not self.conditions.may_apply(each, node, call, result):
-                raise NotAsRecorded(f"the law {name!r} does not hold for {node.name!r}", None, node)
-            if type(result) is Term:
-                return result
-            call = result  # type: ignore[assignment]
-        owner = self.found.merged.get(node)
-        if owner is None:
-            return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
-        image = self.images.get(owner)
-        if image is None or key_of(image) != key_of(call) or not self.conditions.may_share(node, image):
-            raise NotAsRecorded(f"{node.name!r} is not the same call as {owner.name!r}", None, node)
-        if self.around.place.get(node) != self.around.place.get(owner):
-            raise NotAsRecorded(f"{node.name!r} is in another region than {owner.name!r}", None, node)
-        return image
 
     def _require_made(self, node: fx.Node, image: Term, value: fx.Node) -> None:
         """The new node makes the call of a term, and stands for no other."""
@@ -136,6 +109,9 @@ class _Replay:
             raise NotAsRecorded(f"{node.name!r} is not the same each time that the program runs", value, node)
         if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
             raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
+        kept = self.found.constants[name]
+        if kept.numel() <= LARGEST and not same_bits(kept, self.constants.value(image)):
+            raise NotAsRecorded(f"the constant {name!r} is not what {node.name!r} computes", value, node)
 
     def _require_results(self, node: fx.Node, value: fx.Node) -> None:
         results: Any = value.args[0]

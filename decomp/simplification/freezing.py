@@ -1,5 +1,5 @@
-"""Constants: what is computed from parameters, buffers and factories alone is computed once, by the same kernels, and
-kept as a tensor of the program."""
+"""Constants: what is computed from factories alone, and on request from parameters and buffers, is computed once, by
+the same kernels, and kept as a tensor of the program."""
 
 from __future__ import annotations
 
@@ -16,14 +16,23 @@ from decomp.metadata.ambient_modes import neutral
 from decomp.simplification.new_calls import same_value
 from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Term
+from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensor, unset_fake_temporarily
+
+LARGEST = 1 << 16
+"""Elements of the largest tensor that is kept, or computed on the way, where parameters are no constants: a mask of 256
+by 256. A larger one makes the program heavier than the calls that it saves."""
 
 
 class Constants:
     """Which terms of a graph are constants, and their values."""
 
-    def __init__(self, root: nn.Module | None, state: Mapping[str, Any], around: Surroundings) -> None:
-        self._root, self._state, self._around = root, state, around
+    def __init__(
+        self, root: nn.Module | None, state: Mapping[str, Any], around: Surroundings, largest: int | None = None
+    ) -> None:
+        """Attributes of `root` and inputs with a `state` are constants; no tensor may have more than `largest`
+        elements."""
+        self._root, self._state, self._around, self._largest = root, state, around, largest
         self._constant: dict[Term, bool] = {}
         self._values: dict[Term, Any] = {}
 
@@ -40,7 +49,14 @@ class Constants:
         if term.op in ("placeholder", "get_attr"):
             return self._known(term.owner) is not None
         computes = isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
-        return computes and all(map(self.is_constant, term.operands))
+        return computes and self._fits(term.value) and all(map(self.is_constant, term.operands))
+
+    def _fits(self, value: Any) -> bool:
+        largest = self._largest
+        return largest is None or all(
+            all(type(size) is int for size in tensor.shape) and tensor.numel() <= largest
+            for tensor in pytree.tensors_in(value)
+        )
 
     def _known(self, node: fx.Node) -> torch.Tensor | None:
         name = node.name if node.op == "placeholder" else str(node.target)

@@ -22,7 +22,7 @@ from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
 from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
-from decomp.simplification.freezing import Constants, frozen
+from decomp.simplification.freezing import LARGEST, Constants, frozen
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
@@ -92,9 +92,12 @@ class Subject:
             every.update(node for node in graph.find_nodes(op="placeholder") if node.name in names)
         return cls(graph, root, target, state, tuple(every))
 
-    def constants(self, around: Surroundings) -> Constants:
-        """What is the same each time that it runs."""
-        return Constants(self.root, self.state, around)
+    def constants(self, around: Surroundings, settings: Settings) -> Constants:
+        """What is the same each time that it runs: what is computed from factories, and if parameters are frozen from
+        these."""
+        if settings.freeze:
+            return Constants(self.root, self.state, around)
+        return Constants(None, {}, around, LARGEST)
 
     def around(self, settings: Settings) -> Surroundings:
         """What limits how it may be simplified."""
@@ -151,9 +154,9 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     keeps_dead = DEAD not in settings.passes
     needed = everything = _needed(subject, form, around, keeps_dead, {})
     fixed: dict[Term, torch.Tensor] = {}
-    if settings.freeze:
+    if settings.freeze or FREEZING in settings.passes:
         order = [term for node in subject.graph.nodes if (term := form.terms[node]).owner is node and term in needed]
-        fixed = frozen(order, subject.constants(around), around)
+        fixed = frozen(order, subject.constants(around, settings), around)
         needed = _needed(subject, form, around, keeps_dead, fixed)
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
         return None

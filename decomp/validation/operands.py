@@ -75,6 +75,25 @@ def _float_operands(node: fx.Node) -> list[Any]:
     return values
 
 
+def unusual_operand(value: Any, turn: int) -> Any:
+    """A concrete value with the metadata of `value`: special values, both zeros among them, and random ones;
+    others in each `turn`. Raises `NoOperands`."""
+    draw = torch.Generator().manual_seed(turn)
+
+    def made(like: torch.Tensor) -> torch.Tensor:
+        usual = _random(like, draw, -100, 101)
+        if not like.is_floating_point():
+            return usual
+        info = torch.finfo(like.dtype)
+        numbers = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.1, info.tiny, -info.tiny,
+                   info.tiny / 4, info.max, -info.max, info.eps]  # fmt: skip
+        places = torch.randint(len(numbers), like.shape, generator=draw)
+        special = torch.tensor(numbers, dtype=torch.float64)[places]
+        return torch.where(torch.rand(like.shape, generator=draw) < 0.3, usual, special)
+
+    return _made(value, made)
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Whether a call computes element by element, by PyTorch's own tag."""
     call = bound_call(node)

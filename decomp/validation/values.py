@@ -21,6 +21,7 @@ from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
+from decomp.validation.law_runs import laws_run
 from decomp.validation.operands import (
     NoOperands,
     from_run,
@@ -38,6 +39,7 @@ from decomp.validation.running_programs import (
     callable_of,
     forked_random_state,
     is_random,
+    named_as,
     nudged,
     run,
     run_graph,
@@ -78,12 +80,13 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
         return [whole_programs(source, lowered, *given)]
     given = _example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     verdicts = expansions(lowered, given)
+    laws = laws_run(piece.simplified for piece in lowered.pieces)
     if given is None:
-        return [_phrase(verdicts), "the whole program not run, as there are no example inputs"]
+        return [*laws, _phrase(verdicts), "the whole program not run, as there are no example inputs"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
     narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
     told = whole_programs(source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow)
-    return [_phrase(verdicts), told]
+    return [*laws, _phrase(verdicts), told]
 
 
 def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -197,7 +200,7 @@ class _Measure:
 
     def on(self, choices: Iterator[list[Any]], special: bool, slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
-        given = _given(self.node, self.stamp)
+        given = _results_wanted(self.node, self.stamp)
         own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
         try:
             within = (_within(self.promise.reach, operands) for operands in choices)
@@ -336,7 +339,7 @@ def _tracked(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
 
 
-def _given(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
+def _results_wanted(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
     """Which of several results an expansion is to give: it may leave out those that nobody reads."""
     results: Any = next(iter(reversed(stamp.graph.nodes))).args[0]
     read = read_results(node)
@@ -396,7 +399,7 @@ def whole_programs(
         return "the whole program not compared, as it is random"
     plain = branches(source) or branches(lowered)
     truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow)
-    found = _ran(after, args, kwargs, truth.differentiable)
+    found = named_as(before, _ran(after, args, kwargs, truth.differentiable), after)
     worst = []
     for what, said, kind in (
         ("values", "results and changed inputs", ValuesDiffer),

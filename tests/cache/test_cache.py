@@ -96,6 +96,15 @@ def test_what_was_planned_is_not_planned_again(place):
         torch.testing.assert_close(got, expected)
 
 
+def test_where_nothing_is_kept_no_code_is_hashed(monkeypatch):
+    hashed = []
+    monkeypatch.setattr("decomp.cache.expansions.fingerprint", lambda *given: hashed.append(given))
+    lowered(Small())
+    assert len(hashed) == 1
+    monkeypatch.setenv("DECOMP_CACHE", "off")
+    assert lowered(Small()).runs > 0 and len(hashed) == 1
+
+
 def test_what_is_kept_passes_every_check():
     lowered()
     again = lowered(verify="values")

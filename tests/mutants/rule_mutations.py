@@ -1,7 +1,7 @@
 """The mutation check of the rules: `python -m tests.mutants.rule_mutations`. In what a rule computes a number is
-perturbed,
-or a call is dropped; then the rule must measure worse than its certificate says. What survives is a rule that could be
-wrong without a certificate that shows it, or a change that changes nothing, and is listed with what was measured."""
+perturbed, or a call is dropped; then the rule must measure worse than its certificate says. What survives is a rule
+that could be wrong without a certificate that shows it, or a change that changes nothing, and is listed with what was
+measured."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
+from decomp.refolding import found as searches
 from decomp.refolding.found import wanted_by
+from decomp.refolding.prepared import run_fake
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.searching import search
 from decomp.refolding.trials import Runner
@@ -229,54 +231,7 @@ def test_statistics_that_have_gradients_are_those_of_no_batch_norm():
     assert not found(program)["batch_norm"]
 
 
-# Products and attention.
-
-
-def attention(scale=0.25, mask=None, groups=1):
-    def attend(q, k, v, *given):
-        k, v = (t[:, :, None].expand(-1, -1, groups, -1, -1).reshape(2, 4, 5, 16) for t in (k, v))
-        scores = q @ k.transpose(-1, -2) * scale
-        if mask == "added":
-            scores = scores + given[0]
-        elif mask == "hidden":
-            scores = scores.masked_fill(given[0], float("-inf"))
-        elif mask == "causal":
-            scores = torch.where(torch.ones(6, 5, dtype=torch.bool).tril(), scores, float("-inf"))
-        return torch.softmax(scores, -1) @ v
-
-    heads = 4 // groups
-    args = torch.randn(2, 4, 6, 16), torch.randn(2, heads, 5, 16), torch.randn(2, heads, 5, 16)
-    return attend, args + {"added": (torch.randn(2, 1, 6, 5),), "hidden": (torch.rand(6, 5) > 0.9,)}.get(mask, ())
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"scale": 1.0}, {"scale": 0.3}, {"mask": "added"}, {"mask": "causal"}, {"groups": 2},
-    {"groups": 4, "mask": "added", "scale": 0.5},
-], ids=str)  # fmt: skip
-def test_attention_is_found(options):
-    function, args = attention(**options)
-    refolding = decomp.refold(exported(function, *args), verify="values")
-    assert [each.op for each in refolding.folded] == ["aten.scaled_dot_product_attention.default"]
-    call = next(n for n in refolding.result.graph.nodes if "attention" in str(n.target))
-    assert call.kwargs.get("scale") == (options["scale"] if options.get("scale", 0.25) != 0.25 else None)
-    assert call.kwargs.get("enable_gqa", False) == (options.get("groups", 1) > 1)
-    assert (call.args[3:] == (None, 0.0, True)) == (options.get("mask") == "causal")
-    torch.testing.assert_close(refolding.result.module()(*args), function(*args))
-
-
-@pytest.mark.parametrize("first, found_as", [(0, (None, 0.0, True)), (1, None)])
-def test_a_mask_among_the_constants_is_causal_or_it_is_not(first, found_as):
-    """Attention of one place more is that of no call."""
-    later = torch.arange(5)[None, :] > torch.arange(5)[:, None] + first
-
-    def attend(q, k, v):
-        scores = q @ k.transpose(-1, -2) * 0.25
-        return torch.softmax(torch.where(later, float("-inf"), scores), -1) @ v
-
-    program = exported(attend, *(torch.randn(2, 4, 5, 16) for _ in range(3)))
-    assert program.graph_signature.inputs_to_lifted_tensor_constants
-    calls = [n for n in decomp.refold(program, verify="values").result.graph.nodes if "attention" in str(n.target)]
-    assert [call.args[3:] for call in calls] == ([found_as] if found_as else [])
+# Products.
 
 
 def test_a_linear_layer_is_found_in_any_spelling():
@@ -369,6 +324,24 @@ def test_layers_of_one_structure_are_tried_once():
 
     few, many = counted(3), counted(30)
     assert many[0] <= few[0] + 2 and many[1] >= 60
+
+
+def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
+    def counted(layers):
+        class Deep(nn.Module):
+            def forward(self, x):
+                for _ in range(layers):
+                    x = erf_gelu(rms_norm(x)) + x
+                return x
+
+        runs = []
+        monkeypatch.setattr(searches, "run_fake", lambda *args: runs.append(args) or run_fake(*args))
+        refolding = decomp.refold(exported(Deep(), X))
+        values = [n.meta["val"] for n in refolding.result.graph.nodes if "gelu" in str(n.target)]
+        assert len({value.untyped_storage()._cdata for value in values}) == len(values) == layers
+        return len(runs)
+
+    assert counted(3) == counted(12)
 
 
 # Programs of every kind.

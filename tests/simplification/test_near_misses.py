@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -251,6 +252,69 @@ def test_what_depends_on_weights_alone_is_computed_once():
     expected = copy.deepcopy(model)(x)
     torch.testing.assert_close(found.result(x), expected, rtol=0, atol=0)
     assert "constants" in found.report().simplified
+
+
+def _causal(x: Any) -> Any:
+    places = torch.arange(x.shape[-1])
+    return torch.where(places[:, None] >= places[None], x[..., None, :], 0.0).sum(-1)
+
+
+def test_what_factories_alone_are_computed_from_is_a_constant_whatever_is_trained():
+    model = nn.Sequential(nn.Linear(3, 3), Of(_causal))
+    found = decomp.lower(model, to=targets.core_aten, args=(X[:1].clone(),), verify="values")
+    called = [call.op.short for call in decomp.calls(found.result)]
+    assert "arange" not in called and "ge" not in called and "permute" in called  # weights are no constants
+    assert found.result.state_dict().keys() == model.state_dict().keys()
+    plain = decomp.lower(model, to=targets.core_aten, args=(X[:1].clone(),), simplify=False)
+    assert len(decomp.calls(plain.result)) > len(called) == len(decomp.calls(decomp.simplify(plain).result))
+
+
+def test_an_exported_program_keeps_such_constants_when_it_is_saved():
+    saved = io.BytesIO()
+    torch.export.save(decomp.lower(program(_causal), to=targets.core_aten).result, saved)
+    saved.seek(0)
+    again = torch.export.load(saved)
+    assert not {"arange", "ge"} & _names(again)
+    torch.testing.assert_close(again.module()(X), _causal(X), equal_nan=True)
+
+
+def _names(exported: Any) -> set[str]:
+    return {str(node.target).split(".")[1] for node in exported.graph.nodes if node.op == "call_function"}
+
+
+FACTORIES: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "positions": (lambda x: x + torch.arange(3) * 2, ["add"]),
+    "a factory alone": (lambda x: x + torch.arange(3), ["arange", "add"]),
+    "a large one": (lambda x: x[0, 0] + torch.arange((1 << 16) + 1) * 2, ["select", "select", "arange", "mul", "add"]),
+    "a small one of what is large": (
+        lambda x: x + (torch.arange((1 << 16) + 1) * 2)[:3], ["arange", "mul", "slice", "add"],
+    ),
+    "chance": (lambda x: torch.where(torch.rand(3) < 2, x, 0.0), ["rand", "lt", "where"]),
+    "what is returned": (lambda x: (x * 2, torch.arange(3) * 2), ["mul", "arange", "mul"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FACTORIES)
+def test_of_factories_only_what_is_small_and_not_drawn_is_kept(case):
+    function, left = FACTORIES[case]
+    assert ops(function) == left
+
+
+def test_sizes_that_vary_make_no_constants():
+    varying = torch.export.export(Of(_causal), (X,), dynamic_shapes=(({1: torch.export.Dim("n", min=2)},),))
+    lowered = decomp.lower(varying, to=targets.core_aten).result
+    assert {"arange", "ge"} <= _names(lowered)
+    wider = torch.randn(2, 5)
+    torch.testing.assert_close(lowered.module()(wider), _causal(wider))
+
+
+def test_another_constant_is_seen():
+    found = decomp.lower(program(_causal), to=targets.core_aten)
+    (simplified,) = (piece.simplified for piece in found.pieces)
+    (name,) = simplified.constants
+    simplified.constants[name][0, 0] = False
+    with pytest.raises(NotAsRecorded, match=f"the constant '{name}' is not what 'ge' computes"):
+        decomp.verify(found.model, found)
 
 
 def test_a_lowering_is_simplified_anew():

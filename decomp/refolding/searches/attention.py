@@ -5,7 +5,7 @@ grouped heads are keys and values that were repeated."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import math
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.refolding.found import Findings, Found, Prepared, Trier, reshaped
+from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.prepared import Operand, nodes_in, reshaped, shape_of, transposed
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
+from decomp.refolding.searches.masks import Mask, masks_as_one, number_of
 from decomp.refolding.searches.products import product_operands
 
 aten = torch.ops.aten
@@ -35,10 +37,15 @@ class _Scores:
     query: fx.Node
     key: fx.Node
     scale: float = 1.0
-    masks: list[fx.Node] = field(default_factory=list)
-    """What is added, the nearest to the softmax first; or where it is not hidden."""
-    hides: bool = False
-    """Whether the mask tells where scores are hidden, not where they stay; only constant ones may."""
+    masks: list[Mask] = field(default_factory=list)
+    """The nearest to the softmax first."""
+    places: Any = None
+    """How many keys there are."""
+
+    @property
+    def rare(self) -> tuple[fx.Node, ...]:
+        """Masks that are true where scores are hidden: not everywhere, or nothing could be compared."""
+        return tuple(mask.node for mask in self.masks if mask.hides)
 
 
 class Attention(Trier):
@@ -59,30 +66,29 @@ class Attention(Trier):
         scores = self._scores_above(peak)
         ends = list(self._ends(peak)) if scores is not None else []
         tried = 0
-        for root, value in reversed(ends):
+        for root, value in sorted(reversed(ends), key=lambda end: not _has_rows_of(peak, end[0])):
             for args, spelling in self._calls(root, scores, value):  # type: ignore[arg-type]
                 tried += 1
                 if tried > TRIALS:
                     return None
-                found = self.stands(root, "attention", spelling, args)
+                found = self.stands(root, "attention", spelling, args, rare=scores.rare)  # type: ignore[union-attr]
                 if found is not None and self.around.why_open(found.region) is None:
                     return found
         return None
 
     def _scores_above(self, peak: fx.Node) -> _Scores | None:
         """The operand of a softmax, that is the first value above of which a product is made."""
-        if peak.target in SOFTMAX:
-            return self._scores(peak.args[0])  # type: ignore[arg-type]
-        above = self.around.above(peak, 2 * STEPS)
-        return next((scores for node in above if (scores := self._scores(node)) is not None), None)
+        above = [peak.args[0]] if peak.target in SOFTMAX else self.around.above(peak, 2 * STEPS)
+        found = next((scores for node in above if (scores := self._scores(node)) is not None), None)  # type: ignore
+        return replace(found, places=metadata(peak).shape[-1]) if found is not None and metadata(peak).dim() else None
 
     def _scores(self, node: fx.Node) -> _Scores | None:
         """What is multiplied, scaled and masked to give `node`."""
-        scale, masks, hides = 1.0, list[fx.Node](), False
+        scale, masks = 1.0, list[Mask]()
         for _ in range(STEPS):
             pair = product_operands(node)
             if pair is not None:
-                return _Scores(*pair, scale, masks, hides)
+                return _Scores(*pair, *_with_added(node, scale, masks))
             called, given = op_called(node), self.around.data_inputs(node)
             number = _number(node)
             if called in _SCALES and number is not None and len(given) == 1:
@@ -93,11 +99,15 @@ class Attention(Trier):
                 node, mask = operands
                 if self._depends(mask, node):
                     return None
-                masks.append(mask)
+                masks.append(Mask(mask))
             elif called == "aten::where" and (shown := self._weighed(node)) is not None:
-                masks.append(node.args[0])  # type: ignore[arg-type]
                 hides = shown is not node.args[1]
+                if not self._depends(node.args[0], shown):  # type: ignore[arg-type]
+                    masks.append(Mask(node.args[0], node.args[1 if hides else 2], hides))  # type: ignore[arg-type]
                 node = shown
+            elif called == "aten::masked_fill":
+                node, hidden, number = node.args  # type: ignore[assignment]
+                masks.append(Mask(hidden, number, hides=True))  # type: ignore[arg-type]
             elif len(given) == 1 and node is not given[0]:
                 node = given[0]
             else:
@@ -161,19 +171,26 @@ class Attention(Trier):
         """The calls to be tried, those that stand for most first."""
         out = list(metadata(root).shape)
         for q in self._shown(scores.query, out):
-            size = _shape(q)[-1]
-            if list(_shape(q)[:-1]) != list(out[:-1]):
+            size = shape_of(q)[-1]
+            if list(shape_of(q)[:-1]) != list(out[:-1]):
                 continue
             for v in self._shown(value, out):
-                if _shape(v)[-1] != out[-1] or _shape(v)[:-3] != out[:-3]:
+                if shape_of(v)[-1] != out[-1] or shape_of(v)[:-3] != out[:-3] or shape_of(v)[-2] != scores.places:
                     continue
-                for k in self._shown(scores.key, out):
-                    if _shape(k)[:-1] == _shape(v)[:-1] and _shape(k)[-1] == size:
-                        yield from self._masked(q, k, v, scores)
+                for k in self._keys(scores.key, [*shape_of(v)[:-1], size]):
+                    yield from self._masked(q, k, v, scores)
 
-    def _shown(self, node: fx.Node, out: Sequence[Any]) -> list[fx.Node | Prepared]:
-        """A factor of a product and what it shows, in as many dimensions as `out`, the farthest up first; where none
-        has its leading dimensions, also in these."""
+    def _keys(self, node: fx.Node, shape: Sequence[Any]) -> list[Operand]:
+        """The keys of a shape that a factor of a product shows; where there are none, those it shows transposed."""
+        found = [each for each in self._shown(node, shape) if shape_of(each) == shape]
+        if found or shape[-2] == shape[-1]:
+            return found
+        across = [*shape[:-2], shape[-1], shape[-2]]
+        return [transposed(each) for each in self._shown(node, across) if shape_of(each) == across][-1:]
+
+    def _shown(self, node: fx.Node, out: Sequence[Any]) -> list[Operand]:
+        """A factor of a product and what it shows, in as many dimensions as `out`, the farthest up first; then the
+        factor itself in these dimensions, and where nothing has the leading ones of `out`, all that it shows."""
         found = [node]
         for _ in range(STEPS):
             given = self.around.data_inputs(node)
@@ -188,40 +205,41 @@ class Attention(Trier):
             else:
                 break
         floats = [each for each in reversed(found) if is_float(each)]
-        same: list[fx.Node | Prepared] = [each for each in floats if metadata(each).dim() == len(out)]
-        if any(_shape(each)[:-2] == out[:-2] for each in same):
-            return same
-        others = (each for each in floats if metadata(each).dim() > 1)
+        same: list[Operand] = [each for each in floats if metadata(each).dim() == len(out)]
+        fits = any(shape_of(each)[:-2] == out[:-2] for each in same)
+        # Of a product of flattened operands, the nearest one may be what others use, too.
+        others = (each for each in (floats[-1:] if fits else floats) if metadata(each).dim() > 1 and each not in same)
         made = (reshaped(each, (*out[:-2], *metadata(each).shape[-2:])) for each in others)
         return same + [each for each in made if each is not None]
 
     def _masked(
-        self, q: fx.Node | Prepared, k: fx.Node | Prepared, v: fx.Node | Prepared, scores: _Scores
+        self, q: Operand, k: Operand, v: Operand, scores: _Scores
     ) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
-        grouped = len(_shape(q)) > 2 and _shape(q)[-3] != _shape(k)[-3]
-        for scale in self._scales(q, scores):
+        grouped = len(shape_of(q)) > 2 and shape_of(q)[-3] != shape_of(k)[-3]
+        for scale in self._scales(q, k, scores):
             kwargs: tuple[tuple[str, Any], ...] = (("scale", scale),) if scale is not None else ()
             kwargs += (("enable_gqa", True),) if grouped else ()
             spelling = Spelling(aten.scaled_dot_product_attention.default, (), kwargs)
-            constant = bool(scores.masks) and scores.masks[-1] in self.around.constant
-            if constant:
+            constant = all(mask.node in self.around.constant for mask in scores.masks)
+            if constant and scores.masks:
                 yield (q, k, v, None, 0.0, True), spelling
-            if constant or not scores.masks:  # one that hides nothing
+            if constant:  # masks that hide nothing
                 yield (q, k, v), spelling
-            if scores.masks and not scores.hides:
-                for mask in reversed(self.around.views_above(scores.masks[0])):
+            if scores.masks:
+                shape = [*shape_of(q)[:-1], shape_of(k)[-2]]
+                for mask in masks_as_one(self.around, scores.masks, q, shape):
                     yield (q, k, v, mask), spelling
 
-    def _scales(self, q: fx.Node | Prepared, scores: _Scores) -> list[float | None]:
-        """The scale, as none where it is the default; that of the operands is part of the region, too."""
-        width, shown = _shape(q)[-1], q.node if isinstance(q, Prepared) else q
+    def _scales(self, q: Operand, k: Operand, scores: _Scores) -> list[float | None]:
+        """The scale, as none where it is the default; that below the operands is part of it, too."""
+        width, query, key = shape_of(q)[-1], next(nodes_in(q)), next(nodes_in(k))
         usual = 1 / math.sqrt(width) if type(width) is int else None
-        product = scores.scale * self._scale_above(scores.query, shown) * self._scale_above(scores.key, None)
+        product = scores.scale * self._scale_above(scores.query, query) * self._scale_above(scores.key, key)
         if usual is not None and abs(product / usual - 1) < 1e-6:
             return [None]
         return [product]
 
-    def _scale_above(self, node: fx.Node, until: fx.Node | None) -> float:
+    def _scale_above(self, node: fx.Node, until: fx.Node) -> float:
         """The product of the numbers that a factor was multiplied by."""
         scale = 1.0
         for _ in range(2 * STEPS):
@@ -240,23 +258,24 @@ class Attention(Trier):
         return scale
 
 
-def _shape(operand: fx.Node | Prepared) -> Any:
-    """The shape of an operand."""
-    return operand.args[0] if isinstance(operand, Prepared) else list(metadata(operand).shape)
-
-
 def _number(node: fx.Node) -> float | None:
     """The number by which a call scales a tensor."""
     if len(node.args) < 2:
         return None
-    for arg in node.args[:2]:
-        if type(arg) in (int, float):
-            return float(arg)  # type: ignore[arg-type]
-        place = {"aten::full": 1, "aten::scalar_tensor": 0}.get(op_called(arg)) if isinstance(arg, fx.Node) else None
-        if isinstance(arg, fx.Node) and place is not None:
-            value = arg.args[place]
-            return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
-    return None
+    return next((found for arg in node.args[:2] if (found := number_of(arg)) is not None), None)
+
+
+def _with_added(product: fx.Node, scale: float, masks: list[Mask]) -> tuple[float, list[Mask]]:
+    """The scale and the masks of scores, with those of a call that adds to a product and scales it."""
+    alpha, beta = (product.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    if op_called(product) != "aten::baddbmm" or beta != 1 or type(alpha) not in (int, float):
+        return scale, masks
+    return scale * alpha, [*masks, Mask(product.args[0])]  # type: ignore[arg-type, operator]
+
+
+def _has_rows_of(peak: fx.Node, root: fx.Node) -> bool:
+    """Whether a value has as many rows as a softmax."""
+    return [metadata(peak).shape[-2:-1]] == [metadata(root).shape[-2:-1]]
 
 
 def _is_last(softmax: fx.Node) -> bool:

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.refolding.found import Findings, Found, Prepared, Trier, reshaped
+from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.prepared import Operand, reshaped
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
 
@@ -85,7 +86,7 @@ def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Nod
             yield b, a
 
 
-def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> fx.Node | Prepared | None:
+def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> Operand | None:
     """The operand with which a linear layer gives the shape of `root`: `x`, or `x` without dimensions of one element;
     None if there is none."""
     out, given, weight = (_sizes(each) for each in (root, x, w))

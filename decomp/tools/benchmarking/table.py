@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import math
 
 from decomp.tools.benchmarking.records import Attribution, Results, Row, Spread
+from decomp.tools.benchmarking.workload import PLAIN
 
 SIZES = ("small", "cached", "medium", "large", "whole")
 PAGES = {
@@ -50,6 +51,24 @@ def summary(results: Results) -> Iterator[str]:
     if compiled:
         yield ""
         yield from _means(results, "time over compiled fused", lambda row: row.to_compiled, compiled)
+    if any(row.variant.endswith(PLAIN) for row in results.rows):
+        yield ""
+        yield from _simplified(results)
+
+
+def _simplified(results: Results) -> Iterator[str]:
+    """Geometric means of what simplification leaves, over all cases of a size."""
+    plain = {(row.case, row.variant.removesuffix(PLAIN)): row for row in results.rows if row.variant.endswith(PLAIN)}
+
+    def left(row: Row) -> Spread | None:
+        other = plain.get((row.case, row.variant))
+        if other is None or row.seconds is None or other.seconds is None:
+            return None
+        ratio = row.seconds.median / other.seconds.median
+        return Spread(ratio, ratio, ratio, 1)
+
+    names = {variant for _, variant in plain}
+    yield from _means(results, "simplified: time over not", left, [r for r in results.rows if r.variant in names])
 
 
 def _means(results: Results, title: str, ratio: Callable[[Row], Spread | None], rows: Sequence[Row] = ()
@@ -82,11 +101,22 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """A line a variant."""
-    yield "| " + " | ".join(COLUMNS) + " |"
-    yield "|---|" + "--:|" * (len(COLUMNS) - 1)
+    """A line a variant; with a column "simplified", time over that of the variant that is not, where there is one."""
+    plain = {row.variant.removesuffix(PLAIN): row for row in rows if row.variant.endswith(PLAIN)}
+    columns = (*COLUMNS, "simplified") if plain else COLUMNS
+    yield "| " + " | ".join(columns) + " |"
+    yield "|---|" + "--:|" * (len(columns) - 1)
     for row in rows:
-        yield f"| {row.variant} | " + " | ".join(cells(row)) + " |"
+        saved = [_saved(row, plain.get(row.variant))] if plain else []
+        yield f"| {row.variant} | " + " | ".join([*cells(row), *saved]) + " |"
+
+
+def _saved(row: Row, plain: Row | None) -> str:
+    """Time and calls over those of the same variant, not simplified."""
+    if plain is None or row.seconds is None or plain.seconds is None:
+        return ""
+    calls = f" ({row.nodes:,} of {plain.nodes:,} calls)" if row.nodes is not None and plain.nodes is not None else ""
+    return f"{row.seconds.median / plain.seconds.median:.2f}{calls}"
 
 
 def cells(row: Row) -> list[str]:

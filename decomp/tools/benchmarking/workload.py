@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import contextlib
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,6 +61,8 @@ class Variant:
     """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
     """What is done to the lowered module before it runs."""
+    simplify: bool = True
+    """Whether what rules made is simplified."""
     backend: Backend | None = None
     """What runs the lowered program, in the place of PyTorch; without gradients."""
 
@@ -72,7 +74,7 @@ class Variant:
         """A program lowered as this variant is: what runs forward alone, without what only gradients need. Raises what
         `lower` raises."""
         assert self.target is not None
-        how: dict[str, Any] = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost)
+        how: dict[str, Any] = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost, simplify=self.simplify)
         return lower(program, to=self.target, args=args, training=False if mode == "forward" else None, **how)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
@@ -109,6 +111,15 @@ def variants(
             fused = when_fused(target)
             named.append(Variant(f"{name}{suffix}, compiled", fused, keep, compiled=True, accuracy=level))
     return (*eager, *named)
+
+
+PLAIN = ", not simplified"
+
+
+def with_plain(made: Sequence[Variant]) -> tuple[Variant, ...]:
+    """Variants, each that is lowered followed by one that is not simplified."""
+    pairs = ((each, replace(each, name=each.name + PLAIN, simplify=False)) for each in made)
+    return tuple(one for both in pairs for one in (both if both[0].target is not None else both[:1]))
 
 
 def on_backend(backend: Backend, level: str = DEFAULT) -> Variant:

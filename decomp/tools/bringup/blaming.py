@@ -173,13 +173,13 @@ class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            args, kwargs = copied((args, kwargs))
+            args, kwargs = copied_tensors((args, kwargs))
             if call_if_bound(n) is not None and isinstance(metadata(n), (torch.Tensor, list, tuple)):
                 self.calls.append((n, call_of(n.target, args, kwargs)))
         return super().run_node(n)
 
 
-def copied(value: Any) -> Any:
+def copied_tensors(value: Any) -> Any:
     """Nested arguments with a copy of each tensor."""
     return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, value)
 

@@ -213,7 +213,7 @@ def _is_narrow(operands: Sequence[torch.Tensor]) -> bool:
 
 def _normal(truth: Truth, i: int) -> torch.Tensor | None:
     """Where neither an operand nor the result is subnormal, nor the result what such a number is rounded to; None where
-    operands do not lie as the result does."""
+    operands do not have the strides of the result."""
     own = truth.own[i]
     kept = torch.ones(own.numel(), dtype=torch.bool)
     for t in truth.operands:

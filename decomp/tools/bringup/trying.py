@@ -22,7 +22,7 @@ from decomp.runtime.border import Border
 from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
-from decomp.tools.bringup.blaming import Difference, copied, difference_in, loaded_call, primitive_of
+from decomp.tools.bringup.blaming import Difference, copied_tensors, difference_in, loaded_call, primitive_of
 from decomp.tools.bringup.cases import Case, cases, samples_for
 from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, departures_of, truth_of
 from decomp.tools.bringup.rows import Problem, Row, problem_of
@@ -129,7 +129,7 @@ def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Cont
     args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     try:
         with torch.no_grad():
-            copy.deepcopy(module)(*copied(args))
+            copy.deepcopy(module)(*copied_tensors(args))
     except Exception as error:  # whatever a model raises
         row.blame("fails", Problem("in PyTorch", f"{type(error).__name__}: {first_line(error)}", name))
         return row
@@ -165,7 +165,7 @@ def _try_program(
     original = copy.deepcopy(module)
     try:
         with silenced():
-            lowering = lower(module, to=backend.target, args=copied(tuple(args)), verify=False, training=False)
+            lowering = lower(module, to=backend.target, args=copied_tensors(tuple(args)), verify=False, training=False)
     except NotLowered as error:
         if not row.cases:
             row.verdict = "not lowered"
@@ -214,10 +214,10 @@ def _run_program(
     backend: Backend, row: Row, lowering: Lowering, loaded: Any, original: Any, args: Sequence[Any], call: str,
     sample: Sample | None,
 ) -> None:  # fmt: skip
-    inputs = pytree.tree_leaves(copied(tuple(args)))
+    inputs = pytree.tree_leaves(copied_tensors(tuple(args)))
     problem: Problem | None = None
     try:
-        results = flat(loaded.unchecked(*copied(tuple(args))))
+        results = flat(loaded.unchecked(*copied_tensors(tuple(args))))
     except Exception as error:  # whatever a function of the backend raises is a finding
         problem = Problem("as a whole", _said(error), call)
     if problem is None:
@@ -272,7 +272,7 @@ def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
         warnings.filterwarnings("ignore", r".*treespec, LeafSpec.*")  # torch 2.13's own, whenever one is copied
         lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
-        return flat(lowered(*copied(tuple(args))))
+        return flat(lowered(*copied_tensors(tuple(args))))
 
 
 def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> Truth:
@@ -286,7 +286,7 @@ def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sampl
             return Truth(formed, first.exact, first.mass, False, first.against_own, first.operands)
         module = original.double() if isinstance(original, nn.Module) else original
         try:
-            exact = list(widened(flat(module(*widened_leaves(copied(tuple(args)))))))
+            exact = list(widened(flat(module(*widened_leaves(copied_tensors(tuple(args)))))))
         except FAILURES:
             exact = list(widened(own))
     return Truth(own, exact, exact, False, False)

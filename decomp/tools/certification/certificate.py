@@ -31,6 +31,8 @@ rules, AVX2 against scalar kernels, once what PyTorch's own kernel lost is taken
 for 0.21 in complex64; 61 of them are the same with one thread and with two."""
 GOOD = ("equal", "traces", "distributions agree")
 """Verdicts in words that find nothing amiss."""
+AS_EAGER, NOT_COMPILED = "as eager", "not compiled"
+"""Verdicts on a compiled program that are no faults; of the second, the reason follows."""
 OF_PRIMS = "not defined by torch.ops.prims"
 """The verdict on the gradients of what a rule computes by primitives that have none in PyTorch."""
 
@@ -97,11 +99,21 @@ class Way:
     """The accuracy that was asked for when it was lowered, and that it is judged by."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """Calls, operations ("flops") and bytes that the lowered program of the first float32 sample comes to."""
+    compiled: Mapping[str, str] = field(default_factory=dict)
+    """By dtype, what Inductor makes of its program: "as eager", how many results differ and the first of them, or
+    "not compiled" and why. Empty where nobody has tried."""
+    programs: tuple[str, ...] = ()
+    """Fingerprints of the programs that were compiled."""
 
     @property
     def title(self) -> str:
         """Its name, and its level unless that is exact."""
         return self.name if self.level == LEVELS[0] else f"{self.name}, {self.level}"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a program of it was compiled."""
+        return any(not said.startswith(NOT_COMPILED) for said in self.compiled.values())
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -110,7 +122,8 @@ class Way:
             return ()
         if self.verdict != "measured":
             return (f"{self.title}: {self.verdict}: {self.reason}",)
-        return tuple(f"{self.title}: {fault}" for fault in self._faults(self.level))
+        miscompiled = (f"compiled, {dtype}: {said}" for dtype, said in self.compiled.items() if not _is_good(said))
+        return tuple(f"{self.title}: {fault}" for fault in (*self._faults(self.level), *miscompiled))
 
     @property
     def reaches(self) -> str | None:
@@ -143,6 +156,11 @@ class Way:
         for what, verdict in self.notes.items():
             if verdict not in GOOD and not _allowed(what, verdict, self.name):
                 yield f"{what}: {verdict}"
+
+
+def _is_good(compiled: str) -> bool:
+    """Whether a verdict on a compiled program finds nothing amiss."""
+    return compiled.startswith((AS_EAGER, NOT_COMPILED))
 
 
 def _allowed(what: str, verdict: str, way: str) -> bool:
@@ -230,6 +248,18 @@ class Certificate:
         newer = self if self.level in levels else other
         return replace(newer, ways=tuple(sorted([*self.ways, *kept], key=_order)))
 
+    def with_compiled_of(self, other: Certificate | None) -> Certificate:
+        """This certificate with what another one says of compiled programs, for each way by the same code."""
+        same = {(way.name, way.level, way.hash): way for way in other.ways} if other is not None else {}
+
+        def completed(way: Way) -> Way:
+            older = same.get((way.name, way.level, way.hash))
+            if older is None or way.compiled or way.verdict != older.verdict:
+                return way
+            return replace(way, compiled=older.compiled, programs=older.programs)
+
+        return replace(self, ways=tuple(map(completed, self.ways)))
+
     def __str__(self) -> str:
         from decomp.tools.certification.certificate_text import text
 
@@ -276,6 +306,9 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
         yield from (f"{way.title}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
+    for dtype, said in way.compiled.items():
+        if not _is_good(said) and _is_good(other.compiled.get(dtype, AS_EAGER)):
+            yield f"{way.title}: compiled, {dtype}: {said}"
     for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
             yield f"{way.title}: {name}: {way.notes[name]}"
@@ -332,7 +365,8 @@ def _way(data: Mapping[str, Any]) -> Way:
         for what in ("values", "gradients", "second")
         if what in data
     }
-    return Way(**{**data, **measured, "rules": tuple(data.get("rules", ()))})
+    listed = {name: tuple(data.get(name, ())) for name in ("rules", "programs")}
+    return Way(**{**data, **measured, **listed})
 
 
 def _figures(data: Mapping[str, Any]) -> Figures:

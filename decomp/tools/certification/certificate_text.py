@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from decomp.tools.certification.certificate import Certificate, Figures, Way
 
@@ -46,13 +46,19 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
 
 
 def notes(way: Way) -> list[tuple[str, str]]:
-    """Verdicts in words on dtypes, strides, dynamic shapes; equal ones are joined."""
-    alike: dict[str, list[str]] = {}
-    for dtype, what in way.dtypes.items():
-        alike.setdefault(what, []).append(dtype)
-    lines = [(", ".join(dtypes), what) for what, dtypes in alike.items()]
+    """Verdicts in words on dtypes, strides, dynamic shapes, compiled programs; equal ones are joined."""
+    lines = [(", ".join(dtypes), what) for what, dtypes in _alike(way.dtypes).items()]
+    compiled = [(f"compiled, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.compiled).items()]
     cost = [("cost", ", ".join(f"{value:,g} {name}" for name, value in way.cost.items()))] if way.cost else []
-    return [*lines, *way.notes.items(), *cost]
+    return [*lines, *way.notes.items(), *compiled, *cost]
+
+
+def _alike(verdicts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The dtypes of each verdict."""
+    found: dict[str, list[str]] = {}
+    for dtype, verdict in verdicts.items():
+        found.setdefault(verdict, []).append(dtype)
+    return found
 
 
 def _lines(certificate: Certificate) -> Iterator[str]:

@@ -123,6 +123,11 @@ class Lowered:
         places = {node: i for i, node in enumerate(graph.nodes)}
         return [(node.op, node.target, fx.map_arg((node.args, node.kwargs), _numbered(places))) for node in graph.nodes]
 
+    def program(self, sample: Sample) -> fx.GraphModule:
+        """The program that a sample call comes to. Raises `NotServed`, `Legal`."""
+        found: fx.GraphModule = self._derived(sample)[0].result
+        return found
+
     def _derived(self, sample: Sample) -> tuple[Lowering, list[Any]]:
         """The lowered program of a call, and the rules that it is derived by. Raises `NotServed`, `Legal`."""
         for rules in self.rules.at(self.level):

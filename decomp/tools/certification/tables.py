@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from decomp.tools.certification.certificate import Certificate, Way
+from decomp.tools.certification.certificate import AS_EAGER, Certificate, Way
 from decomp.tools.certification.certificate_text import COLUMNS, circumstances, examples, notes, rows, verdict
 from decomp.tools.certification.fronts import Front
 
@@ -55,7 +55,8 @@ def _way(way: Way) -> list[RenderableType]:
 def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str]]) -> RenderableType:
     """How many rules are without a fault, by way; what is worse than what is committed, or else wrong."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(("way", "measured", "without a fault", "legal", "not reached", "not served")):
+    names = ("way", "measured", "without a fault", "legal", "not reached", "not served", "compiled as eager")
+    for i, name in enumerate(names):
         table.add_column(name, justify="right" if i else "left")
     ways = dict.fromkeys(way.title for one in certificates for way in one.ways)
     for name in ways:
@@ -63,7 +64,9 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
         measured = [way for way in own if way.verdict == "measured"]
         good = sum(not way.faults for way in measured)
         counts = [len(measured), good] + [sum(way.verdict == v for way in own) for v in _OTHER]
-        table.add_row(name, *map(str, counts))
+        compiled = [way for way in measured if way.is_compiled]
+        as_eager = sum(all(said == AS_EAGER for said in way.compiled.values()) for way in compiled)
+        table.add_row(name, *map(str, counts), f"{as_eager} of {len(compiled)}" if compiled else "")
     faulty = [one for one in certificates if not one.ok]
     good = len(certificates) - len(faulty)
     parts: list[RenderableType] = [Text(f"{len(certificates)} rules, {good} without a fault", style="bold"), "", table]

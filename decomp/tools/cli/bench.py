@@ -25,7 +25,7 @@ from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.comparing import compared, in_both
 from decomp.tools.benchmarking.records import Results
 from decomp.tools.benchmarking.table import document, heading, summary
-from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants
+from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants, with_plain
 from decomp.tools.cli.arguments import (
     BACKEND,
     TARGET,
@@ -68,6 +68,7 @@ def bench(
         list[str], typer.Option(help="small, medium or large, by default all three; or cached, for --threads 1.")
     ] = [],
     backward: Annotated[bool | None, typer.Option(help="With the backward pass; by default at medium size.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Each lowering without simplification, too.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few ops, small, two targets: within two minutes.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results that are there.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for results and plots.")] = Path("benchmarks/results"),
@@ -91,6 +92,8 @@ def bench(
         levels = [require_level(level, "--accuracy") for level in accuracy]
         chips = _chips(backend, levels, backward)
         plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust, chips)
+        if plain:
+            plan = replace(plan, variants=with_plain(plan.variants))
         if (price := load_cost(cost)) is not None:
             plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE

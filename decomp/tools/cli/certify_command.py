@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 import contextlib
 from pathlib import Path
+import sys
 from typing import Annotated, Any
 
 from rich.text import Text
@@ -13,13 +14,14 @@ import typer
 
 import decomp
 from decomp._library import library
-from decomp.tools.certification import certificates, tables
+from decomp.tools.certification import certificates, compiled_columns, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
 from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
-from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
+from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.measurement.joint_graphs import require_compiler
 
 
 def certify(
@@ -35,6 +37,14 @@ def certify(
     to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
     stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compiled",
+            help="Measure nothing but the column 'compiled': what Inductor makes of each rule on tinygrad and luminal, "
+            "against the same program run call by call. With --stale, of the rules that lack it.",
+        ),
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
@@ -47,10 +57,17 @@ def certify(
     with failing(debug, as_json):
         before = certificates.committed()
         chosen = _chosen_rules(name, family, everything or stale)
-        if stale:
+        if compiled:
+            chosen = _measured_already(chosen, before)
+        elif stale:
             chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
+        elif compiled:
+            asked = [before[identity(rule)] for rule in chosen]
+            asked = [one for one in asked if not stale or compiled_columns.uncompiled(one)]
+            with _executor(executor, workers) as pool:
+                measured = _with_columns(asked, pool, timeout, seed, update)
         else:
             targets = [load_target(each) for each in to]
             with _executor(executor, workers) as pool:
@@ -58,19 +75,52 @@ def certify(
                     chosen, to=targets, accuracy=accuracy or None, seed=seed, executor=pool, timeout=timeout
                 )
             measured = list(found.values()) if isinstance(found, decomp.Certificates) else [found]
-        worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
-        worse = {rule: lines for rule, lines in worse.items() if lines}
+        worse = _worse(measured, before)
         _show_certificates(measured, worse, as_json)
         if plot is not None:
             from decomp.tools.certification.ulp_plot import plot_errors
 
             show(saved(plot_errors(chosen, [load_target(each) for each in to], plot)))
-        if update:
+        if update and not compiled:
             levels = levels_of(accuracy or None)
-            written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in measured)
+            complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
+            written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)
             show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
-        elif worse:
+        elif worse and not update:
             raise typer.Exit(1)
+
+
+def _worse(
+    measured: list[decomp.Certificate], before: dict[str, decomp.Certificate]
+) -> dict[str, tuple[str, ...]]:
+    """In what certificates are worse than the committed ones, by rule."""
+    worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
+    return {rule: lines for rule, lines in worse.items() if lines}
+
+
+def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.Certificate]) -> list[decomp.Rule]:
+    """The rules whose certificates are of the rules as they are. Says how many others there are."""
+    known = [rule for rule in chosen if not certificates.stale(rule, before.get(identity(rule)))]
+    if len(known) < len(chosen):
+        left = f"passed over: {len(chosen) - len(known)} rules that changed since they were measured"
+        print(f"{left}; to do: decomp certify --stale --update", file=sys.stderr)
+    return known
+
+
+def _with_columns(
+    asked: list[decomp.Certificate], executor: Executor | None, timeout: float | None, seed: int, update: bool
+) -> list[decomp.Certificate]:
+    """Certificates with the column "compiled" found anew; committed as they come, so that an end costs no more than
+    what was being compiled."""
+    require_compiler()
+    found: list[decomp.Certificate] = []
+    with progressing() as report:
+        for batch in compiled_columns.with_columns(asked, executor, timeout, seed):
+            found += batch
+            report(len(found), len(asked), batch[-1].rule)
+            if update:
+                certificates.commit(batch)
+    return found
 
 
 def _chosen_rules(name: str | None, family: str | None, everything: bool) -> list[decomp.Rule]:

@@ -76,7 +76,7 @@ def measured(
     at looser levels where a target then computes it otherwise. Raises `ValueError` without samples."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
-        work = _Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
+        work = Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
         candidates = work.candidates(targets, rules, levels)
         if candidates:
             work.run(candidates)
@@ -99,7 +99,7 @@ def _machine() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
 
 
-def _draws(sample: Sample) -> bool:
+def draws(sample: Sample) -> bool:
     """Whether a call of a random op is random: attention without dropout is not."""
     if sample.documented is None:
         return True
@@ -113,7 +113,7 @@ def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple
 
 
 @dataclass
-class _Measurement:
+class Measurement:
     """The state of one measurement."""
 
     rule: Rule
@@ -157,7 +157,7 @@ class _Measurement:
     def run(self, candidates: Sequence[Candidate]) -> None:
         """Measure everything."""
         for i, sample in enumerate(self.samples):
-            if torch.Tag.nondeterministic_seeded in sample.tags and _draws(sample):
+            if torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
                 self._random(sample, candidates)
                 continue
             for dtype in self.dtypes:
@@ -190,7 +190,7 @@ class _Measurement:
             if what.dtype is torch.float64 and not what.pointwise and inputs.ill_conditioned:
                 continue  # the reference cancels too
             self.domain[_described(what, inputs)] = None
-            self._values(what, inputs, bound)
+            self.count_values(what, inputs, bound)
             integers = [pair for pair in integers if self._note_undefined(*pair, what, inputs.tensors)]
             trained = inputs.trained and not self.rule.forward_only
             if trained and what.dtype is torch.float32 and what.sample.exact != "shape":
@@ -202,7 +202,8 @@ class _Measurement:
                 second = [pair for pair in bound if pair in chosen.values() and pair[0].level != LEVELS[-1]]
                 self._derivatives("second", what, _moderate_points(what, inputs), second)
 
-    def _values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
+    def count_values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
+        """Count the results of each candidate on some inputs, held against exact ones."""
         own = flat(what.own(inputs.tensors))
         comparison = self._comparison(what, inputs, what.form(inputs.tensors, own))
         if not what.pointwise:

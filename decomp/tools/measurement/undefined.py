@@ -86,12 +86,17 @@ def watched(function: Function, tensors: Sequence[torch.Tensor]) -> Watch:
     return watch
 
 
+def fatal(watch: Watch) -> bool:
+    """Whether a call would have ended the process."""
+    return any(each.what in _FATAL for each in watch.found)
+
+
 def fault(watch: Watch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
     """The first finding that is not excused; empty if there is none."""
     if not watch.found:
         return ""
     count = max((t.numel() for t in tensors), default=1) if what.pointwise else 0
-    excused = _of_the_op(what, tensors, count)
+    excused = undefined_of_the_op(what, tensors, count)
     for each in watch.found:
         points = _points(each.where, count)
         left = each.where & ~(_spread(excused, each.where) if points is not None else excused.any())
@@ -100,7 +105,7 @@ def fault(watch: Watch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
     return ""
 
 
-def _of_the_op(what: Trial, tensors: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+def undefined_of_the_op(what: Trial, tensors: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     """The points at which the op's own kernel has no value; of an op that is not pointwise, whether it has none."""
     excused = torch.zeros(max(count, 1), dtype=torch.bool)
     # Of its shifts to the left PyTorch says that bits are lost.

@@ -17,7 +17,7 @@ from decomp.tools.benchmarking.accuracy import error_of
 from decomp.tools.benchmarking.clock import Clock, Effort, interleaved
 from decomp.tools.benchmarking.counting import Compiled, counted
 from decomp.tools.benchmarking.records import Case, Results, Row, Spread
-from decomp.tools.benchmarking.workload import MODES, Variant, Workload, task, variants
+from decomp.tools.benchmarking.workload import MODES, Variant, Workload, task, variants, with_plain
 from decomp.tools.cli.app import app
 from decomp_rules import targets
 from decomp_rules.samples.workloads import OPS, PRODUCTS, workloads
@@ -272,6 +272,22 @@ def test_the_table_has_means_by_size_and_a_row_a_variant():
     assert "| lowered | 4.00 (2) |" in text
     assert "| lowered | 2 ms ± 2% | 2.00 | 2.00 | 2 kB | 4 | 1 kB | 4 kB | 50% | 1.5 (0.4) |" in text
     assert "| core_aten, compiled | 1.10 (1) |" in text
+
+
+def test_a_variant_that_is_not_simplified_shows_what_simplification_saves():
+    both = with_plain((Variant("fused"), Variant("tinygrad", targets.tinygrad)))
+    assert [(each.name, each.simplify) for each in both] == [
+        ("fused", True), ("tinygrad", True), ("tinygrad, not simplified", False)]  # fmt: skip
+    layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True).eval()
+    model = layer, (torch.randn(2, 3, 8),)
+    fewer, more = (len(decomp.calls(each.lowered(*model, "forward").result)) for each in both[1:])
+    assert fewer < more
+    rows = [row("fused"), row("tinygrad", 2.0, nodes=30), row("tinygrad, not simplified", 2.5, nodes=40)]
+    text = table.document(results(*rows))
+    assert "| simplified: time over not | small |" in text and "| tinygrad | 0.80 (1) |" in text
+    [line] = [line for line in text.splitlines() if line.startswith("| tinygrad | 2 ms")]
+    assert line.endswith("| 0.80 (30 of 40 calls) |")
+    assert "simplified |" not in table.document(results(*rows[:2]))
 
 
 def test_plots_are_made_and_show_every_variant(tmp_path):

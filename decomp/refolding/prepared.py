@@ -1,0 +1,122 @@
+"""Operands that a graph does not have as an op takes them: a few more calls give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import functools
+import math
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from decomp.graphs.tracing import on_metadata
+from decomp.ir.call import inherited_meta, metadata
+from decomp.refolding.folding import Fold
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call whose result is an operand; its arguments are nodes of the graph, numbers, or prepared themselves."""
+
+    target: Any
+    args: tuple[Any, ...]
+
+    def __call__(self, values: Mapping[fx.Node, Any]) -> Any:
+        """What it gives where nodes have these values."""
+        return self.target(*(value_of(arg, values) for arg in self.args))
+
+    @functools.cached_property
+    def metadata(self) -> Any:
+        """What it gives, as metadata. Raises what the op raises."""
+        return run_fake(self.target, self.args, {}, next(nodes_in(self)))
+
+    @property
+    def calls(self) -> int:
+        """How many calls it takes."""
+        return 1 + sum(arg.calls for arg in self.args if isinstance(arg, Prepared))
+
+    def fold(self, root: fx.Node) -> Fold:
+        """The call, as a part of that which gives `root`."""
+        args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in self.args)
+        meta = {**inherited_meta(root), "val": self.metadata}
+        return Fold("call_function", self.target, args, {}, {}, f"{root.name}_operand", meta, origin=root)
+
+    def spelled(self, names: Mapping[fx.Node, str]) -> str:
+        """The call as text."""
+        return f"{self.target}({', '.join(spelled_operand(arg, names) for arg in self.args)})"
+
+
+Operand: TypeAlias = "fx.Node | Prepared"
+"""A tensor that a call is given."""
+
+
+def nodes_in(arg: Any) -> Iterator[fx.Node]:
+    """The nodes that an argument is, or is made of."""
+    if isinstance(arg, fx.Node):
+        yield arg
+    elif isinstance(arg, Prepared):
+        for inner in arg.args:
+            yield from nodes_in(inner)
+
+
+def value_of(arg: Any, values: Mapping[fx.Node, Any]) -> Any:
+    """An argument where nodes have these values."""
+    if isinstance(arg, fx.Node):
+        return values[arg]
+    return arg(values) if isinstance(arg, Prepared) else arg
+
+
+def spelled_operand(arg: Any, names: Mapping[fx.Node, str]) -> str:
+    """An argument as text."""
+    if isinstance(arg, Prepared):
+        return arg.spelled(names)
+    return names[arg] if isinstance(arg, fx.Node) else repr(arg)
+
+
+def meta_of(arg: Any) -> Any:
+    """The metadata of an argument; what is no tensor as it is."""
+    if isinstance(arg, Prepared):
+        return arg.metadata
+    return metadata(arg) if isinstance(arg, fx.Node) else arg
+
+
+def shape_of(operand: Operand) -> list[Any]:
+    """The shape of an operand."""
+    return list(meta_of(operand).shape)
+
+
+def run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) -> Any:
+    """The metadata of a call from that of its operands, in the mode of the value of `like`."""
+    value = metadata(like)
+    mode = getattr(value, "fake_mode", None)
+    if mode is None:
+        return value
+    args = fx.node.map_aggregate(args, meta_of)
+    with on_metadata(mode):
+        return target(*args, **kwargs)
+
+
+def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
+    """A value in another shape of as many elements; None where sizes are dynamic or do not agree."""
+    sizes = shape_of(node)
+    if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
+        return None
+    found = Prepared(aten.view.default, (node, list(shape)))
+    return found if _can_be_made(found) else Prepared(aten.reshape.default, (node, list(shape)))
+
+
+def transposed(operand: Operand) -> Prepared:
+    """An operand with its last two dimensions the other way round."""
+    rank = len(shape_of(operand))
+    return Prepared(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
+
+
+def _can_be_made(found: Prepared) -> bool:
+    try:
+        return found.metadata is not None
+    except (RuntimeError, ValueError):  # of strides that no view can show so
+        return False

@@ -1,0 +1,77 @@
+"""Masks of attention: what is added to scores and what hides some of them, as the one operand that attention takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.refolding.prepared import Operand, Prepared, reshaped, shape_of
+from decomp.refolding.regions import Surroundings, op_called
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One step by which scores are masked."""
+
+    node: fx.Node
+    """What is added; or where scores stay, or are hidden."""
+    hidden: Any = None
+    """What scores are where they are hidden; None where the mask is added."""
+    hides: bool = False
+    """Whether the mask is true where scores are hidden, not where they stay."""
+
+
+def masks_as_one(
+    around: Surroundings, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]
+) -> Iterator[Operand]:
+    """What several masks of scores of one shape may be as one; they are given from the softmax on up. `like` has the
+    dtype of the scores."""
+    nearest = masks[0]
+    if not nearest.hides:
+        yield from reversed(around.views_above(nearest.node))
+    if len(masks) == 1 and nearest.hides and number_of(nearest.hidden) == float("-inf"):
+        yield Prepared(aten.logical_not.default, (nearest.node,))
+    elif len(masks) > 1 or nearest.hides:
+        found = _sum(masks, like, shape)
+        if found is not None:
+            yield found
+
+
+def _sum(masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Operand | None:
+    """All masks, the first that is put on first; None where that takes tensors that are not there."""
+    found: Operand | None = None
+    for mask in reversed(masks):
+        shown, number = _broadcasting(mask.node, shape), number_of(mask.hidden)
+        if shown is None or (mask.hidden is not None and number is None):
+            return None
+        rest = found if found is not None else Prepared(aten.new_zeros.default, (like, []))
+        if mask.hidden is None:
+            found = shown if found is None else Prepared(aten.add.Tensor, (found, shown))
+        elif mask.hides:
+            found = Prepared(aten.where.ScalarSelf, (shown, number, rest))
+        else:
+            found = Prepared(aten.where.ScalarOther, (shown, rest, number))
+    return found
+
+
+def _broadcasting(node: fx.Node, shape: Sequence[Any]) -> Operand | None:
+    """A mask in a shape that broadcasts to that of the scores."""
+    given = shape_of(node)
+    pairs = zip(reversed(given), reversed(shape))
+    if len(given) <= len(shape) and all(str(own) in ("1", str(size)) for own, size in pairs):
+        return node
+    return reshaped(node, [*shape[:-2], *given[-2:]])
+
+
+def number_of(arg: Any) -> float | None:
+    """The number that an argument is, or that a tensor is full of."""
+    if type(arg) in (int, float):
+        return float(arg)
+    place = {"aten::full": 1, "aten::scalar_tensor": 0}.get(op_called(arg)) if isinstance(arg, fx.Node) else None
+    return number_of(arg.args[place]) if place is not None else None

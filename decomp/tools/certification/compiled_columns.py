@@ -1,0 +1,143 @@
+"""The column "compiled" of committed certificates: which ways have it, which of them lack it, and how it is found, for
+many ways at a time, in a process apart. It changes nothing else in a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from decomp.rules.accuracy import DEFAULT, LEVELS
+from decomp.tools.certification.certificate import NOT_COMPILED, Certificate, Way
+from decomp.tools.certification.isolation import answered_apart, stop
+from decomp.tools.certification.jobs import rule_named, target_named
+from decomp.tools.measurement.as_compiled import Column, columns
+
+TARGETS = ("tinygrad", "luminal")
+"""The targets whose ways are compiled. Of what is left on `core_aten`, Inductor has decompositions of its own."""
+MOST_CALLS = 250
+"""A program of more calls is not compiled: it takes g++ minutes. One way in twenty is such a program."""
+WAYS, CALLS = 32, 900
+"""So many ways, or calls of the programs that they cost, are one job."""
+TIMEOUT = 1200.0
+"""Seconds that a job may take."""
+
+Place = tuple[str, str, str]
+"""The identity of a rule, a target, a level."""
+
+
+def compilable(certificate: Certificate) -> list[Way]:
+    """The ways that have the column: as programs are lowered to each target by default."""
+    level = max(DEFAULT, certificate.level, key=LEVELS.index)
+    found = [way for name in TARGETS if (way := certificate.way(name, level)) is not None]
+    return [way for way in found if way.verdict == "measured"]
+
+
+def uncompiled(certificate: Certificate) -> bool:
+    """Whether a way lacks the column: nobody has tried, or its rules changed since."""
+    return any(not way.compiled for way in compilable(certificate))
+
+
+def with_columns(
+    certificates: Sequence[Certificate], executor: Executor | None = None, timeout: float | None = None, seed: int = 0
+) -> Iterator[list[Certificate]]:
+    """The certificates with their columns found anew, job by job, the cheapest programs first; over an executor, or one
+    job after the other."""
+    if executor is None:
+        with ThreadPoolExecutor(1) as thread:
+            yield from with_columns(certificates, thread, timeout, seed)
+        return
+    batches = list(_batches(sorted(certificates, key=_cost)))
+    jobs = [ColumnJob(tuple(_places(batch)), timeout or TIMEOUT, seed) for batch in batches]
+    waiting = [executor.submit(found_apart, job) for job in jobs]
+    try:
+        for batch, future in zip(batches, waiting):
+            found = future.result()
+            yield [_completed(each, found) for each in batch]
+    except BaseException:  # an interrupt, above all: stop the rest
+        stop(waiting)
+        raise
+
+
+@dataclass(frozen=True)
+class ColumnJob:
+    """The columns of some ways, to be found in another process."""
+
+    ways: tuple[Place, ...]
+    timeout: float = TIMEOUT
+    seed: int = 0
+
+    def run(self) -> Columns:
+        """Compile and compare. Raises `LookupError` where a rule or a target is not found."""
+        ways = [(rule_named(rule)[0], target_named(target), level) for rule, target, level in self.ways]
+        return Columns(dict(zip(self.ways, columns(ways, MOST_CALLS, self.seed))))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a job found."""
+
+    found: dict[Place, Column]
+
+    def to_json(self) -> dict[str, Any]:
+        """By place, verdicts by dtype and the fingerprints of the programs."""
+        return {"\n".join(place): (column.verdicts, column.programs) for place, column in self.found.items()}
+
+
+def found_apart(job: ColumnJob) -> dict[str, Any]:
+    """What a job finds in a process of its own. One that crashes or hangs is done by halves, down to the way that
+    does."""
+    if not job.ways:
+        return {}
+    answer = answered_apart(job, job.timeout)
+    if isinstance(answer, dict):
+        return answer
+    if len(job.ways) == 1:
+        said = answer if answer.startswith("crashes") else f"{NOT_COMPILED}: {answer[:160]}"
+        return {"\n".join(job.ways[0]): ({"all": said}, ())}
+    middle = len(job.ways) // 2
+    first, second = (replace(job, ways=half) for half in (job.ways[:middle], job.ways[middle:]))
+    return found_apart(first) | found_apart(second)
+
+
+def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]:
+    batch: list[Certificate] = []
+    ways, calls = 0, 0.0
+    for each in certificates:
+        cost = _cost(each)
+        count = len(list(_places([each])))
+        if batch and (ways + count > WAYS or calls + cost > CALLS):
+            yield batch
+            batch, ways, calls = [], 0, 0.0
+        batch.append(each)
+        ways, calls = ways + count, calls + cost
+    if batch:
+        yield batch
+
+
+def _cost(certificate: Certificate) -> float:
+    """The calls of the programs that are to be compiled."""
+    return sum(way.cost.get("calls", 0.0) for way in compilable(certificate) if not _too_large(way))
+
+
+def _places(batch: Sequence[Certificate]) -> Iterator[Place]:
+    return ((each.rule, way.name, way.level) for each in batch for way in compilable(each) if not _too_large(way))
+
+
+def _too_large(way: Way) -> str:
+    """Why a program is not compiled that is known to be too large; empty for others."""
+    calls = way.cost.get("calls", 0.0)
+    return f"{NOT_COMPILED}: {calls:,g} calls, more than {MOST_CALLS}" if calls > MOST_CALLS else ""
+
+
+def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
+    large = [way for way in compilable(certificate) if _too_large(way)]
+
+    def completed(way: Way) -> Way:
+        answer = found.get("\n".join((certificate.rule, way.name, way.level)))
+        if answer is None and way in large:
+            return replace(way, compiled={"all": _too_large(way)}, programs=())
+        return way if answer is None else replace(way, compiled=answer[0], programs=tuple(answer[1]))
+
+    return replace(certificate, ways=tuple(map(completed, certificate.ways)))

@@ -1,0 +1,125 @@
+"""Many programs, compiled by Inductor as one graph: what is paid for each graph is paid once, and since they share no
+tensor nothing of one is fused with another. Which is the same program is told by a fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import functools
+import hashlib
+import operator
+import shutil
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from decomp.errors import DecompError, first_line
+from decomp.torch_internals import pytree
+
+Tensors = Sequence[torch.Tensor]
+ALONE: dict[str, Any] = {"compile_threads": 1, "fx_graph_cache": False}
+"""How Inductor is asked to compile: in one process, and graphs that do not come again are not kept."""
+SCALAR: dict[str, Any] = {"cpp.simdlen": 1}
+"""How it writes plain C++, a number after the other, as it does on any machine for what it has no vectors for. In such
+code integers that overflow have no value, where the instructions of vectors wrap; and it compiles in a quarter of the
+time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A program, inputs to compile it for, and how many tensors come out of it."""
+
+    module: fx.GraphModule
+    tensors: tuple[torch.Tensor, ...]
+    results: int
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits: the same for the same calls with the same constants, on inputs that are alike
+        but for values."""
+        places = {node: f"%{i}" for i, node in enumerate(self.module.graph.nodes)}
+        text = [f"{t.dtype} {tuple(t.shape)} {t.stride()}" for t in self.tensors]
+        for node in self.module.graph.nodes:
+            target = _digest(self.module, node.target) if node.op == "get_attr" else str(node.target)
+            named = "" if node.op == "placeholder" else target
+            text.append(f"{node.op} {named} {fx.map_arg((node.args, node.kwargs), lambda n: places[n])}")
+        return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+def _digest(module: fx.GraphModule, name: str) -> str:
+    """What a constant of a program holds."""
+    value = operator.attrgetter(name)(module)
+    if not isinstance(value, torch.Tensor):
+        return f"{name} {getattr(value, 'code', value)}"
+    held = hashlib.sha256(str(value.detach().tolist()).encode()).hexdigest()
+    return f"{value.dtype} {tuple(value.shape)} {held}"
+
+
+class NoCompiler(DecompError, RuntimeError):
+    """Inductor has no C++ compiler; the message says what to do."""
+
+
+class Compiled:
+    """Programs that were compiled together, as plain C++ or with vectors, each to be run on inputs of its own. Raises
+    what Inductor raises."""
+
+    def __init__(self, programs: Sequence[Program], vectors: bool = False) -> None:
+        self.programs = programs
+        inputs = [t.clone() for program in programs for t in program.tensors]
+        with torch.no_grad():
+            self._run = _by_inductor(_joined(programs), inputs, ALONE if vectors else {**ALONE, **SCALAR})
+
+    def __call__(self, tensors: Sequence[Tensors]) -> list[list[torch.Tensor]]:
+        """The results of each program on its tensors, which stay as they are."""
+        with torch.no_grad():
+            found = iter(pytree.tensors_in(self._run(*(t.detach().clone() for own in tensors for t in own))))
+        return [[next(found).clone() for _ in range(program.results)] for program in self.programs]
+
+
+def failure(error: BaseException) -> str:
+    """What Inductor says of a program that it does not compile."""
+    cause = getattr(error, "inner_exception", None) or error
+    return f"{type(cause).__name__}: {first_line(cause)[:160]}"
+
+
+def _joined(programs: Sequence[Program]) -> fx.GraphModule:
+    """One graph that calls each program, with the inputs and results of all."""
+    graph, parts = fx.Graph(), nn.Module()
+    inputs = [
+        [graph.placeholder(f"input_{i}_{j}") for j in range(len(program.tensors))] for i, program in enumerate(programs)
+    ]
+    results = []
+    for i, (program, given) in enumerate(zip(programs, inputs)):
+        parts.add_module(f"program_{i}", _Flat(program.module))
+        call = graph.call_module(f"program_{i}", tuple(given))
+        results += [graph.call_function(operator.getitem, (call, j)) for j in range(program.results)]
+    graph.output(tuple(results))
+    return fx.GraphModule(parts, graph)
+
+
+class _Flat(nn.Module):
+    """A program whose results are a flat tuple of tensors."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(pytree.tensors_in(self.module(*tensors)))
+
+
+def require_compiler() -> None:
+    """Raise `NoCompiler` where there is no C++ compiler for Inductor."""
+    from decomp.torch_internals.compiling import inductor_config
+
+    name = inductor_config.cpp.cxx[1]
+    if shutil.which(name) is None:
+        raise NoCompiler(f"Inductor compiles with {name}, which is not there: install it (apt install g++), or set CXX")
+
+
+def _by_inductor(graph: fx.GraphModule, inputs: list[torch.Tensor], config: dict[str, Any]) -> Any:
+    from decomp.torch_internals.compiling import compile_fx, inductor_config
+
+    with inductor_config.patch(config):
+        return compile_fx.compile_fx(graph, inputs)

@@ -1,0 +1,168 @@
+"""Laws of simplification, run: what a law replaced and what it was replaced by, on the same operands, random ones and
+special values. Each distinct application is run once, and has to give the same to the last bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import first_line
+from decomp.ir.call import substituted
+from decomp.ir.signature import described
+from decomp.metadata.agreement import same_bits
+from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.symbolic_sizes import size_hint
+from decomp.proof.correspondence import ValuesDiffer
+from decomp.simplification.images import Images
+from decomp.simplification.simplifier import Simplified
+from decomp.simplification.terms import Term, terms_in
+from decomp.torch_internals.fakes import unset_fake_temporarily
+from decomp.validation.operands import NoOperands, unusual_operand
+from decomp.validation.running_programs import call_node
+
+LIMIT = 64
+"""How many calls may lie between what a law gives and what it started from."""
+ELEMENTS = 1024
+"""How many elements of each operand an application is run on, in at least three and at most 64 turns."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """One use of laws: a node, the calls that it was computed by, and what stands for it."""
+
+    node: fx.Node
+    laws: tuple[str, ...]
+    calls: tuple[fx.Node, ...]
+    """What computes the node from the operands of its image, in order."""
+    image: Term
+    images: Mapping[fx.Node, Term]
+    is_call: bool
+    """Whether the image is the call that laws made of the node, and not a value that is there already."""
+    root: Any
+
+    def key(self) -> Any:
+        """What two applications have in common that compute the same by the same laws."""
+        names: dict[Term, str] = {}
+
+        def named(operand: Term) -> str:
+            known = operand in names
+            name = names.setdefault(operand, f"%{len(names)}")
+            return name if known else f"{name}: {described(operand.value)}"
+
+        image = substituted((self.image.args, self.image.kwargs), named, Term) if self.is_call else named(self.image)
+        calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), lambda o: _Name(named(self.images[o])))),
+                  names.setdefault(self.images[n], f"%{len(names)}")) for n in self.calls]  # fmt: skip
+        return self.laws, str(self.image.target), str(image), str(calls)
+
+    @property
+    def turns(self) -> int:
+        """How often it is to be run: small operands have few special values at a time."""
+        shapes = [getattr(term.value, "shape", ()) for term in _leaves(self.image, self.is_call)]
+        smallest = min((math.prod(size_hint(size) or 1 for size in shape) for shape in shapes), default=ELEMENTS)
+        return max(3, min(64, ELEMENTS // max(smallest, 1)))
+
+    def outcome(self, turn: int) -> tuple[Any, Any]:
+        """What the node gives by its calls, and by its image. Raises `NoOperands`, and what kernels raise."""
+        values: dict[Term, Any] = {}
+        for i, term in enumerate(_leaves(self.image, self.is_call)):
+            values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
+        found = dict(values)
+        for node in self.calls:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda o: self._value(o, found))
+            mine = call_node(node, self.root, args, kwargs)
+            found.setdefault(self.images[node], mine)
+        if not self.is_call:
+            return mine, values[self.image]
+        args, kwargs = substituted((self.image.args, self.image.kwargs), values.__getitem__, Term)
+        return mine, self.image.target(*args, **kwargs)
+
+    def _value(self, operand: fx.Node, found: dict[Term, Any]) -> Any:
+        """The value of an operand; what the image does not depend on may be anything."""
+        term = self.images[operand]
+        if term not in found:
+            found[term] = unusual_operand(term.value, 1 + len(found))
+        return found[term]
+
+
+class _Name:
+    """A name that is spelled without quotes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _leaves(image: Term, is_call: bool) -> Sequence[Term]:
+    """The values from which an image is computed."""
+    return tuple(dict.fromkeys(terms_in((image.args, image.kwargs)))) if is_call else (image,)
+
+
+def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
+    """Runs the laws by which graphs were simplified. Returns a phrase, or none where no laws were applied. Raises
+    `ValuesDiffer`."""
+    known: dict[Any, str | None] = {}
+    for found in simplified:
+        if found is not None:
+            _run_laws(found, known)
+    return [_told(known)] if known else []
+
+
+def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
+    """Runs each application of laws in a graph that is not among those `known`, where it leaves why it could not be
+    run, or None. Raises `ValuesDiffer`."""
+    images = Images(found)
+    laws = found.settings.laws.by_name
+    for node in found.subject.graph.nodes:
+        image = images.visit(node)
+        names = found.applied.get(node, ())
+        if names and all(laws[name].exact for name in names):
+            is_call = image.owner is node or node in found.merged
+            calls = tuple(_calls_between(node, set(_leaves(image, is_call)), images))
+            application = Application(node, names, calls, image, images.of, is_call, found.subject.root)
+            key = application.key()
+            if key not in known:
+                known[key] = _run(application)
+
+
+def _calls_between(node: fx.Node, leaves: set[Term], images: Images) -> Iterator[fx.Node]:
+    """The calls that compute a node from the operands of its image, and from what has effects, in order."""
+    seen, waiting = {node}, [node]
+    for current in waiting:
+        operands = current.all_input_nodes if len(seen) < LIMIT else ()
+        for operand in operands:
+            opaque = operand in images.around.effectful or not operand.op.startswith("call")
+            if operand not in seen and not opaque and images.of[operand] not in leaves:
+                seen.add(operand)
+                waiting.append(operand)
+    return iter(sorted(seen))
+
+
+def _run(application: Application) -> str | None:
+    """Why an application could not be run; None if it was. Raises `ValuesDiffer` where it gives something else."""
+    with neutral(), unset_fake_temporarily(), torch.no_grad():
+        for turn in range(application.turns):
+            try:
+                mine, other = application.outcome(turn)
+            except NoOperands as reason:
+                return str(reason)
+            except Exception as error:  # a kernel refuses made-up operands
+                return f"a kernel refuses made-up operands: {first_line(error)}"
+            if not same_bits(mine, other):
+                laws = " and ".join(map(repr, application.laws))
+                raise ValuesDiffer(f"the law {laws} changes bits of {application.node.name!r}", None, application.node)
+    return None
+
+
+def _told(known: Mapping[Any, str | None]) -> str:
+    """A phrase: how many were run, and why others were not."""
+    left = Counter(reason for reason in known.values() if reason is not None)
+    parts = [f"{len(known) - left.total()} of {len(known)} distinct applications of laws run, the same to the last bit"]
+    return ", ".join([*parts, *(f"{count} not run: {reason}" for reason, count in left.items())])
