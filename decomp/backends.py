@@ -23,6 +23,7 @@ from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.runtime.output_layouts import with_layouts
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
 
@@ -122,11 +123,12 @@ class _Compilation:
         return _without_autocast(result) if casts else result
 
     def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        from decomp.torch_internals.compiling import donate_nothing
+        from decomp.torch_internals.compiling import donate_nothing, outputs_of_layout
 
         donate_nothing()
         # Behind autograd nothing has a gradient any more.
-        return self.inner(self._lowered(_without_prims(module), self.partial, training=False), inputs, is_backward)
+        found = self.inner(self._lowered(_without_prims(module), self.partial, training=False), inputs, is_backward)
+        return found if is_backward else with_layouts(found, module.graph, *outputs_of_layout())
 
     def _lowered(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> fx.GraphModule:
         result = lower(module, **self.settings, partial=partial, training=training).result

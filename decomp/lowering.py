@@ -19,7 +19,7 @@ from decomp.capture import frontends
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan
-from decomp.derive.exclusive import captured, collector_paused, exclusively, undisturbed
+from decomp.derive.exclusive import captured, collector_paused, exclusively, planning, undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import (
     Planned,
@@ -35,7 +35,6 @@ from decomp.derive.pipeline import (
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
-from decomp.graphs.tracing import without_guards
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
@@ -378,7 +377,7 @@ def _lowered(
     with exclusively(matching.rules, source.model, captures) as sizes, neutral(), collector_paused():
         with clock.stage("capture"):
             program = capture_program(source, matching)
-        with without_guards(program.mode):
+        with planning(program):
             if max_error is not None:
                 with clock.stage("levels"):
                     picked = _affordable(program, matching, source, policy, max_error)

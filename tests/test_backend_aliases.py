@@ -106,3 +106,25 @@ def test_an_input_that_was_written_unseen_hands_on_gradients(compiler):
         leaf = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
         run(leaf * 1).backward(torch.ones(3, 2))
         assert leaf.grad[:, :2].eq(1).all() and leaf.grad[:, 2:].eq(0).all()
+
+
+def turned_and_cut(x):
+    x[:, ::2] = 2
+    return x.reshape(x.shape[2], x.shape[1], x.shape[0]).diagonal(), x.view(-1)[x.shape[0]:]
+
+
+def several_views_of_one_result(x):
+    y = (x * 2).transpose(0, 2)
+    return y[1:].diagonal(), y.reshape(-1, x.shape[2])[:, 1:]
+
+
+@pytest.mark.parametrize("function", [turned_and_cut, several_views_of_one_result])
+def test_outputs_of_dynamic_sizes_are_the_views_that_they_were_traced_as(function):
+    run = compiled(function, "tinygrad")
+    for size in (3, 5):  # dynamic from the second one on
+        mine = torch.randn(size, 3, 4)
+        theirs = mine.clone()
+        found, expected = run(mine), function(theirs)
+        assert all(map(torch.equal, (*found, mine), (*expected, theirs)))
+        assert [out.data_ptr() - mine.data_ptr() for out in found if out._is_view() and out._base is mine] == [
+            out.data_ptr() - theirs.data_ptr() for out in expected if out._is_view() and out._base is theirs]

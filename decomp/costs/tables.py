@@ -104,6 +104,8 @@ def table(source: str | Path | Mapping[str, Any]) -> Table:
         return table_of(data["costs"], path.name)
     except OSError as error:
         raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise TargetError(f"{path}: not valid TOML for a target: nested too deeply") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{path}: not valid TOML: {error}") from error
     except CostError as error:

@@ -50,7 +50,7 @@ def captured(source: Source, matching: Matching) -> Iterator[Program]:
     captures = source.args is not None
     with exclusively(matching.rules, source.model, captures), neutral(), collector_paused():
         program = capture_program(source, matching)
-        with without_guards(program.mode), remembering(program.mode):
+        with planning(program):
             yield program
 
 
@@ -58,8 +58,15 @@ def captured(source: Source, matching: Matching) -> Iterator[Program]:
 def undisturbed(program: Program, rules: Rules) -> Iterator[Snapshot]:
     """Within, a program that was captured before may be planned again, as within `captured`."""
     with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused():
-        with without_guards(program.mode), remembering(program.mode):
+        with planning(program):
             yield sizes
+
+
+@contextlib.contextmanager
+def planning(program: Program) -> Iterator[None]:
+    """Within, a program is planned: no guard is added, and of its sizes nothing is remembered that ends with it."""
+    with without_guards(program.mode), remembering(program.mode):
+        yield
 
 
 @contextlib.contextmanager

@@ -61,6 +61,30 @@ def overlap(one: Place | None, two: Place | None) -> bool:
     return _meet(one.steps, two.steps, two.start - one.start)
 
 
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor are one in memory. Where sizes vary, whether one may be asked for twice."""
+    steps = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if type(size) is not int or size > 1]
+    if any(type(number) is not int for step in steps for number in step):
+        return any(type(stride) is int and stride == 0 for stride, _ in steps)
+    return bool(tensor.numel()) and _repeats(tuple(sorted(steps)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _repeats(steps: tuple[tuple[int, int], ...]) -> bool:
+    """Of strides and sizes. A stride beyond all that lies below it reaches new elements."""
+    reached, nested = 1, True
+    for stride, size in steps:
+        nested = nested and stride >= reached
+        reached += (size - 1) * stride
+    if nested or reached > _MOST:
+        return not nested
+    with neutral():
+        places = torch.zeros((), dtype=torch.int64, device="cpu")
+        for stride, size in steps:
+            places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
+        return bool(len(places.unique()) < places.numel())
+
+
 def _place_of_fake(tensor: torch.Tensor) -> Place | None:
     if tensor.layout is not torch.strided:
         return None

@@ -24,12 +24,21 @@ class Normalized:
     """The node that takes the place of the call."""
     is_tuple: bool
     """Whether the call returns several results."""
-    mean: fx.Node
-    var: fx.Node
+    mean: fx.Node | None
+    """The new statistic; None where the old one stays."""
+    var: fx.Node | None
+
+    @property
+    def statistics(self) -> list[tuple[str, fx.Node]]:
+        """The new statistics, by the argument that they are written to."""
+        pairs = (("running_mean", self.mean), ("running_var", self.var))
+        return [(name, new) for name, new in pairs if new is not None]
 
 
 def functional_form(emit: Emitter, node: fx.Node, call: Call, args: dict[str, Any]) -> Normalized | None:
     """The functional variant of a normalization in training mode, or None; `args` are nodes of the functional graph."""
+    if call.op.short == "batch_norm" and _is_empty(args["input"]):
+        return _of_nothing(emit, node, args)
     if call.op.short in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit"):
         return _batch_norm(emit, node, call, args)
     if call.op.short == "_batch_norm_with_update":
@@ -46,6 +55,20 @@ def _batch_norm(emit: Emitter, node: fx.Node, call: Call, args: dict[str, Any]) 
         return Normalized(_first_results(emit, node, kernel, 3), True, mean, var)
     result = emit.like(node, "call_function", operator.getitem, (kernel, 0), {})
     return Normalized(result, False, mean, var)
+
+
+def _is_empty(node: fx.Node) -> bool:
+    """Whether a tensor is known to have no elements."""
+    value = metadata(node)
+    return isinstance(value, torch.Tensor) and any(type(size) is int and size == 0 for size in value.shape)
+
+
+def _of_nothing(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:
+    """In training, too, a batch without elements leaves the statistics as they are, and no kernel is asked."""
+    operands = [args.get(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
+    settings = (False, args.get("momentum", 0.1), args.get("eps", 1e-5), args.get("cudnn_enabled", False))
+    target = aten.batch_norm.default if emit.is_aten else torch.batch_norm
+    return Normalized(emit.like(node, "call_function", target, (*operands, *settings), {}), False, None, None)
 
 
 def _with_update(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:

@@ -165,6 +165,19 @@ class Memory:
         alias.value, alias.version = value, storage.write_count
         alias.region = 0 if self.grad_enabled else self.region
         alias.overwritten = None if _is_detached(alias) else overwritten
+        self._flush_repeating(alias, at)
+
+    def _flush_repeating(self, alias: Alias, at: fx.Node) -> None:
+        """Scatter a write below the views on the way to `alias` that may show an element several times: these, and
+        what is taken of them, are right only if they are taken again."""
+        passed: list[Alias] = []
+        while alias.parent is not None:
+            passed.append(alias)
+            if alias.view is not None and alias.view.repeats:
+                self._flush(alias.storage, alias.written_base, at)
+                for one in passed:
+                    one.version = -1
+            alias = alias.parent
 
     def flush(self, at: fx.Node) -> None:
         """Scatter all pending writes into their storages, because the gradient mode is about to change."""
@@ -184,8 +197,9 @@ class Memory:
             self.grad_enabled, self.region = enabled, self.region + 1
 
     def _note_gradient(self, alias: Alias, requires_grad: bool) -> None:
-        if self.grad_enabled and (requires_grad or not _is_detached(alias)):
-            alias.storage.only_untracked = False
+        if self.grad_enabled:
+            # What is written into a detach() is tracked in that tensor, and not in the one that it shows.
+            alias.storage.only_untracked &= _is_detached(alias)
             alias.requires_grad |= requires_grad
 
     def _is_current(self, alias: Alias) -> bool:

@@ -11,12 +11,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.overlap import overlaps_itself
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import VIEW_KINDS, ViewKind
 
 aten = torch.ops.aten
+
+REPEATING = {op for op, kind in VIEW_KINDS.items() if kind in (ViewKind.EXPANDED, ViewKind.STRIDED)} | {"unfold"}
+"""Views that may show an element several times."""
 
 
 @dataclass(eq=False)
@@ -43,6 +47,14 @@ class View:
     def is_detach(self) -> bool:
         """Whether autograd does not see through the view."""
         return self.op in ("detach", "data", "detach_")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether elements of the base may be in it more than once, so that a write to one of them changes others."""
+        if self.op not in REPEATING:
+            return False
+        found = metadata(self.value)
+        return not isinstance(found, torch.Tensor) or overlaps_itself(found)
 
 
 def element_view(node: fx.Node, value: fx.Node, whole: View) -> View:
@@ -170,8 +182,12 @@ def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
     # Without metadata it is emitted: if the sizes differ it fails when it runs, as the in-place write does in PyTorch.
     if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor) or one.numel() == two.numel():
         return emit.reshape(value, base, at)
-    raise refusal(at, f"it writes through {view.source.name!r}, an expanded tensor of which several elements "
-                  "share memory", "clone() the expanded tensor before writing to it")
+    raise _repeated(view, at)
+
+
+def _repeated(view: View, at: fx.Node) -> Exception:
+    return refusal(at, f"it writes through {view.source.name!r}, a tensor of which several elements share memory",
+                   f"clone() the result of {view.op} before writing to it")
 
 
 def _permuted(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -267,6 +283,8 @@ def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
     if not _same_layout(view, metadata(view.base), found):
         raise refusal(at, f"it writes through {view.source.name!r}, and the strides of its base are not known",
                       "use view, select or slice instead of as_strided")
+    if view.repeats:
+        raise _repeated(view, at)
     bounds = (view.arguments[name] for name in ("size", "stride"))
     positions = emit.call("arange", (found.numel(),), {"device": found.device}, at=at)
     positions = emit.call("as_strided", (positions, *bounds, view.arguments.get("storage_offset") or 0), at=at)

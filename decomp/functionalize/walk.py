@@ -315,7 +315,7 @@ class _Walk:
             self.copies[node] = form.whole
         else:
             self._fresh(node, form.whole, requires)
-        for name, new in (("running_mean", form.mean), ("running_var", form.var)):
+        for name, new in form.statistics:
             self.memory.write(self.tensors[call.arguments[name]].alias, new, False, node)
 
     def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:

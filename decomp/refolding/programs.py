@@ -16,6 +16,7 @@ from decomp.capture.input_checks import check_inputs
 from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite
+from decomp.ir.aliases import attribute
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.effects import EffectTable
 from decomp.metadata.fakes import mode_of
@@ -56,13 +57,16 @@ def _with_bodies(program: Program) -> Graphs:
     return Graphs(program, {program.root: program.graph, **by_owner})
 
 
-def lifted_constants(program: Program) -> dict[str, torch.Tensor]:
-    """The tensors of an exported program that are neither parameters nor buffers, by the names of their inputs."""
+def constants_of(program: Program) -> dict[str, torch.Tensor]:
+    """The tensors of a program that are neither parameters nor buffers, by the names of the nodes that read them."""
     exported = program.exported
-    if exported is None:
-        return {}
-    names = exported.graph_signature.inputs_to_lifted_tensor_constants
-    return {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
+    if exported is not None:
+        names = exported.graph_signature.inputs_to_lifted_tensor_constants
+        return {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
+    state = {name for found in (program.root.named_parameters, program.root.named_buffers) for name, _ in found()}
+    read = program.graph.find_nodes(op="get_attr")
+    values = {node.name: attribute(program.root, str(node.target)) for node in read if str(node.target) not in state}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def count_calls(graph: fx.Graph) -> int:

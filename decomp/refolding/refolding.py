@@ -31,7 +31,7 @@ from decomp.refolding.programs import (
     captured_graphs,
     count_calls,
     graphs_of_result,
-    lifted_constants,
+    constants_of,
     rebuilt,
     with_folds,
 )
@@ -187,7 +187,7 @@ def _of_program(
 ) -> Refolding:
     with _timed(times, "capture"):
         graphs = captured_graphs(program, check.args, check.kwargs)
-    wanted, constants = wanted_by(to), lifted_constants(graphs.program)
+    wanted, constants = wanted_by(to), constants_of(graphs.program)
     with _timed(times, "find"), without_guards(graphs.program.mode):
         found = {
             owner: search(graph, owner, wanted, rules, constants if owner is graphs.program.root else None)

@@ -43,10 +43,10 @@ class Surroundings:
     ) -> None:
         self.graph, self.owner = graph, owner
         self.given: dict[fx.Node, torch.Tensor] = {}
-        """Inputs that are constants of the program, and no weights: indices and masks."""
+        """Constants of the program that are no weights: indices and masks."""
         for node in graph.nodes if constants else ():
-            value = constants.get(node.name) if constants and node.op == "placeholder" else None
-            if value is not None and not value.is_floating_point() and not value.is_complex():
+            value = constants.get(node.name) if constants and node.op in ("placeholder", "get_attr") else None
+            if value is not None and _is_no_weight(value):
                 self.given[node] = value
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
@@ -217,6 +217,16 @@ def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
         numbers[node] = len(numbers)
         calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
     return tuple(calls)
+
+
+def _is_no_weight(value: torch.Tensor) -> bool:
+    """Whether a constant is an index or a mask: of integers or bools, or of two numbers, as those are that add -inf."""
+    if value.is_complex() or value.device.type == "meta":
+        return False
+    if not value.is_floating_point():
+        return True
+    low, high = value.aminmax() if value.numel() else (value, value)
+    return value.dim() > 1 and bool(((value == low) | (value == high)).all())
 
 
 def _constant(node: fx.Node) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from decomp.errors import ArgumentError, spelled
 from decomp.ir.call import Call
@@ -60,7 +60,7 @@ class Rules:
                 for function in functions if isinstance(functions, (list, tuple)) else (functions,):
                     self.register(spelling)(function)
         else:
-            for entry in rules:
+            for entry in _entries(rules):
                 self._limit(entry) if isinstance(entry, Limitation) else self._add(entry)
 
     @classmethod
@@ -269,6 +269,18 @@ class Rules:
             return Rules([*kept, *self.limitations], composites=self.composites)
         without = {op_of(spelling) for spelling in other}
         return Rules([entry for entry in self.entries if entry.op not in without], composites=self.composites)
+
+
+def _entries(rules: Any) -> list[Entry]:
+    """The entries of what stands for rules. Raises `ArgumentError` for anything else."""
+    wanted = "rules are a dict from op to function, or a sequence of rules"
+    if not isinstance(rules, Iterable) or isinstance(rules, (str, bytes, nn.Module, Tensor)):
+        raise ArgumentError(f"{wanted}, not {type(rules).__name__}\n  to do: Rules({{F.relu: function}})")
+    entries = list(rules)
+    wrong = next((entry for entry in entries if not isinstance(entry, (Rule, PatternRule, Limitation))), None)
+    if wrong is not None:
+        raise ArgumentError(f"{wanted}, and not one of {type(wrong).__name__}\n  to do: Rules({{F.relu: function}})")
+    return entries
 
 
 def undetached(x: Any) -> Any:

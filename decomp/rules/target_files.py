@@ -46,6 +46,8 @@ def read(path: Path) -> Target:
         return _priced(_target(data, path.stem), data, path.name)
     except OSError as error:
         raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise TargetError(f"{path}: not valid TOML for a target: nested too deeply") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{path}: not valid TOML: {error}") from error
     except (TargetError, CostError) as error:

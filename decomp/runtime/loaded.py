@@ -26,6 +26,7 @@ from decomp.runtime.code import Code, Step, Visit
 from decomp.runtime.failures import BackendError, PrimitiveError, WrongInputs, failed
 from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
 from decomp.runtime.tables import Backend
+from decomp.torch_internals.fakes import unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
 
@@ -294,7 +295,8 @@ def load(backend: Backend, program: Any) -> Loaded:
         raise CaptureError(
             f"cannot load {type(program).__name__}; pass what decomp.lower returns, an ExportedProgram or a GraphModule"
         )
-    return Loaded(backend, program_of(program, None, None, None).root, _narrower(program))
+    with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode, and constants are real
+        return Loaded(backend, program_of(program, None, None, None).root, _narrower(program))
 
 
 def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:

@@ -1,6 +1,8 @@
 """What `torch.compile` is made of, for a backend of it, and for counting what Inductor wrote. To import this module
 costs seconds."""
 
+from typing import Any
+
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import (
     aot_module_simplified as aot_module_simplified,  # the public wrapper compiles a module anew at every call of it
@@ -24,7 +26,7 @@ from decomp.torch_internals.fakes import TracingContext
 
 __all__ = ["GraphLowering", "aot_module_simplified", "compile_fx", "compile_fx_inner", "compiler_config",
            "donate_nothing", "functorch_config", "inductor_config", "list_mode_options", "list_options",
-           "make_boxed_func", "metrics", "select_decomp_table"]
+           "make_boxed_func", "metrics", "outputs_of_layout", "select_decomp_table"]
 
 
 def donate_nothing() -> None:
@@ -34,3 +36,28 @@ def donate_nothing() -> None:
     donated = getattr(context and context.fw_metadata, "bw_donated_idxs", None)
     if donated:
         donated.clear()  # in place: AOTAutograd holds the list twice
+
+
+def outputs_of_layout() -> tuple[frozenset[int], frozenset[int]]:
+    """While AOTAutograd compiles a forward graph: the outputs of which it reads sizes, strides and offset alone, to
+    view an input or another output so, and those whose values it views so, or puts back into inputs so. It takes it
+    that they are as it traced them (torch 2.13)."""
+    context = TracingContext.try_get()
+    found = context and context.fw_metadata
+    if found is None:
+        return frozenset(), frozenset()
+    written = [found.input_info[i] for i in found.mutated_inp_runtime_indices]
+    first = len(found.tokens)
+    whole = {first + i for i, info in enumerate(written) if info.mutates_metadata}
+    first += len(written)
+    views = {first + i: info for i, info in enumerate(found.output_info) if "alias_of" in info.output_type.name}
+    bases = range(first + len(found.output_info), first + len(found.output_info) + found.num_intermediate_bases)
+    users = {first + info.base_idx for info in views.values() if info.output_type.name.endswith("base_is_user_output")}
+    return frozenset(i for i, info in views.items() if not _is_replayed(info)), frozenset(whole | users | {*bases})
+
+
+def _is_replayed(info: Any) -> bool:
+    """Whether AOTAutograd takes the view again call by call, and reads no strides."""
+    taken = info.view_meta_sequence
+    replays = functorch_config.view_replay_for_aliased_outputs and taken is not None
+    return bool(replays) and not any(view.has_symbolic_inputs for view in taken.sequence)

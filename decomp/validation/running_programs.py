@@ -129,6 +129,22 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
     return {name: t.detach() for name, t in zip(leaves, found) if t is not None}
 
 
+def named_as(source: nn.Module, found: Run, module: nn.Module) -> Run:
+    """A run of a module with gradients under the names of the source: of a parameter that has several, which comes
+    first depends on the order of modules."""
+    theirs, own = _names(module), _names(source)
+    names = {name: [n for one in theirs.get(name, (name,)) for n in own.get(one, (one,))] for name in found.gradients}
+    return Run(found.values, {n: found.gradients[name] for name, every in names.items() for n in every})
+
+
+def _names(module: nn.Module) -> dict[str, list[str]]:
+    """For each name of a parameter, all that the same parameter has, as gradients are named."""
+    groups: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(f"parameter {name}")
+    return {name: group for group in groups.values() for name in group}
+
+
 def weights_for(result: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     """Weights of a result in the sum whose gradients are compared."""
     return torch.randn(result.shape, generator=draw, dtype=torch.float64).to(result)

@@ -39,6 +39,7 @@ from decomp.validation.running_programs import (
     callable_of,
     forked_random_state,
     is_random,
+    named_as,
     nudged,
     run,
     run_graph,
@@ -398,7 +399,7 @@ def whole_programs(
         return "the whole program not compared, as it is random"
     plain = branches(source) or branches(lowered)
     truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow)
-    found = _ran(after, args, kwargs, truth.differentiable)
+    found = named_as(before, _ran(after, args, kwargs, truth.differentiable), after)
     worst = []
     for what, said, kind in (
         ("values", "results and changed inputs", ValuesDiffer),

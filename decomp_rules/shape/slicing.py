@@ -36,6 +36,21 @@ def slice_step(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step
     return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
 
 
+@register(aten.slice, aten.slice_copy)
+def slice_step_with_spare(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
+    """As many zeros after the run as a whole step may lack, then what is too many cut off: no width of a pad is a
+    difference of dynamic sizes, which a target that pads by no less than 0 would have to know the sign of."""
+    dim = wrap(dim, x.dim())
+    start, end = _bounds(x.shape[dim], start, end)
+    if step == 1:
+        return decline("only for steps of more than one")
+    count = (end - start + step - 1) // step
+    run = _padded(x.narrow(dim, start, end - start), dim, 0, step - 1).narrow(dim, 0, count * step)
+    shape = list(x.shape)
+    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1:])
+    return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
+
+
 def _bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """A slice's start and end counted from the front and clamped to 0 ≤ start ≤ end ≤ size."""
     start = _clamped(0 if start is None else start, 0, size)

@@ -141,3 +141,22 @@ def test_what_was_recorded_for_narrow_integers_is_for_them_alone(sizes):
         both = rules()
         dtypes(first, both)
         assert dtypes(second, both) == [dtype, torch.float32]
+
+
+class Picked(nn.Module):
+    """A row of a table, the number of which is data."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.register_buffer("table", torch.randn(*shape))
+
+    def forward(self, x):
+        return self.table[x]
+
+
+def test_sizes_that_planning_made_end_with_the_lowering():
+    model, rows = Picked(3, 2), [torch.tensor(row) for row in (0, 2, 1)]
+    program = torch.export.export(model, (rows[0],))
+    for target in (targets.tinygrad, targets.luminal, targets.tinygrad):
+        lowered = decomp.lower(program, to=target).result.module()
+        assert all(torch.equal(lowered(row), model(row)) for row in rows)

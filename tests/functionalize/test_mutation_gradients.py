@@ -222,3 +222,29 @@ def test_an_input_that_is_written_with_gradients_off_keeps_that_of_the_writes_be
     lowered(x)
     assert torch.equal(x, (w * 6).exp())
     assert torch.equal(torch.autograd.grad(x.sum(), w)[0], torch.full((3,), 6.0))
+
+
+@pytest.mark.parametrize("form", ["module", "graph", "exported"])
+def test_what_is_written_into_a_detached_parameter_is_not_tracked_in_the_parameter(form):
+    class Moving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((3,), 0.5))
+
+        def forward(self, x):
+            self.weight.detach().copy_(torch.erf(self.weight))
+            return x * self.weight
+
+    results = []
+    for lowers in (False, True):
+        model, x = Moving(), torch.ones(3)
+        if lowers and form == "exported":
+            model = decomp.lower(torch.export.export(model, (x,)), to=targets.core_aten).result.module()
+        elif lowers:
+            args = (x,) if form == "module" else None
+            model = decomp.lower(model, to=targets.core_aten, args=args, partial=True).result
+        out = model(x)
+        (weight,) = model.parameters()
+        results.append((out, weight.detach(), *torch.autograd.grad(out.sum(), weight)))
+        assert weight.is_leaf and weight.requires_grad
+    torch.testing.assert_close(*results)

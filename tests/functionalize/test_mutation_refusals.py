@@ -263,3 +263,52 @@ def test_a_view_of_the_one_tensor_that_was_given_is_no_item_of_a_tuple():
     same(run(traced, (x23(),)), run(functional(traced), (x23(),)))
     lowered = decomp.lower(traced, to=targets.core_aten, args=(x23(),)).result
     same(run(traced, (x23(),)), run(lowered, (x23(),)))
+
+
+SHARED = "a tensor of which several elements share memory"
+REPEATED = {
+    "a row of an expanded tensor": (lambda y: y.expand(2, 3), "expand", SHARED),
+    "a row of overlapping windows": (
+        lambda y: y.unfold(0, 2, 1), "unfold", "and a write through unfold has no functional form"),
+    "a row of overlapping strides": (lambda y: y.as_strided((2, 2), (1, 1)), "as_strided", SHARED),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("rest", [lambda row: row, lambda row: row[1:], lambda row: row.unsqueeze(0)])
+def test_a_write_that_shows_in_several_places_of_a_view_is_refused(name, rest):
+    take, op, why = REPEATED[name]
+
+    def program(x):
+        view = take(x * 2)
+        rest(view[0]).add_(1)
+        return view + 0
+
+    first = refused(program, torch.ones(3))[0]
+    assert first == f"cannot make the program functional: it writes through {op!r}, {why}"
+
+
+def test_without_sizes_a_write_that_shows_in_several_places_fails_when_it_runs():
+    class Expanding(nn.Module):
+        def forward(self, x):
+            wide = (x * 2).expand(2, 3)
+            wide[0].add_(1)
+            return wide + 0
+
+    lowered = decomp.lower(Expanding(), to=targets.core_aten, partial=True).result
+    with pytest.raises(RuntimeError, match="invalid for input of size 6"):
+        lowered(torch.ones(3))
+    assert torch.equal(lowered(torch.ones(2, 3)), Expanding()(torch.ones(2, 3)))
+
+
+def test_a_write_into_windows_that_do_not_overlap_is_followed():
+    class Windows(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            view = y.as_strided((2, 2), (2, 1))
+            view[0].add_(1)
+            return view + 0, y * 1
+
+    x = torch.arange(4.0)
+    lowered = decomp.lower(Windows(), to=targets.tinygrad, args=(x,)).result
+    assert all(map(torch.equal, lowered(x), Windows()(x)))

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.functionalize import overlap as module
-from decomp.functionalize.overlap import overlap, place
+from decomp.functionalize.overlap import overlap, overlaps_itself, place
 
 
 def elements(tensor, wide):
@@ -47,6 +47,23 @@ def test_views_of_one_buffer_overlap_where_they_have_an_element_in_common(one, t
     with FakeTensorMode():
         fake = torch.zeros(4, 6, dtype=torch.float64)
         assert overlap(place(VIEWS[one](fake)), place(VIEWS[two](fake))) == wanted
+
+
+REPEATING = {
+    "steps that cross": lambda w: w.as_strided((3, 3), (2, 3)),
+    "steps that pass each other": lambda w: w.as_strided((2, 2), (2, 3)),
+    "one of each": lambda w: w.as_strided((1, 4), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", {**VIEWS, **REPEATING})
+def test_a_view_overlaps_itself_where_it_has_more_elements_than_memory(name):
+    wide = torch.zeros(4, 6, dtype=torch.float64)
+    view = {**VIEWS, **REPEATING}[name]
+    wanted = len(elements(view(wide), wide)) < view(wide).numel() * view(wide).itemsize
+    assert overlaps_itself(view(wide)) == wanted
+    with FakeTensorMode():
+        assert overlaps_itself(view(torch.zeros(4, 6, dtype=torch.float64))) == wanted
 
 
 def test_buffers_of_their_own_do_not_overlap():

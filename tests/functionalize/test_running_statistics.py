@@ -73,3 +73,17 @@ def test_a_kernel_that_is_told_not_to_train_writes_nothing():
     args = (x, torch.zeros(3), torch.ones(3))
     lowered = decomp.lower(Norm(), to=targets.tinygrad, args=args).result
     same(lowered(*args), Norm()(*args))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 4, 0)])
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+def test_a_batch_without_elements_leaves_the_statistics_as_they_are(shape, target):
+    results = []
+    for lowers in (False, True):
+        model, x = nn.BatchNorm1d(4), torch.zeros(shape, requires_grad=True)
+        model.running_mean.fill_(0.5)
+        run = decomp.lower(model, to=getattr(targets, target), args=(x,)).result if lowers else model
+        out = run(x)
+        gradients = torch.autograd.grad(out.sum(), [x, *run.parameters()])
+        results.append((out.detach(), dict(run.named_buffers()), gradients))
+    torch.testing.assert_close(*results)

@@ -328,14 +328,21 @@ def _torch_too(loaded: Loaded, form: str, cases) -> bool:
     """Whether PyTorch's own capture of the program differs, or raises, as well, in one of these runs in a row."""
     try:
         if form in COMPILED:
-            torch._dynamo.reset()
-            call, state = torch.compile(loaded.module, backend="aot_eager", dynamic=_dynamic(loaded)), loaded.module
-        elif form in EXPORTED:
-            call = state = _exportable(loaded).module()
-        else:
-            call = state = _traced(loaded)
-        cases = cases if form in COMPILED else cases[-1:]
-        return any(difference(loaded.eager(*case), loaded.run(call, state, *case),
-                              lambda: loaded.run(loaded.module, loaded.module, *case)) for case in cases)
+            # Inductor has faults of its own, which AOTAutograd alone does not show.
+            backends = ("aot_eager", "inductor") if form == "inductor" else ("aot_eager",)
+            return any(_compiles_otherwise(loaded, cases, backend) for backend in backends)
+        call = state = _exportable(loaded).module() if form in EXPORTED else _traced(loaded)
+        return _differs(loaded, call, state, cases[-1:])
     except Exception:
         return True
+
+
+def _compiles_otherwise(loaded: Loaded, cases, backend: str) -> bool:
+    torch._dynamo.reset()
+    call = torch.compile(loaded.module, backend=backend, dynamic=_dynamic(loaded))
+    return _differs(loaded, call, loaded.module, cases)
+
+
+def _differs(loaded: Loaded, call: Callable[..., Any], state: torch.nn.Module, cases) -> bool:
+    return any(difference(loaded.eager(*case), loaded.run(call, state, *case),
+                          lambda: loaded.run(loaded.module, loaded.module, *case)) for case in cases)

@@ -183,7 +183,7 @@ class _Writer:
         self.variables = [line.partition(" = ")[0] for line in self.inputs]
         module = self.spaces[0]["self"]
         self.variables += [f"self.{name}" for name in ("b0", "b1", "b2", "w0", "w1") if hasattr(module, name)]
-        self.before = [self._value(name)._version for name in self.variables]
+        self.before = [self._state_of(name) for name in self.variables]
         self.first = list(self.variables)
 
     def _open_spaces(self) -> None:
@@ -212,7 +212,11 @@ class _Writer:
 
     def _inputs_changed(self) -> bool:
         names = [line.partition(" = ")[0] for line in self.inputs]
-        return any(self._value(name)._version != was for name, was in zip(self.first, self.before) if name in names)
+        return any(self._state_of(name) != was for name, was in zip(self.first, self.before) if name in names)
+
+    def _state_of(self, name: str) -> tuple[int, str]:
+        """What a write changes: the version, or through `.data`, which counts none, the elements alone."""
+        return self._value(name)._version, str(self._value(name).tolist())
 
     # Statements
 

@@ -170,10 +170,21 @@ def test_random_programs_are_right_in_every_form_on_every_target(seed):
     assert any(verdict.status == "right" for verdict in found)
 
 
+def test_a_write_through_data_is_a_write_to_an_input():
+    assert ".data.add_" in program(7000616).source and program(7000616).writes_inputs
+
+
 def test_tracing_leaves_the_buffers_of_the_program_as_they_were():
     loaded = Loaded(made("self.b0.mul_(2)", "v1 = x0 * self.b0", setup=(BUFFER,)))
     checking._traced(loaded)
     assert torch.equal(loaded.module.b0, torch.ones(3, 4))
+
+
+def test_what_inductor_does_not_compile_itself_is_no_fault():
+    state = 'self.register_buffer("b0", torch.randn(1))'
+    scan = "v1 = scanned(lambda a, b: a * 0.5 + b, torch.zeros_like(self.b0[0]), self.b0)"
+    (verdict,) = check(made(scan, setup=(state,)), [("inductor", "core_aten")])
+    assert verdict.status == "torch"
 
 
 def test_programs_read_no_memory_behind_the_last_element():

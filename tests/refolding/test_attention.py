@@ -146,11 +146,15 @@ def test_attention_of_bloom_is_found(decomposed):
     assert found["gelu"] == found[ATTENTION] == 2
 
 
+@pytest.mark.parametrize("form", ["exported", "module"])
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
-def test_keys_that_simplification_transposed_once_are_found(to):
+def test_keys_that_simplification_transposed_once_and_masks_that_it_computed_are_found(to, form):
     module, args = build("gpt2")
-    lowering = decomp.lower(torch.export.export(module.eval(), args), to=to)
-    assert calls(lowering.result) == [(None, 0.0, True)] * 2
+    if form == "exported":
+        found = calls(decomp.lower(torch.export.export(module.eval(), args), to=to).result)
+    else:
+        found = calls(decomp.lower(module.eval(), to=to, args=args).result, args=args)
+    assert found == [(None, 0.0, True)] * 2
 
 
 # In words.

@@ -262,3 +262,11 @@ def test_an_interrupt_of_the_model_passes():
     for args in ((X,), None):
         with pytest.raises(KeyboardInterrupt):
             decomp.lower(Interrupted(), to=CORE, args=args)
+
+
+@pytest.mark.parametrize("given", [3, None, "relu", [3], object, nn.ReLU(), torch.ones(()), [lambda x: x]])
+@pytest.mark.parametrize("use", [decomp.Rules, lambda given: RULES | given])
+def test_what_stands_for_rules_is_a_dict_or_a_sequence_of_them(use, given):
+    text = "^rules are a dict from op to function, or a sequence of rules, "
+    with pytest.raises(decomp.errors.ArgumentError, match=text):
+        use(given)

@@ -293,6 +293,7 @@ def test_dtypes_compose_as_ops_do():
     [
         ("nmae = 'chip'", "unknown key 'nmae'; known keys are name, description, ops, tags, namespaces, when"),
         ("ops = ['add'", "not valid TOML: Unclosed array (at end of document)"),
+        ("ops = " + "[" * 5000 + "]" * 5000, "not valid TOML for a target: nested too deeply"),
         ("ops = 'add'", "'ops' must be a list of names"),
         ("name = 3", "'name' must be a text"),
         ("ops = ['rleu']", "unknown op 'rleu'; did you mean 'relu'"),

@@ -189,3 +189,21 @@ def test_what_is_wholly_overwritten_by_a_slice_still_has_a_gradient():
     found = decomp.lower(written, to=targets.luminal, args=(x, part)).result(x, part)
     (gradient,) = torch.autograd.grad(found.sum(), x)
     assert found.tolist() == gradient.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+@pytest.mark.parametrize("start, end", [(0, 7), (1, 6), (2, 3), (-3, 2**63 - 1), (4, 4)])
+def test_steps_agree_where_what_is_spare_is_cut_off(start, end, step):
+    x = torch.randn(3, 7)
+    assert torch.equal(slicing.slice_step_with_spare(x, 1, start, end, step), x[:, start:end:step])
+
+
+def test_steps_through_sizes_that_vary_reach_a_target_that_does_not_cut_by_padding():
+    def halves(x):
+        return torch.stack([x[..., ::2], x[..., 1::2] * 2])
+
+    torch._dynamo.reset()
+    run = torch.compile(halves, backend=decomp.backend(to=targets.tinygrad), dynamic=True)
+    for sizes in ((3, 8), (5, 6)):
+        x = torch.randn(sizes)
+        assert torch.equal(run(x), halves(x))

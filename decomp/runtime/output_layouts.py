@@ -1,0 +1,86 @@
+"""Outputs in the layout that a graph recorded for them. AOTAutograd views an input as an output was traced, by sizes,
+strides and offset of the tensor that the compiled graph returns; a lowered graph returns a copy, whose strides are its
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.functionalize.overlap import overlaps_itself
+from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import expression
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Sizes, strides and offset, in numbers and expressions of symbols."""
+
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+
+    def at(self, sizes: Mapping[Any, int]) -> _Layout:
+        """In numbers."""
+        size, stride = (tuple(_number(part, sizes) for part in parts) for parts in (self.size, self.stride))
+        return _Layout(size, stride, _number(self.offset, sizes))
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        return (tensor.shape, tensor.stride(), tensor.storage_offset()) == (self.size, self.stride, self.offset)
+
+    def put(self, tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
+        """A tensor of this layout, with the values of `tensor` if these are asked for."""
+        last = sum((size - 1) * stride for size, stride in zip(self.size, self.stride))
+        memory = tensor.new_empty(self.offset + last + 1 if tensor.numel() else self.offset)
+        found = memory.as_strided(self.size, self.stride, self.offset)
+        return found.copy_(tensor) if with_values and not overlaps_itself(found) else found
+
+
+def with_layouts(function: Any, graph: fx.Graph, views: Collection[int], whole: Collection[int]) -> Any:
+    """`function`, a lowered `graph` that takes a list, with outputs laid out as recorded: of those at `views` the
+    layout is all that is read."""
+    layouts = {i: layout for i in {*views, *whole} if (layout := _recorded(graph, i)) is not None}
+    if not layouts:
+        return function
+    symbols = _symbols(graph)
+
+    def called(arguments: list[Any]) -> Sequence[Any]:
+        sizes = {symbol: int(arguments[place]) for symbol, place in symbols.items()}
+        results = list(function(arguments))
+        for i, layout in layouts.items():
+            found = layout.at(sizes)
+            # A base of its own would be taken for the base that the output was traced with.
+            if not found.is_of(results[i]) or i in views and results[i]._base is not None:
+                results[i] = found.put(results[i], i in whole)
+        return results
+
+    called._boxed_call = True  # type: ignore[attr-defined]
+    return called
+
+
+def _symbols(graph: fx.Graph) -> dict[Any, int]:
+    """The symbols of a graph's sizes, and which of its inputs each is."""
+    inputs = graph.find_nodes(op="placeholder")
+    given = {expression(metadata(node)): i for i, node in enumerate(inputs) if isinstance(metadata(node), torch.SymInt)}
+    return {symbol: i for symbol, i in given.items() if getattr(symbol, "is_symbol", False)}
+
+
+def _recorded(graph: fx.Graph, index: int) -> _Layout | None:
+    """The layout of an output of the graph, if its sizes are known when it is called."""
+    results = graph.output_node().args[0]
+    assert isinstance(results, (list, tuple))
+    value = metadata(results[index]) if isinstance(results[index], fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    size, stride = (tuple(map(expression, parts)) for parts in (value.shape, value.stride()))
+    found = _Layout(size, stride, expression(value.storage_offset()))
+    free = set().union(*(getattr(part, "free_symbols", ()) for part in (*size, *stride, found.offset)))
+    return found if free <= _symbols(graph).keys() else None
+
+
+def _number(part: Any, sizes: Mapping[Any, int]) -> int:
+    return part if isinstance(part, int) else int(part.xreplace(sizes))
