@@ -30,7 +30,7 @@ FAMILIES = (
     " linalg.cholesky linalg.orthogonal linalg.eigen linalg.singular linalg.grouped_products linalg.matrix_functions"
     " linalg.covariance linalg.indefinite nn.attention nn.fused_attention nn.quantization nn.loss nn.loss_backward"
     " nn.ctc nn.linear_cross_entropy nn.embedding spatial.convolution_forms spatial.convolution"
-    " spatial.convolution_kernels spatial.pooling"
+    " spatial.convolution_kernels spatial.pooling spatial.trained_pooling"
     " spatial.fractional_pooling spatial.adaptive_pooling spatial.padding spatial.resampling spatial.grid"
     " nn.recurrent creation.random complex.spectral complex.short_time creation.window_functions"
     " quantized.values quantized.parameters nn.inference"
