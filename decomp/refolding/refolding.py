@@ -29,9 +29,9 @@ from decomp.refolding.outcome import Folded, Missed, RefoldReport
 from decomp.refolding.programs import (
     Refolded,
     captured_graphs,
+    constants_of,
     count_calls,
     graphs_of_result,
-    constants_of,
     rebuilt,
     with_folds,
 )
