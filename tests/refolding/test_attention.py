@@ -146,8 +146,7 @@ def test_attention_of_bloom_is_found(decomposed):
     assert found["gelu"] == found[ATTENTION] == 2
 
 
-@pytest.mark.parametrize("form", ["exported", "module"])
-@pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
+@pytest.mark.parametrize("to, form", [(targets.tinygrad, "exported"), (targets.core_aten, "module")])
 def test_keys_that_simplification_transposed_once_and_masks_that_it_computed_are_found(to, form):
     module, args = build("gpt2")
     if form == "exported":

@@ -208,14 +208,14 @@ def test_alternatives_are_asked_in_order_of_registration(form):
 
     def second(x):
         asked.append("second")
-        return torch.maximum(x, x * 0)
+        return torch.maximum(x, x * 0.0)
 
     rules = decomp.Rules()
     rules.register(F.relu)(first)
     rules.register("relu")(second)
     becomes(lambda x: F.relu(x), lambda x: x.clamp(min=0), rules, form)
     assert asked == ["first"]
-    becomes(lambda x: F.relu(x), lambda x: torch.maximum(x, x * 0), rules - decomp.Rules({F.relu: first}), form)
+    becomes(lambda x: F.relu(x), lambda x: torch.maximum(x, x * 0.0), rules - decomp.Rules({F.relu: first}), form)
 
 
 # Wrapping, bypassing, substituting.
