@@ -58,15 +58,27 @@ def _with_bodies(program: Program) -> Graphs:
 
 
 def constants_of(program: Program) -> dict[str, torch.Tensor]:
-    """The tensors of a program that are neither parameters nor buffers, by the names of the nodes that read them."""
-    exported = program.exported
+    """The indices and masks of a program, by the names of the nodes that read them: tensors that are neither parameters
+    nor buffers, and no weights either."""
+    exported, root = program.exported, program.root
     if exported is not None:
         names = exported.graph_signature.inputs_to_lifted_tensor_constants
-        return {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
-    state = {name for found in (program.root.named_parameters, program.root.named_buffers) for name, _ in found()}
-    read = program.graph.find_nodes(op="get_attr")
-    values = {node.name: attribute(program.root, str(node.target)) for node in read if str(node.target) not in state}
-    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        found = {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
+    else:
+        state = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
+        read = {node.name: attribute(root, str(node.target)) for node in program.graph.find_nodes(op="get_attr")}
+        found = {name: value for name, value in read.items() if id(value) not in state}
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor) and _is_no_weight(value)}
+
+
+def _is_no_weight(value: torch.Tensor) -> bool:
+    """Whether a constant is an index or a mask: of integers or bools, or of two numbers, as those are that add -inf."""
+    if value.is_complex() or value.device.type == "meta":
+        return False
+    if not value.is_floating_point():
+        return True
+    low, high = value.aminmax() if value.numel() else (value, value)
+    return value.dim() > 1 and bool(((value == low) | (value == high)).all())
 
 
 def count_calls(graph: fx.Graph) -> int:

@@ -42,12 +42,9 @@ class Surroundings:
         self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None
     ) -> None:
         self.graph, self.owner = graph, owner
-        self.given: dict[fx.Node, torch.Tensor] = {}
+        leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
+        self.given = {node: constants[node.name] for node in leaves if constants and node.name in constants}
         """Constants of the program that are no weights: indices and masks."""
-        for node in graph.nodes if constants else ():
-            value = constants.get(node.name) if constants and node.op in ("placeholder", "get_attr") else None
-            if value is not None and _is_no_weight(value):
-                self.given[node] = value
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
         self._data: dict[fx.Node, list[fx.Node]] = {}
@@ -217,16 +214,6 @@ def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
         numbers[node] = len(numbers)
         calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
     return tuple(calls)
-
-
-def _is_no_weight(value: torch.Tensor) -> bool:
-    """Whether a constant is an index or a mask: of integers or bools, or of two numbers, as those are that add -inf."""
-    if value.is_complex() or value.device.type == "meta":
-        return False
-    if not value.is_floating_point():
-        return True
-    low, high = value.aminmax() if value.numel() else (value, value)
-    return value.dim() > 1 and bool(((value == low) | (value == high)).all())
 
 
 def _constant(node: fx.Node) -> str:

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 import torch.nn.functional as F
 
 import decomp
+from decomp.refolding.programs import captured_graphs, constants_of
 from decomp_rules import targets
 from tests.forms import Holder
 from tests.models import TEXT, Head, build
@@ -154,6 +155,27 @@ def test_keys_that_simplification_transposed_once_and_masks_that_it_computed_are
     else:
         found = calls(decomp.lower(module.eval(), to=to, args=args).result, args=args)
     assert found == [(None, 0.0, True)] * 2
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, of which all elements are equal, as in a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.first.weight = self.second.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_weight_of_two_names_is_no_constant():
+    x = torch.randn(2, 4)
+    graph = fx.symbolic_trace(Tied())
+    traced = decomp.lower(graph, to=targets.core_aten, args=(x,), simplify=False).result
+    read = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
+    assert len(read) == 2
+    assert not constants_of(captured_graphs(traced, (x,), None).program)
 
 
 # In words.
