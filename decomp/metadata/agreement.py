@@ -78,10 +78,15 @@ def same_bits(one: Any, other: Any) -> bool:
     """Whether two values are the same to the last bit, strides included; NaN is NaN."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and repr(one) == repr(other)
-    if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+    return one.stride() == other.stride() and same_elements(one, other)
+
+
+def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape, and elements to the last bit; NaN is NaN."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     if one.is_complex():
-        return same_bits(torch.view_as_real(one), torch.view_as_real(other))
+        return same_elements(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
     if not one.is_floating_point():
         return bool(torch.equal(one, other))
     alike = (one == other) & (torch.signbit(one) == torch.signbit(other))

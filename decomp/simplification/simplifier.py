@@ -157,6 +157,7 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     if settings.freeze or FREEZING in settings.passes:
         order = [term for node in subject.graph.nodes if (term := form.terms[node]).owner is node and term in needed]
         fixed = frozen(order, subject.constants(around, settings), around)
+    if fixed:
         needed = _needed(subject, form, around, keeps_dead, fixed)
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
         return None

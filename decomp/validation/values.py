@@ -180,10 +180,8 @@ def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> It
         yield _SEEN, iter([seen])
     if pointwise or seen is None:
         yield _RANDOM, random_operands(node)
-    if pointwise and not promise.special_values:
-        yield _LARGE, large_operands(node)
-    if pointwise and promise.special_values:
-        yield _SPECIAL, special_operands(node)
+    if pointwise:
+        yield (_SPECIAL, special_operands(node)) if promise.special_values else (_LARGE, large_operands(node))
 
 
 class _Measure:

@@ -300,15 +300,20 @@ def test_ops_of_pretrained_models_are_found(name):
     assert {op: counts[op] for op in EXPECTED[name]} == EXPECTED[name]
 
 
+def deep(layers):
+    """The program of many layers of one structure."""
+
+    def forward(x):
+        for _ in range(layers):
+            x = erf_gelu(rms_norm(x)) + x
+        return x
+
+    return exported(forward, X)
+
+
 def test_layers_of_one_structure_are_tried_once():
     def counted(layers):
-        class Deep(nn.Module):
-            def forward(self, x):
-                for _ in range(layers):
-                    x = erf_gelu(rms_norm(x)) + x
-                return x
-
-        program = exported(Deep(), X)
+        program = deep(layers)
         tried = []
 
         class Counting(Runner):
@@ -328,15 +333,9 @@ def test_layers_of_one_structure_are_tried_once():
 
 def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
     def counted(layers):
-        class Deep(nn.Module):
-            def forward(self, x):
-                for _ in range(layers):
-                    x = erf_gelu(rms_norm(x)) + x
-                return x
-
         runs = []
         monkeypatch.setattr(searches, "run_fake", lambda *args: runs.append(args) or run_fake(*args))
-        refolding = decomp.refold(exported(Deep(), X))
+        refolding = decomp.refold(deep(layers))
         values = [n.meta["val"] for n in refolding.result.graph.nodes if "gelu" in str(n.target)]
         assert len({value.untyped_storage()._cdata for value in values}) == len(values) == layers
         return len(runs)

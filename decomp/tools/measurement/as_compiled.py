@@ -11,6 +11,7 @@ import functools
 
 import torch
 
+from decomp.metadata.agreement import same_elements
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import Sample
@@ -309,18 +310,7 @@ def _excused(what: Trial, run: Run, results: list[torch.Tensor]) -> list[torch.T
 
 def _same_bits(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
     """Whether results are the same to the bit; NaN is NaN."""
-    return len(one) == len(other) and all(map(_same, one, other))
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype is not other.dtype:
-        return False
-    if one.is_complex():
-        return _same(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
-    if not one.is_floating_point():
-        return bool(torch.equal(one, other))
-    same = (one == other) & (torch.signbit(one) == torch.signbit(other))
-    return bool(torch.all(same | one.isnan() & other.isnan()))
+    return len(one) == len(other) and all(map(same_elements, one, other))
 
 
 def _constant(results: list[torch.Tensor]) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
