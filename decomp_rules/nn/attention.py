@@ -24,6 +24,8 @@ def attention_by_softmax(
 ) -> Tensor:
     """softmax(q kᵀ · scale + mask) v; a row whose scores are all −∞, masked or not, gives 0. Its error is the flash
     kernel's."""
+    if unpaired(key, value):
+        return decline("keys and values differ in number")
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     weights = weights_of(*opened(scored))
     if dropout_p > 0.0:
@@ -38,6 +40,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
     has, the result is divided and not the scores, which are more; a row whose scores are all −∞ gives 0."""
+    if unpaired(key, value):
+        return decline("keys and values differ in number")
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if known_empty(scored):
         return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -56,6 +60,8 @@ def attention_by_exponentials(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
+    if unpaired(key, value):
+        return decline("keys and values differ in number")
     if known_empty(query) or known_empty(key):
         return decline("there is nothing to attend to")
     q, k, v = wide(query), wide(key), wide(value)
@@ -195,6 +201,12 @@ def _transformer_encoder_layer_fwd(
         return src + feed_forward(norm_2(src))
     src = norm_1(src + attend(src))
     return norm_2(src + feed_forward(src))
+
+
+def unpaired(key: Tensor, value: Tensor) -> bool:
+    """Whether there are more keys than values, or fewer: PyTorch takes such where there is no row to compute."""
+    keys, values = key.shape[-2], value.shape[-2]
+    return type(keys) is int and type(values) is int and keys != values
 
 
 def _scored(

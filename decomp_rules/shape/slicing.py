@@ -91,10 +91,14 @@ def select(x: Tensor, dim: int, index: Any) -> Tensor:
     dim = wrap(dim, x.dim())
     if not isinstance(index, (int, torch.SymInt)):
         return decline("the index is data")
-    if type(index) is int and index < 0:
-        index = index + x.shape[dim]
     shape = list(x.shape)
-    return aten.slice.Tensor(x, dim, index, index + 1, 1).view(shape[:dim] + shape[dim + 1:])
+    if type(index) is int:
+        index = index + shape[dim] if index < 0 else index
+        return aten.slice.Tensor(x, dim, index, index + 1, 1).view(shape[:dim] + shape[dim + 1:])
+    after = index + 1  # 0 behind the last one, counted from the end: the size then, as 0 would be the beginning
+    after = after + shape[dim] * (1 - torch.sym_min(torch.sym_max(after, -after), 1))
+    one = aten.slice.Tensor(x, dim, index, after, 1).view(shape[:dim] + [1] + shape[dim + 1:])
+    return one.view(shape[:dim] + shape[dim + 1:])
 
 
 @register(aten.split, aten.unsafe_split, aten.split_copy)
