@@ -166,12 +166,26 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
-    """AOTAutograd casts the Python numbers that vary by a prim (torch 2.13): here it is spelled in ATen."""
-    for node in module.graph.nodes:
+    """AOTAutograd casts the Python numbers that vary by a prim, and leaves Dynamo's prim of a product and a sum as it is
+    (torch 2.13): here they are spelled in ATen."""
+    from decomp.capture.dynamo import is_fused_product
+
+    for node in list(module.graph.nodes):
+        if is_fused_product(node.target):
+            _spell_product(node)
         if node.target is torch.ops.prims.convert_element_type.default:
             node.target = torch.ops.aten._to_copy.default
             node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
     return module
+
+
+def _spell_product(node: fx.Node) -> None:
+    """In the place of a · b + c, a call, two calls."""
+    a, b = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2])
+    with node.graph.inserting_before(node):
+        product = node.graph.call_function(torch.ops.aten.mul.Tensor, node.args[:2])
+    product.meta = {**node.meta, "val": a * b}
+    node.target, node.args = torch.ops.aten.add.Tensor, (product, node.args[2])
 
 
 _NAMED = ("eager", "inductor")

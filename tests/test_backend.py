@@ -343,3 +343,18 @@ def test_what_a_tensor_was_before_its_shape_changed_in_place_is_known() -> None:
     x = torch.linspace(-1, 1, 12).view(3, 4)
     compiled = torch.compile(reshaped_in_place, backend=decomp.backend(to=targets.tinygrad), fullgraph=True)
     torch.testing.assert_close(compiled(x), reshaped_in_place(x))
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_in_place_products_and_sums_which_dynamo_makes_a_prim_of_inductor(returned: bool) -> None:
+    def step(weight: torch.Tensor, gradient: torch.Tensor, average: torch.Tensor) -> torch.Tensor | None:
+        with torch.no_grad():
+            average.mul_(0.9).addcmul_(gradient, gradient, value=0.1)
+            weight.addcdiv_(gradient, average.sqrt() + 1e-8, value=-0.1)
+        return weight if returned else None
+
+    compiled = torch.compile(step, backend=decomp.backend(to=targets.tinygrad))
+    given = [torch.rand(3, 4) for _ in range(3)]
+    wanted = [x.clone() for x in given]
+    compiled(*given), step(*wanted)
+    torch.testing.assert_close(given, wanted)

@@ -127,6 +127,17 @@ def _switches_state(node: fx.Node) -> bool:
     return name not in _SWITCHES and str(getattr(node.target, "__module__", "")).startswith(_LEVELS)
 
 
+def is_fused_product(target: Any) -> bool:
+    """Whether a call is Inductor's prim a · b + c, which Dynamo makes of `addcmul_`, `addcdiv_` and others with a number
+    (torch 2.13). It is there only once Inductor has been imported, and is two calls unless a compiler fuses them."""
+    return str(target) in ("prims.fma", "prims.fma.default")
+
+
+def multiplied_and_added(a: torch.Tensor, b: Any, c: torch.Tensor) -> torch.Tensor:
+    """a · b + c, as the prim's own kernel computes it."""
+    return a * b + c
+
+
 def _own_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     """A mode of one's own on the program's sizes: what runs here leaves the fakes of Dynamo and AOTAutograd alone."""
     context = TracingContext.try_get()
@@ -290,6 +301,7 @@ class _Speller(fx.Interpreter):
             return target(*args)
         if target is get_data_attr:
             return self._data(*args)
+        target = multiplied_and_added if is_fused_product(target) else target
         return self._recorded(target, lambda: super(_Speller, self).call_function(target, args, kwargs))
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -207,3 +207,16 @@ def test_steps_through_sizes_that_vary_reach_a_target_that_does_not_cut_by_paddi
     for sizes in ((3, 8), (5, 6)):
         x = torch.randn(sizes)
         assert torch.equal(run(x), halves(x))
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5, 3)])
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)
+def test_a_row_chosen_by_data_is_found_from_either_end(target, sizes):
+    table = torch.randn(sizes)
+    chosen = Holder(lambda row: table[row] * 2)
+    run = decomp.lower(chosen, to=target, args=(torch.tensor(2),)).result
+    for row in map(torch.tensor, (-5, -2, -1, 0, 4)):
+        assert torch.equal(run(row), chosen(row))
+    for row in map(torch.tensor, (-7, -6, 5, 7)):
+        with pytest.raises(RuntimeError, match="invalid for input of size 0"):
+            run(row)
