@@ -166,8 +166,8 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
-    """AOTAutograd casts the Python numbers that vary by a prim, and leaves Dynamo's prim of a product and a sum as it is
-    (torch 2.13): here they are spelled in ATen."""
+    """AOTAutograd casts the Python numbers that vary by a prim, and leaves Dynamo's prim of a product and a sum as it
+    is (torch 2.13): here they are spelled in ATen."""
     from decomp.capture.dynamo import is_fused_product
 
     for node in list(module.graph.nodes):

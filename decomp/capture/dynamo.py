@@ -128,8 +128,8 @@ def _switches_state(node: fx.Node) -> bool:
 
 
 def is_fused_product(target: Any) -> bool:
-    """Whether a call is Inductor's prim a · b + c, which Dynamo makes of `addcmul_`, `addcdiv_` and others with a number
-    (torch 2.13). It is there only once Inductor has been imported, and is two calls unless a compiler fuses them."""
+    """Whether a call is Inductor's prim a · b + c, which Dynamo makes of `addcmul_`, `addcdiv_` and others with a
+    number (torch 2.13). It is there only once Inductor has been imported; other compilers have two calls for it."""
     return str(target) in ("prims.fma", "prims.fma.default")
 
 
