@@ -484,7 +484,8 @@ def _require_close(
     own = expected.own[0]
     if found is None and what == "gradients":
         if bool(own.any()):
-            raise kind(f"the lowered program has no gradient of {name}")
+            for_inference = "; none is asked for of a source whose parameters have requires_grad_(False)"
+            raise kind(f"the lowered program has no gradient of {name}{for_inference * name.startswith('parameter')}")
         return 0.0, 0.0
     if found is None:
         raise kind(f"the lowered program does not give {name}, or does not write it")

@@ -170,6 +170,22 @@ def test_a_parameter_of_several_names_is_the_same_whichever_comes_first():
         validation.whole_programs(source, other, (x(),), {})
 
 
+def test_an_exported_program_is_compared_with_the_module_that_runs_in_an_arena():
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    source = torch.export.export(model, (x(),))
+    planned = decomp.memory_plan(decomp.lower(source, to=targets.tinygrad, training=False).result).apply()
+    with pytest.raises(GradientsDiffer, match=r"of parameter 0.weight; none is asked for .* requires_grad_\(False\)"):
+        decomp.verify(source, planned, level="values", args=(x(),))
+    source = torch.export.export(model.requires_grad_(False), (x(),))
+    assert "1 results" in decomp.verify(source, planned, level="values", args=(x(),)).checks[-1]
+    last = max(i for i, node in enumerate(planned.graph.nodes) if node.target is torch.ops.aten.add.out)
+    other = [*planned.graph.nodes][last]
+    other.args = (other.args[0], 1.01)  # 1 + 2^t
+    planned.recompile()
+    with pytest.raises(ValuesDiffer):
+        decomp.verify(source, planned, level="values", args=(x(),))
+
+
 def test_control_flow_is_run_and_can_be_run_afterwards():
     class Model(nn.Module):
         def forward(self, x):
