@@ -381,6 +381,9 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
     else:
         name = type(root).__name__
     module = lazy_graph_module(attributes, parts.graph, name)
+    for name in attributes:
+        if name in parts.constants or _is_no_state(root, name):
+            _leave_out_of_state(module, name)
     _call_once(module)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
@@ -389,6 +392,21 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
     return module
+
+
+def _is_no_state(root: nn.Module, path: str) -> bool:
+    """Whether this is a buffer that its module does not save."""
+    owner, _, name = path.rpartition(".")
+    return name in getattr(attribute(root, owner) if owner else root, "_non_persistent_buffers_set", ())
+
+
+def _leave_out_of_state(module: nn.Module, path: str) -> None:
+    """Keep a buffer out of what is saved and loaded: a `GraphModule` is built with buffers that are saved, all of
+    them."""
+    owner, _, name = path.rpartition(".")
+    holder = module.get_submodule(owner)
+    if isinstance(buffer := dict(holder.named_buffers(recurse=False)).get(name), torch.Tensor):
+        holder.register_buffer(name, buffer, persistent=False)
 
 
 def _call_once(module: fx.GraphModule) -> None:

@@ -21,7 +21,7 @@ from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Pl
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
 from decomp.derive.planning_memory import Memory
-from decomp.derive.regions import bodies_of, body_named, without_regions
+from decomp.derive.regions import bodies_of, bodies_traced_anew, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import HELD, StridePropagation
 from decomp.derive.write_checks import check_writes
@@ -419,7 +419,10 @@ def _with_writes(planned: PlannedGraph, retraced: Retraced) -> RewrittenGraph:
 def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
     """Simplify the lowered graphs, from what rules made of them."""
     graphs = rewritten.graphs
-    return Rewritten(tuple(replace(each, simplified=simplified(_subject(each, target), settings)) for each in graphs))
+    traced = bodies_traced_anew([graph.planned for graph in graphs])
+    own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
+    simpler = (simplified(_subject(graph, target), each) for graph, each in zip(graphs, own))
+    return Rewritten(tuple(replace(graph, simplified=each) for graph, each in zip(graphs, simpler)))
 
 
 def _subject(graph: RewrittenGraph, target: Target) -> Subject:

@@ -159,7 +159,16 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
     if listed := list_operands(node):
         return tuple(dict.fromkeys(listed))
     names = view_arguments(node.op, node.target)
+    if names and _is_product(node):
+        return ()
     return _tensors([_argument(node, position, name) for position, name in names])
+
+
+def _is_product(node: fx.Node) -> bool:
+    """Whether a call is an `einsum` of several operands, which it multiplies into new memory: that of one may be a
+    view."""
+    operands = node.args[1] if len(node.args) == 2 else node.args[1:]
+    return isinstance(operands, (list, tuple)) and len(operands) > 1 and spelling_of(node).op.short == "einsum"
 
 
 def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:

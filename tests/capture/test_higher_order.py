@@ -33,6 +33,26 @@ class Map(nn.Module):
         return map_rows(lambda row: F.softmax(row, -1) - row, x)
 
 
+def masked(row: torch.Tensor) -> torch.Tensor:
+    """What is added does not depend on the row."""
+    return torch.sin(row) + torch.arange(4).to(row.dtype) * 2
+
+
+class MaskedScan(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (masked(carry) + row, masked(row)), torch.zeros(4), x, dim=0)
+
+
+class MaskedCond(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, masked, lambda x: masked(x) - 1, (x,))
+
+
+class MaskedMap(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return map_rows(lambda row: masked(row) - row, x)
+
+
 class Scan(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         return scan(lambda carry, row: (F.silu(carry) + row, torch.exp(-row)), torch.zeros(4), x, dim=0)
@@ -234,3 +254,17 @@ def test_a_result_whose_shape_is_changed_in_place_is_compiled(x: torch.Tensor) -
     torch._dynamo.reset()
     compiled = torch.compile(forward, backend=decomp.backend(to=targets.core_aten))
     torch.testing.assert_close(compiled(x), forward(x))
+
+
+@pytest.mark.parametrize("kind", [MaskedMap, MaskedScan, MaskedCond], ids=lambda kind: kind.__name__)
+def test_a_body_that_is_traced_when_it_runs_has_no_tensors_of_its_own(kind: type[nn.Module]) -> None:
+    model, x = kind(), torch.randn(3, 4)
+    freezing = decomp.simplify(decomp.lower(model, to=targets.luminal, args=(x,)).result, args=(x,), freeze=True)
+    for lowered in (decomp.lower(model, to=targets.luminal, args=(x,)).result, freezing):
+        torch.testing.assert_close(*(_gradient(run, x) for run in (lowered, model)))
+
+
+def _gradient(run: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    out = run(x)
+    return torch.autograd.grad((out if isinstance(out, torch.Tensor) else out[0]).sum(), x)[0]

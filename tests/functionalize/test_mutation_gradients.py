@@ -69,9 +69,16 @@ def followed_by_a_write_that_is_seen(w):
     return y
 
 
+def into_a_product_with_an_untracked_operand(w):
+    y = torch.einsum("ij,kj->ik", w.detach(), w)
+    with torch.no_grad():
+        y.mul_(3)
+    return y
+
+
 PROGRAMS = [
     through_detach, with_gradients_off, of_a_view, of_a_detached_view, through_a_view_of_a_detached_tensor, twice,
-    overwritten_since, followed_by_a_write_that_is_seen,
+    overwritten_since, followed_by_a_write_that_is_seen, into_a_product_with_an_untracked_operand,
 ]
 
 

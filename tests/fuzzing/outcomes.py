@@ -34,6 +34,8 @@ class Outcome:
     gradients: dict[str, torch.Tensor | None]
     aliases: dict[int, tuple[int, Any]]
     """Which output shares the memory of which input, from where and with which strides."""
+    whole: frozenset[int] = frozenset()
+    """Those of them that are all of an input."""
 
     def values(self) -> dict[str, Any]:
         """All values by name."""
@@ -45,8 +47,10 @@ class Outcome:
 
 @contextlib.contextmanager
 def restored(*modules: torch.nn.Module | None):
-    """Buffers and parameters of the modules are put back afterwards."""
-    state = [value for module in modules if module is not None for value in (*module.buffers(), *module.parameters())]
+    """Buffers and parameters of the modules are put back afterwards. (Constants of a lowered program may be expanded;
+    nothing can write to them.)"""
+    state = [value for module in modules if module is not None for value in (*module.buffers(), *module.parameters())
+             if not _is_expanded(value)]
     kept = [value.detach().clone() for value in state]
     try:
         yield
@@ -56,6 +60,10 @@ def restored(*modules: torch.nn.Module | None):
                 value.data = old.clone(memory_format=torch.preserve_format) if value.shape != old.shape else value.data
                 value.detach().copy_(old)
                 value.grad = None
+
+
+def _is_expanded(value: torch.Tensor) -> bool:
+    return any(size > 1 and not stride for size, stride in zip(value.shape, value.stride()))
 
 
 def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, arguments: tuple[Any, ...]) -> Outcome:
@@ -72,7 +80,9 @@ def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, argumen
     for value, known in zip(before, tracked):
         if isinstance(value, torch.Tensor):
             value.was_tracked = known
-    return Outcome(str(structure), before, afterwards, buffers, gradients, _aliases(flat, arguments))
+    aliases = _aliases(flat, arguments)
+    whole = frozenset(i for i, (place, _) in aliases.items() if _is_whole(flat[i], arguments[place]))
+    return Outcome(str(structure), before, afterwards, buffers, gradients, aliases, whole)
 
 
 def _reaches(value: torch.Tensor, sources: set[int]) -> bool:
@@ -132,7 +142,7 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
     if wanted.structure != found.structure:
         return f"structure of the outputs: {found.structure}, not {wanted.structure}"
     gained = {i: place for i, place in found.aliases.items() if wanted.aliases.get(i) != place}
-    lost = {i: place for i, place in wanted.aliases.items() if i not in found.aliases and (views or _whole(wanted, i))}
+    lost = {i: place for i, place in wanted.aliases.items() if i not in found.aliases and (views or i in wanted.whole)}
     if gained or lost:
         return f"memory shared with inputs is {'gained' if gained else 'lost'}: {found.aliases}, not {wanted.aliases}"
     theirs, known = found.values(), None
@@ -150,13 +160,13 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
     return ""
 
 
-def _whole(wanted: Outcome, index: int) -> bool:
-    """Whether an output is an input, and not a part of it or another view."""
-    place, (offset, strides) = wanted.aliases[index]
-    value = wanted.inputs[place]
-    if value.is_complex():  # which is put together of its parts where it is not handed on as it came
+def _is_whole(output: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether an output is an input, and not a part of it or another view. The stride of a dimension of size one tells
+    these apart: every second of one element is that element, by a view that a target may not have."""
+    if given.is_complex():  # which is put together of its parts where it is not handed on as it came
         return False
-    return value.shape == wanted.outputs[index].shape and not offset and strides == _strides(value)
+    place = (output.shape, output.storage_offset(), output.stride())
+    return place == (given.shape, given.storage_offset(), given.stride())
 
 
 def _unlike(wanted: Any, found: Any, others: list[Any] | None) -> str:
@@ -260,6 +270,9 @@ class Perturbing(TorchDispatchMode):
         if not function.is_view and function not in EXACT and float(torch.rand((), generator=self.random)) < 0.5:
             with torch.no_grad():
                 tree_map_only(torch.Tensor, self._shake, result)
+        if function in ONE_MORE:
+            with torch.no_grad():
+                self._shake_by(result, args[0])
         return result
 
     def _shaken(self, function, value):
@@ -274,6 +287,12 @@ class Perturbing(TorchDispatchMode):
                 largest = float(copied.nan_to_num(posinf=0, neginf=0).abs().sum()) or 1.0
                 copied += torch.finfo(copied.dtype).eps * largest * torch.rand(copied.shape, generator=self.random)
         return copied
+
+    def _shake_by(self, value, operand):
+        """Where 1 + tanh(x) or 1 + erf(x) is close to 0 it is known as well as the 1 is."""
+        noise = torch.rand(value.shape, generator=self.random, dtype=torch.float64) - 0.5
+        error = torch.finfo(value.dtype).eps * noise * operand.double().nan_to_num(posinf=0, neginf=0)
+        value.copy_((value.double() + error).to(value.dtype))
 
     def _shake(self, value):
         if value.dtype in TOLERANCE and value.numel() and 0 not in value.stride():
@@ -290,6 +309,8 @@ def _as_double(value):
 aten = torch.ops.aten
 EXACT = {aten.detach.default, aten.clone.default, aten.copy_.default, aten.zeros_like.default, aten.fill_.Scalar,
          aten.ones.default, aten.zeros.default, aten.full.default, aten.neg.default, aten.relu.default}
+ONE_MORE = {aten.gelu.default}
+"""Kernels that add 1 to what may be close to -1, and multiply by their first operand."""
 CANCELLING = ("norm", "aten::var", "aten::std")
 """Kernels by their names."""
 TIED = ("topk", "sort", "median")

@@ -269,6 +269,24 @@ def test_what_factories_alone_are_computed_from_is_a_constant_whatever_is_traine
     assert len(decomp.calls(plain.result)) > len(called) == len(decomp.calls(decomp.simplify(plain).result))
 
 
+def test_the_state_of_a_graph_module_is_that_of_its_source():
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("scale", torch.ones(3), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _causal(self.linear(x) * self.scale)
+
+    model = Masked()
+    exported = torch.export.export(model, (X,)).module()
+    lowered = decomp.lower(exported, to=targets.core_aten).result
+    assert any(name.startswith("_frozen") for name, _ in lowered.named_buffers())
+    assert lowered.state_dict().keys() == exported.state_dict().keys() == model.state_dict().keys()
+    lowered.load_state_dict(model.state_dict())
+
+
 def test_an_exported_program_keeps_such_constants_when_it_is_saved():
     saved = io.BytesIO()
     torch.export.save(decomp.lower(program(_causal), to=targets.core_aten).result, saved)
