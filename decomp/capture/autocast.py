@@ -97,13 +97,22 @@ def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
         return {}
     mode = metadata(sources[0]).fake_mode
     fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
-    plain = _seen_casts(node, fakes, mode, None)
+    plain = _own_casts(node, fakes, mode)
     under = _seen_casts(node, fakes, mode, policy)
     return {
         source: under[id(fakes[source])]
         for source in sources
         if id(fakes[source]) in under and id(fakes[source]) not in plain
     }
+
+
+def _own_casts(node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode) -> dict[int, torch.dtype]:
+    """Casts that the op makes by itself. One that takes these dtypes under autocast alone, as products of float16 and
+    float32 are, makes none."""
+    try:
+        return _seen_casts(node, fakes, mode, None)
+    except RuntimeError:
+        return {}
 
 
 def _seen_casts(

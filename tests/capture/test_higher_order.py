@@ -268,3 +268,19 @@ def _gradient(run: Any, x: torch.Tensor) -> torch.Tensor:
     x = x.clone().requires_grad_()
     out = run(x)
     return torch.autograd.grad((out if isinstance(out, torch.Tensor) else out[0]).sum(), x)[0]
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float16), (torch.int64, torch.float32)])
+def test_dtypes_that_an_op_takes_together_under_autocast_alone(dtypes):
+    class Program(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4).to(torch.float32))
+
+        def forward(self, a, b):
+            with torch.autocast("cpu", torch.bfloat16):
+                return torch.diag_embed(a * 1.5).mT @ b, nn.functional.linear(b.to(torch.bfloat16)[None], self.weight)
+
+    program, inputs = Program(), tuple(torch.ones(4, 4).to(dtype) for dtype in dtypes)
+    lowered = decomp.lower(program, to=targets.core_aten, args=inputs).result
+    torch.testing.assert_close(lowered(*inputs), program(*inputs))

@@ -34,7 +34,7 @@ WRITES = [
     "{x}.index_fill_({d}, torch.tensor([0]), {c})", "{x}.index_add_({d}, torch.tensor([0, 1]), {y})",
     "{x}.index_copy_(0, torch.tensor([1]), {y}[:1])", "{f}.lerp_({y}, 0.25)", "{f}.addcmul_({y}, {z}, value=0.5)",
     "{x}.scatter_(-1, torch.zeros_like({x}, dtype=torch.int64)[..., :1], {k})", "{f}.exp_()", "{f}.abs_()",
-    "{x}.scatter_add_(-1, torch.zeros_like({x}, dtype=torch.int64), {y})", "{f}.addmm_({y}, {z})",
+    "{x}.scatter_add_(-1, torch.zeros_like({x}, dtype=torch.int64), {y})", "{f}.addmm_({y}.clone(), {z}.clone())",
     "F.relu({f}, inplace=True)", "F.leaky_relu({f}, 0.1, inplace=True)", "F.hardtanh({f}, inplace=True)",
     "torch.add({x}, {y}, out={z})", "torch.mul({f}, 2, out={z})", "{new} = {x}.add_(1)", "{new} = {f}.relu_()",
     "{x}.view(-1).add_(1)", "{x}.view(-1)[0] = {k}", "{x}.t().mul_(2)", "{x}.diagonal().fill_({k})",
