@@ -242,11 +242,10 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
 
 def test_bodies_have_constants_of_their_own() -> None:
     def program(x: torch.Tensor) -> Any:
-        return torch.cond(x.sum() > 0, torch.tanh, torch.sin, (x,))
+        return torch.while_loop(lambda i, a: i < 2, lambda i, a: (i + 1, a.tanh()), (torch.tensor(0), x))[1]
 
     compiled = torch.compile(program, backend=decomp.backend(to=targets.luminal))
-    x = torch.ones(3)
-    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(program, x))
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.ones(3).tanh().tanh())
 
 
 def test_operands_that_rules_made_one_are_two_to_a_branch() -> None:
