@@ -118,6 +118,7 @@ class _Compilation:
         before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
+        _prepare_regions(before_autograd)
         with DisableAutocast():
             result = autograd(before_autograd)
         return _without_autocast(result) if casts else result
@@ -156,6 +157,45 @@ def _warn_of_gradients(why: str) -> None:
     )
 
 
+def _prepare_regions(module: fx.GraphModule) -> None:
+    """Spell bodies of higher-order ops, and their calls, so that AOTAutograd traces them anew (torch 2.13)."""
+    for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
+        _separate_operands(inner)
+        if inner is not module:
+            _hide_constants(inner)
+
+
+def _hide_constants(body: fx.GraphModule) -> None:
+    """AOTAutograd makes buffers inputs of the program, those of bodies too, where nothing hands them on: the constants
+    of a body are attributes that it does not see."""
+    names = {str(node.target) for node in body.graph.nodes if node.op == "get_attr"}
+    for name in names & body._buffers.keys():
+        value = body._buffers.pop(name)
+        body._non_persistent_buffers_set.discard(name)
+        object.__setattr__(body, name, value)
+    _lift_constants(body)
+
+
+def _separate_operands(module: fx.GraphModule) -> None:
+    """Two operands of control flow are never the same tensor to PyTorch; rules may have made them one."""
+    for node in module.graph.nodes:
+        if getattr(node.target, "__name__", "") not in _TRACED_ANEW:
+            continue
+        seen: set[fx.Node] = set()
+
+        def own(operand: fx.Node, node: fx.Node = node, seen: set[fx.Node] = seen) -> fx.Node:
+            if operand not in seen or not isinstance(operand.meta.get("val"), torch.Tensor):
+                seen.add(operand)
+                return operand
+            with module.graph.inserting_before(node):
+                copied = module.graph.call_function(torch.ops.aten.clone.default, (operand,))
+            copied.meta = dict(operand.meta)
+            return copied
+
+        node.args = fx.node.map_arg(node.args, own)
+    module.recompile()
+
+
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(*args: Any) -> Any:
@@ -189,6 +229,8 @@ def _spell_product(node: fx.Node) -> None:
 
 
 _NAMED = ("eager", "inductor")
+_TRACED_ANEW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
+"""Higher-order ops that refuse operands that share memory."""
 
 
 def _inner_compiler(

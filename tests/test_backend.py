@@ -240,6 +240,23 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(model, x), rtol=1e-4, atol=1e-5)
 
 
+def test_bodies_have_constants_of_their_own() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.while_loop(lambda i, a: i < 2, lambda i, a: (i + 1, a.tanh()), (torch.tensor(0), x))[1]
+
+    compiled = torch.compile(program, backend=decomp.backend(to=targets.luminal))
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.ones(3).tanh().tanh())
+
+
+def test_operands_that_rules_made_one_are_two_to_a_branch() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, torch.add, torch.sub, (F.dropout(x, 0.0), x))
+
+    compiled = torch.compile(program, backend=decomp.backend(to=targets.core_aten))
+    x = torch.ones(3)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(program, x))
+
+
 @NEEDS_COMPILER
 def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
     def program(x: torch.Tensor) -> Any:

@@ -332,7 +332,8 @@ def _torch_too(loaded: Loaded, form: str, cases) -> bool:
             backends = ("aot_eager", "inductor") if form == "inductor" else ("aot_eager",)
             return any(_compiles_otherwise(loaded, cases, backend) for backend in backends)
         call = state = _exportable(loaded).module() if form in EXPORTED else _traced(loaded)
-        return _differs(loaded, call, state, cases[-1:])
+        # A symbolic trace holds what it computed of buffers as a constant, which keeps the history of writes to it.
+        return _differs(loaded, call, state, cases[-1:] if form in EXPORTED else cases)
     except Exception:
         return True
 
