@@ -242,10 +242,13 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
 
 def test_bodies_have_constants_of_their_own() -> None:
     def program(x: torch.Tensor) -> Any:
-        return torch.while_loop(lambda i, a: i < 2, lambda i, a: (i + 1, a.tanh()), (torch.tensor(0), x))[1]
+        start = (torch.tensor(0), x.detach())
+        return x + torch.while_loop(lambda i, a: i < 2, lambda i, a: (i + 1, a.tanh()), start)[1]
 
     compiled = torch.compile(program, backend=decomp.backend(to=targets.luminal))
-    torch.testing.assert_close(compiled(torch.ones(3)), torch.ones(3).tanh().tanh())
+    x = torch.ones(3, 4)
+    wanted = x + x.tanh().tanh(), torch.linspace(0.5, 1.5, 12).view(3, 4)
+    torch.testing.assert_close(value_and_gradient(compiled, x), wanted)
 
 
 def test_operands_that_rules_made_one_are_two_to_a_branch() -> None:
