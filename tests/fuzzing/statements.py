@@ -74,7 +74,7 @@ OTHERS = [
     "{new} = torch.einsum('ij,kj->ik', {f}, {y})", "{new} = torch.outer({f}, {y})", "{new} = torch.dot({f}, {y})",
     "{new} = F.softmax({f}, {d})", "{new} = F.log_softmax({f}, {d})", "{new} = F.layer_norm({f}, ({size},))",
     "{new} = F.scaled_dot_product_attention({f}, {f}, {y})", "{new} = F.normalize({f}, dim={d})",
-    "{new} = F.scaled_dot_product_attention({f}[None], {f}[None], {f}[None], is_causal=True)",
+    "{new} = F.scaled_dot_product_attention(*3 * [{f}.nan_to_num(0, 4, -4)[None]], is_causal=True)",
     "{new} = F.max_pool2d({f}, 2)", "{new} = F.avg_pool2d({f}, 2)", "{new} = F.adaptive_avg_pool2d({f}, 1)",
     "{new} = F.max_pool1d({f}, 2)", "{new} = F.pad({f}, (1, 1))", "{new} = F.interpolate({f}[None], scale_factor=2)",
     "{new} = F.embedding({i}.abs() % 3, {y})", "{new} = F.one_hot({i}.abs() % 3, 3)", "{new} = torch.cumsum({x}, {d})",
