@@ -128,26 +128,24 @@ def keeping_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> fx.Node:
     """The call in the place of `node`, cast to the dtype of `tensor` where the functional op promotes."""
-    dtype = _other_dtype(emit, node, tensor, op, target, args, kwargs)
-    if dtype is None:
+    if not _promotes(emit, node, tensor, op, target, args, kwargs):
         return emit.like(node, op, target, args, kwargs)
     wide = emit.node(op, target, tuple(args), dict(kwargs), at=node)
     return cast(emit, node, wide, tensor)
 
 
-def _other_dtype(
-    emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
-) -> torch.dtype | str | None:
-    """The dtype that the functional call returns, if it is not that of `tensor`."""
-    predicate = method_name(node).removesuffix("_") in PREDICATES
+def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the functional call returns another dtype than that of `tensor`; without metadata, whether it may whatever
+    the other operands are."""
+    always = method_name(node).removesuffix("_") in PREDICATES or method_name(node) in PROMOTING_IN_PLACE
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
-        return "bool" if predicate else None
+        return always
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
-    if found == {own.dtype} and not predicate and method_name(node) not in PROMOTING_IN_PLACE:
-        return None
+    if found == {own.dtype} and not always:
+        return False
     result = emit.computed(op, target, args, kwargs)
-    return result.dtype if isinstance(result, torch.Tensor) and result.dtype != own.dtype else None
+    return isinstance(result, torch.Tensor) and result.dtype != own.dtype
 
 
 def cast(emit: Emitter, node: fx.Node, value: fx.Node, like: fx.Node, final: bool = True) -> fx.Node:

@@ -346,3 +346,12 @@ def test_each_of_several_views_is_of_its_own_tensor(function):
     check(function, x23(), x23() + 1)
     traced = fx.symbolic_trace(function)
     same(run(traced, (x23(), x23() + 1)), run(functional(traced), (x23(), x23() + 1)))
+
+
+@pytest.mark.parametrize("write", ["cumsum_(0)", "cumprod_(0)", "eq_(1)", "logical_not_()"])
+def test_without_metadata_too_a_write_keeps_the_dtype(write):
+    program = {}
+    exec(f"def forward(x):\n    y = x.clone()\n    y.{write}\n    return y", program)
+    traced, x = fx.symbolic_trace(program["forward"]), torch.tensor([1, 2, 0], dtype=torch.uint8)
+    found = functional(traced)(x)
+    assert found.dtype == torch.uint8 and torch.equal(found, traced(x))
