@@ -74,7 +74,7 @@ class _Propagation(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.mode, self.infer = mode, infer
-        self.reshapes = any(method_name(node) in METADATA_WRITES for node in module.graph.nodes)
+        self.reshapes = any(map(_may_reshape, module.graph.nodes))
 
     def run(self, *args: Any, **_: Any) -> Any:
         # Without the Python dispatcher some kernels, as that of polar, take dynamic sizes for those of the example.
@@ -94,6 +94,11 @@ class _Propagation(fx.Interpreter):
         return result
 
 
+def _may_reshape(node: fx.Node) -> bool:
+    """Whether a call may change the shape of a tensor that is there: what `out=` names is resized if it does not fit."""
+    return method_name(node) in METADATA_WRITES or "out" in node.kwargs
+
+
 def _as_it_is_now(value: Any) -> Any:
-    """A view of all of a tensor, which keeps its shape when `transpose_` changes that of the tensor itself."""
+    """A view of all of a tensor, which keeps its shape when that of the tensor itself is changed in place."""
     return torch.ops.aten.alias.default(value) if isinstance(value, FakeTensor) else value

@@ -135,8 +135,8 @@ def keeping_dtype(
 
 
 def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the functional call returns another dtype than that of `tensor`; without metadata, whether it may whatever
-    the other operands are."""
+    """Whether the functional call returns another dtype than that of `tensor`; without metadata, whether it may,
+    whatever the other operands are."""
     always = method_name(node).removesuffix("_") in PREDICATES or method_name(node) in PROMOTING_IN_PLACE
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):

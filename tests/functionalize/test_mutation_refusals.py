@@ -312,3 +312,18 @@ def test_a_write_into_windows_that_do_not_overlap_is_followed():
     x = torch.arange(4.0)
     lowered = decomp.lower(Windows(), to=targets.tinygrad, args=(x,)).result
     assert all(map(torch.equal, lowered(x), Windows()(x)))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_output_of_another_size_is_seen_in_a_graph_with_example_inputs():
+    class Program(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(3, 4))
+
+        def forward(self, x):
+            torch.mul(x[None], 2, out=self.kept)
+            return x * 2
+
+    with pytest.raises(MutationError, match="out= changes the size of 'kept'"):
+        decomp.lower(fx.symbolic_trace(Program()), to=targets.core_aten, args=(torch.ones(3, 4),))

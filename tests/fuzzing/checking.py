@@ -268,8 +268,11 @@ def _source(loaded: Loaded, form: str) -> Any:
 
 def _traced(loaded: Loaded) -> fx.GraphModule:
     """The program by symbolic tracing, which runs what does not depend on the inputs: a write to a buffer, too."""
+    sizes = [buffer.shape for buffer in loaded.module.buffers()]
     with restored(loaded.module):
         traced = fx.symbolic_trace(loaded.module)
+        if sizes != [buffer.shape for buffer in loaded.module.buffers()]:
+            raise TorchRefuses("the trace, and not the graph, changes the shape of a buffer")
     nodes = traced.graph.find_nodes(op="get_attr")
     if any(getattr(attribute(traced, node.target), "grad_fn", None) is not None for node in nodes):
         raise TorchRefuses("a constant of the graph was computed from parameters, and can be differentiated once")
