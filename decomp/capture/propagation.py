@@ -95,7 +95,7 @@ class _Propagation(fx.Interpreter):
 
 
 def _may_reshape(node: fx.Node) -> bool:
-    """Whether a call may change the shape of a tensor that is there: what `out=` names is resized if it does not fit."""
+    """Whether a call may change the shape of a tensor that is there: that of `out=` is resized if it does not fit."""
     return method_name(node) in METADATA_WRITES or "out" in node.kwargs
 
 
