@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 import warnings
 
@@ -265,9 +264,8 @@ class Perturbing(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(name in function._schema.name for name in (*CANCELLING, *TIED)):
-            written = [info.is_write for info in function._schema.arguments]
-            args = tuple(value if written[i] else tree_map_only(torch.Tensor, partial(self._shaken, function), value)
-                         for i, value in enumerate(args))
+            shaken = tree_map_only(torch.Tensor, lambda value: self._shaken(function, value), args[0])
+            args = (shaken, *args[1:])  # statistics, which are others, are written to, whatever the schema says
         result = function(*args, **(kwargs or {}))
         # Every other one only, so that what is equal by chance is equal in some runs.
         if not function.is_view and function not in EXACT and float(torch.rand((), generator=self.random)) < 0.5:
@@ -281,7 +279,7 @@ class Perturbing(TorchDispatchMode):
     def _shaken(self, function, value):
         """A copy that is off, of what a kernel subtracts from its own mean: nothing else shows what is lost by that.
         And of what it sorts, zeros too: the order of equal numbers is anybody's."""
-        if value.dtype not in TOLERANCE:
+        if function._schema.arguments[0].is_write or value.dtype not in TOLERANCE:
             return value
         with torch.no_grad():
             copied = value.clone()
