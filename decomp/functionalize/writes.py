@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from decomp.graphs.graph_builder import is_aten, own_memory
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.aliases import attribute, spelling_of, view_bases
+from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.op_facts import SAVES_NOTHING
 
@@ -81,9 +81,9 @@ def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
     autograd refuses the backward pass, because a saved tensor was modified in place."""
     if not functional.writes:
         return
-    saving = _calls_saving_arguments(functional.graph, root)
+    saved = _saved_values(functional.graph, root)
     for write in functional.writes:
-        if any(user in saving for user in write.source.users):
+        if write.source in saved:
             _use_copy_of_old_value(functional.rewrite, write.source)
 
 
@@ -102,8 +102,8 @@ def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node) -> None:
     node.replace_all_uses_with(new, lambda user: user is not new)
 
 
-def _calls_saving_arguments(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
-    """The calls that may save their arguments for the backward pass, or return a view that another call may save."""
+def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
+    """The nodes whose memory calls may save for the backward pass, directly or through a view."""
     tracked: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -111,11 +111,13 @@ def _calls_saving_arguments(graph: fx.Graph, root: nn.Module | None) -> set[fx.N
                 tracked.add(node)
         elif any(n in tracked for n in node.all_input_nodes) and _is_differentiable(node):
             tracked.add(node)
-    saving: set[fx.Node] = set()
+    saved: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node in tracked and _may_save(node) or view_bases(node, root) and any(user in saving for user in node.users):
-            saving.add(node)
-    return saving
+        if node in saved:
+            saved.update(view_bases(node, root))
+        if node in tracked:
+            saved.update(_saved_operands(node))
+    return saved
 
 
 def _is_differentiable(node: fx.Node) -> bool:
@@ -126,12 +128,18 @@ def _is_differentiable(node: fx.Node) -> bool:
     return node.op != "output" and can_require_grad(metadata(node)) and kind_of(node) != "host"
 
 
-def _may_save(node: fx.Node) -> bool:
+def _saved_operands(node: fx.Node) -> Iterable[fx.Node]:
+    """The operands that a call may save, or what a rule makes of it: one that puts or gets elements by indices may read
+    them by an op like `aten.take`, which saves what it reads."""
     if node.op not in ("call_function", "call_method"):
-        return bool(node.op == "call_module")
+        return node.all_input_nodes if node.op == "call_module" else ()
     op = str(spelling_of(node).op.short)
+    if op == "getitem":
+        return () if is_basic_index(node.args[1]) else node.all_input_nodes
+    if op == "index_put":
+        return nodes_in((node.args[2:3], node.kwargs.get("values")))
     scaled = op in ("mul", "div") and len(list(nodes_in((node.args, node.kwargs)))) == 1
-    return not scaled and op not in SAVES_NOTHING
+    return () if scaled or op in SAVES_NOTHING else node.all_input_nodes
 
 
 def can_require_grad(value: Any) -> bool:

@@ -152,6 +152,22 @@ def _lowered(module, args, target):
     yield decomp.lower(torch.export.export(duplicate(module), args), to=to).result.module()
 
 
+@pytest.mark.parametrize("read", [
+    lambda x: x[:, torch.tensor([1])], lambda x: x[..., ::2][[1, 0]], lambda x: x[None, torch.tensor([1])],
+    lambda x: torch.zeros(2, 3).index_put((torch.tensor([1]),), x[:1]),
+])
+def test_elements_that_are_read_by_indices_are_trained_where_a_rule_takes_them_by_an_op_that_saves_its_input(read):
+    def program(x):
+        y = read(x)
+        x.mul_(2)
+        return (y,)
+
+    w = weight()
+    lowered = decomp.lower(torch.fx.symbolic_trace(program), to=targets.luminal, args=(w,)).result
+    wanted, found = (torch.autograd.grad(call(w * 1)[0].sum(), w)[0] for call in (program, lowered))
+    assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("write", [
     lambda mask, x: mask.copy_(x), lambda mask, x: mask.detach().logical_not_(), lambda mask, x: mask[1:].copy_(x[1:]),
 ])
