@@ -12,12 +12,12 @@ from torch import fx
 
 from decomp.graphs.template import Stamp
 from decomp.ir.call import is_projection, metadata, projected
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_proved, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat, switches
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
 from decomp.pairs.recording import is_complex_call
 from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same, same_call
@@ -50,7 +50,7 @@ class _Replay:
         self.found = found
         self.images: dict[fx.Node, Any] = {}
         """What stands for each node: a node, a pair of them, or several of either."""
-        self.regions = {**_regions(found.source), **_regions(found.graph)}
+        self.regions = {**regions_of(found.source), **regions_of(found.graph)}
         """In which region (no_grad, autocast) each node of either graph is."""
         self.parts: dict[tuple[fx.Node, int], tuple[fx.Node, fx.Node]] = {}
         """The parts of complex tensors that are taken apart, in each region."""
@@ -246,13 +246,3 @@ class _Replay:
         for node in self.found.graph.nodes:
             if is_complex_call(node) and node not in self.border and node not in stay:
                 raise NotAsRecorded(f"{node.name!r} is complex, inside a graph in pairs", node)
-
-
-def _regions(graph: fx.Graph) -> dict[fx.Node, int]:
-    """For each node, how many regions began or ended up to it; one of several results is where the call is."""
-    found: dict[fx.Node, int] = {}
-    current = 0
-    for node in graph.nodes:
-        current += switches(node)
-        found[node] = found[node.args[0]] if is_projection(node) else current  # type: ignore[index]
-    return found

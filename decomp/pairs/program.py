@@ -18,8 +18,7 @@ from decomp.graphs.template import Stamp, make_value
 from decomp.graphs.tracing import on_metadata
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.call import inherited_meta, is_projection, metadata
-from decomp.ir.effects import is_proved
-from decomp.ir.op_facts import MODE_SWITCHES
+from decomp.ir.effects import is_proved, switches
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.pairs.recording import PairRecorder, is_complex_call
@@ -290,11 +289,6 @@ class _Walk:
             found = metadata(new) if isinstance(new, fx.Node) else None
             if isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor) and not same_layout(found, value):
                 self.out.captured_meta[new] = own_memory(value)
-
-
-def switches(node: fx.Node) -> bool:
-    """Whether a region (no_grad, autocast) begins or ends at a node."""
-    return node.op == "call_function" and getattr(node.target, "__name__", "") in MODE_SWITCHES
 
 
 def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:
