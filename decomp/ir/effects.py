@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from decomp.ir.aliases import statistics
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, call_if_bound
+from decomp.ir.call import bound_call, call_if_bound, is_projection
 from decomp.ir.op_facts import ASSERTS, BATCH_NORMS, COLLECTIVES, MODE_SWITCHES
 from decomp.ir.ops import Op, of_function, of_method, of_module_class
 
@@ -98,6 +98,21 @@ class EffectTable:
         if effects is None:
             effects = self._by_method[name] = of_method_named(name)
         return effects
+
+
+def switches(node: fx.Node) -> bool:
+    """Whether a region (no_grad, autocast) begins or ends at a node."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") in MODE_SWITCHES
+
+
+def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
+    """For each node, how many regions began or ended up to it; one of several results is where the call is."""
+    found: dict[fx.Node, int] = {}
+    current = 0
+    for node in graph.nodes:
+        current += switches(node)
+        found[node] = found[node.args[0]] if is_projection(node) else current  # type: ignore[index]
+    return found
 
 
 def is_proved(node: fx.Node) -> bool:

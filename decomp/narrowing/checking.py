@@ -8,11 +8,11 @@ import torch
 from torch import fx
 
 from decomp.ir.call import is_projection, metadata, substituted
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_proved, regions_of
 from decomp.ir.narrow_calls import CAST
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.narrowing.program import Narrowed, does_not_fit
-from decomp.proof.correspondence import MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
+from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same
 from decomp.torch_internals.pytree import tensors_in
 
@@ -37,6 +37,7 @@ class _Replay:
         self.images = {source: new for new, source in found.rewrite.origin.items() if new.name == source.name}
         """What stands for each node: the node of its name. Others of its origin are casts."""
         self.sources = {new: source for source, new in self.images.items()}
+        self.regions = regions_of(found.graph)
 
     def visit(self, node: fx.Node) -> bool:
         """Hold a node against its image; returns whether it is a call."""
@@ -80,6 +81,8 @@ class _Replay:
     def _source(self, given: fx.Node, user: fx.Node) -> fx.Node:
         """The node of the source whose value an argument is, perhaps cast."""
         if given not in self.sources and self._is_cast(given):
+            if self.regions[given] != self.regions[user]:
+                raise EffectsChanged(f"{given.name!r} is cast in another region than {user.name!r} takes it in", given)
             given = given.all_input_nodes[0]
         if given not in self.sources:
             raise NotAsRecorded(f"{given.name!r}, which {user.name!r} takes, comes from no node of the source", given)

@@ -17,7 +17,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import on_metadata
 from decomp.ir.call import call_if_bound, inherited_meta, is_host, is_projection, metadata, projected, substituted
 from decomp.ir.dtypes import name_of
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_proved, switches
 from decomp.ir.narrow_calls import CAST
 from decomp.ir.op_facts import TAKES_INT64
 from decomp.ir.schema import parameters
@@ -85,9 +85,15 @@ class _Walk:
         """What stands for a wide value of the source as a wide tensor, where there is one."""
         self.narrow: dict[fx.Node, fx.Node] = {}
         """The same as a narrow tensor."""
+        self.casts: list[tuple[dict[fx.Node, fx.Node], fx.Node]] = []
+        """What of these is a cast that was made in this region (no_grad, autocast)."""
 
     def visit(self, node: fx.Node) -> None:
         """Copy a node, or make the same call in narrow dtypes."""
+        if switches(node):
+            for known, given in self.casts:
+                del known[given]  # it has a gradient, or none, as that region had: the next one makes it anew
+            self.casts = []
         concerned = _wide_in(node, self.dtypes) or any(_wide_in(given, self.dtypes) for given in node.all_input_nodes)
         if not node.op.startswith("call") or node.op == "call_module" or not concerned:
             self._copy(node)
@@ -125,6 +131,7 @@ class _Walk:
             return self.rewrite.values[given]
         if given not in self.wide:
             self.wide[given] = self._cast(given, self.narrow[given], metadata(given).dtype, "wide")
+            self.casts.append((self.wide, given))
         return self.wide[given]
 
     def _as_narrow(self, given: fx.Node) -> Any:
@@ -133,6 +140,7 @@ class _Walk:
         if given not in self.narrow:
             dtype = self.dtypes[metadata(given).dtype]
             self.narrow[given] = self._cast(given, self.wide[given], dtype, "narrow")
+            self.casts.append((self.narrow, given))
         return self.narrow[given]
 
     def _cast(self, source: fx.Node, given: fx.Node, dtype: torch.dtype, label: str) -> fx.Node:

@@ -12,14 +12,14 @@ from torch import fx
 
 from decomp.graphs.template import Stamp
 from decomp.ir.call import is_projection, metadata, projected
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_proved, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
 from decomp.pairs.recording import is_complex_call
-from decomp.proof.correspondence import MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
+from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same, same_call
 
 aten = torch.ops.aten
@@ -50,12 +50,14 @@ class _Replay:
         self.found = found
         self.images: dict[fx.Node, Any] = {}
         """What stands for each node: a node, a pair of them, or several of either."""
-        self.parts: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
-        """The parts of complex tensors that are taken apart."""
+        self.regions = {**regions_of(found.source), **regions_of(found.graph)}
+        """In which region (no_grad, autocast) each node of either graph is."""
+        self.parts: dict[tuple[fx.Node, int], tuple[fx.Node, fx.Node]] = {}
+        """The parts of complex tensors that are taken apart, in each region."""
         self.whole: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
         """For each complex tensor that is put together, its parts."""
-        self.own: dict[fx.Node, fx.Node] = {}
-        """For real values that leave the program as a copy, the copy."""
+        self.own: dict[tuple[fx.Node, fx.Node, int], fx.Node] = {}
+        """For what stands for a node of the source, and that node: the copy of it that was made in a region."""
         self.copies: dict[fx.Node, fx.Node] = {}
         self.made: dict[fx.Node, list[fx.Node]] = {}
         self.constants = {id(found.constants[str(node.target)]): node for node in found.graph.find_nodes(op="get_attr")
@@ -70,7 +72,7 @@ class _Replay:
             elif node.target is PUT_TOGETHER and node in self.border and node.name not in self._names():
                 at_border |= self._put_together(node)
             elif node.target is aten.clone.default and node.name not in self._names():
-                self.own[node.args[0]] = node
+                self.own[node.args[0], found.rewrite.origin[node], self.regions[node]] = node  # type: ignore[index]
                 at_border.add(node)
         for node in found.graph.nodes:
             if node not in found.chains and node not in at_border and node not in self.constants.values():
@@ -85,7 +87,8 @@ class _Replay:
         first, second = (next((u for u in pair.users if (u.target, u.args) == each), None) for each in wanted)
         if first is None or second is None:
             raise NotAsRecorded(f"{pair.name!r} is not taken apart into two parts", pair)
-        self.parts[pair.args[0]] = first, second  # type: ignore[index]
+        self._require_region(pair, first, second)
+        self.parts[pair.args[0], self.regions[pair]] = first, second  # type: ignore[index]
         return {pair, first, second}
 
     def _put_together(self, whole: fx.Node) -> set[fx.Node]:
@@ -105,8 +108,19 @@ class _Replay:
                 raise NotAsRecorded(f"{whole.name!r} has its dimensions in another order", whole)
             at_border |= set(parts)  # type: ignore[arg-type]
             parts = [part.args[0] for part in parts]  # type: ignore[union-attr]
+        self._require_region(*at_border)
         self.whole[whole] = tuple(parts)  # type: ignore[assignment]
         return at_border
+
+    def _require_region(self, *nodes: fx.Node) -> None:
+        """The calls are in one region."""
+        if len({self.regions[node] for node in nodes}) > 1:
+            raise EffectsChanged(f"{nodes[0].name!r} is made in two regions of no_grad or autocast", nodes[0])
+
+    def _require_same_region(self, node: fx.Node, new: fx.Node) -> None:
+        """A call is in the region of the source node that it came from."""
+        if new.op in ("call_function", "call_method", "call_module") and self.regions[new] != self.regions[node]:
+            raise EffectsChanged(f"{new.name!r} moved out of its no_grad or autocast region", new, node)
 
     def visit(self, node: fx.Node) -> None:
         """Find out what stands for a node, and hold it against the new graph."""
@@ -137,9 +151,10 @@ class _Replay:
             image = self.images[given]
             operands[given] = self._whole_of(image, metadata(given), new)
             if node.op == "output" and isinstance(image, fx.Node):
-                operands[given] = self.own.get(image, image)
+                operands[given] = self.own.get((image, given, self.regions[new]), image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
             raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
+        self._require_same_region(node, new)
         return new
 
     def _whole_of(self, image: Any, value: Any, user: fx.Node) -> Any:
@@ -152,11 +167,13 @@ class _Replay:
 
     def _made_of(self, pair: Any, user: fx.Node) -> fx.Node | None:
         """The complex tensor, put together of these parts, that a call takes."""
-        return next((each for each in user.all_input_nodes if same(self.whole.get(each), pair)), None)
+        at = self.regions[user]
+        made = (each for each in user.all_input_nodes if each in self.whole and self.regions[each] == at)
+        return next((each for each in made if same(self.whole[each], pair)), None)
 
     def _stamped(self, node: fx.Node, stamp: Stamp) -> Any:
         """What an expansion on the parts of the operands gives; its calls are there, one after the other."""
-        values = [value for given in node.all_input_nodes for value in self._operand(given)]
+        values = [value for given in node.all_input_nodes for value in self._operand(given, node)]
         made = iter(self.made.pop(node, ()))
         for entry in stamp.entries:
             if entry.op == "get_attr":
@@ -170,17 +187,39 @@ class _Replay:
             if new is None or new.op != entry.op or not same_call(new, entry.target, args, kwargs):
                 name = new.name if new is not None else "nothing"
                 raise NotAsRecorded(f"{name} is not {entry.target} in the place of {node.name}", new, node)
+            self._require_same_region(node, new)
             values.append(new)
         extra = next(made, None)
         if extra is not None:
             raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {node.name!r}", extra, node)
-        return stamp.outputs(values)
+        return self._of_its_region(node, stamp.outputs(values))
 
-    def _operand(self, given: fx.Node) -> Iterator[Any]:
+    def _of_its_region(self, node: fx.Node, result: Any) -> Any:
+        """What stands for a call: of what was made in another region, a copy that was made in that of the call, so that
+        it has a gradient only where the call gives one."""
+        if isinstance(result, (tuple, list)):
+            return tuple(self._of_its_region(node, each) for each in result)
+        at = self.regions[node]
+        if not isinstance(result, fx.Node) or not isinstance(metadata(result), torch.Tensor) or not at:
+            return result
+        made_at = 0 if result.op in ("placeholder", "get_attr") else self.regions[result]
+        copied = result if made_at == at else self.own.get((result, node, at))
+        if copied is None:
+            raise EffectsChanged(f"{result.name!r} is of another region of no_grad or autocast", result, node)
+        return copied
+
+    def _operand(self, given: fx.Node, at: fx.Node) -> Iterator[Any]:
         """What an expansion takes for a node: the parts of a complex one, each of several."""
         image, value = self.images[given], metadata(given)
         taken_apart = isinstance(value, torch.Tensor) and value.is_complex() and not isinstance(image, tuple)
-        yield from flat(self.parts[image] if taken_apart else image)
+        yield from flat(self._parts_in(image, at) if taken_apart else image)
+
+    def _parts_in(self, image: fx.Node, at: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The parts of a complex tensor that were taken in the region of a call."""
+        found = self.parts.get((image, self.regions[at]))
+        if found is None:
+            raise EffectsChanged(f"{image.name!r} is not taken apart in the region of {at.name!r}", image, at)
+        return found
 
     def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
         """A pair stands for a complex value, and its parts have its shape."""

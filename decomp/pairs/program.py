@@ -18,7 +18,7 @@ from decomp.graphs.template import Stamp, make_value
 from decomp.graphs.tracing import on_metadata
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.call import inherited_meta, is_projection, metadata
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_proved, switches
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.pairs.recording import PairRecorder, is_complex_call
@@ -83,10 +83,16 @@ class _Walk:
         """What stands for a complex value of the source as a complex tensor, where there is one: by its node, or the
         node and which of its results."""
         self.pairs: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+        self.at_border: tuple[set[Any], set[fx.Node]] = set(), set()
+        """The values that were put together, and those that were taken apart, in this region."""
+        self.here: set[fx.Node] | None = None
+        """The calls of this region (no_grad, autocast); None before the first one."""
         self.attributes: dict[int, fx.Node] = {}
 
     def visit(self, node: fx.Node) -> None:
         """Copy a node, or what computes it on pairs."""
+        if switches(node):
+            self._enter()
         if node.op in ("placeholder", "get_attr"):
             self._copy(node)
         elif is_projection(node):
@@ -106,12 +112,41 @@ class _Walk:
         """From here on what leaves the program stands for a value."""
         self.rewrite.replace(node, self._as_it_leaves(node))
 
+    def _enter(self) -> None:
+        """Another region begins: what was put together or taken apart in the one before has a gradient or none as that
+        one had, so it is made anew for calls of this one."""
+        whole, pairs = self.at_border
+        for key in whole:
+            del self.whole[key]
+        for node in pairs:
+            del self.pairs[node]
+        self.at_border, self.here = (set(), set()), set()
+
     # Values.
 
     def _copy(self, node: fx.Node) -> None:
         new = self.rewrite.copy(node, self._whole)
+        self._note(node, new)
         if isinstance(new, fx.Node) and _is(node):
             self.whole[node] = new
+
+    def _note(self, node: fx.Node, new: Any) -> None:
+        """Note that a new node belongs to this region. (One of several results belongs to that of the call.)"""
+        if self.here is None or not isinstance(new, fx.Node) or new.op in ("placeholder", "get_attr"):
+            return
+        if not is_projection(node) or new.args[0] in self.here:
+            self.here.add(new)
+
+    def _of_this_region(self, node: fx.Node, result: Any) -> Any:
+        """What stands for a call, on calls of its region: a part of it may be an operand, which has a gradient where a
+        result of the call has none."""
+        if self.here is None:
+            return result
+        leaves = {leaf: leaf for leaf in flat((result,)) if isinstance(leaf, fx.Node)}
+        for leaf in leaves:
+            if leaf not in self.here and isinstance(metadata(leaf), torch.Tensor):
+                leaves[leaf] = self._call(aten.clone.default, (leaf,), node, "own")
+        return fx.node.map_arg(result, leaves.__getitem__)
 
     def _real(self, node: fx.Node) -> Any:
         return self.rewrite.values[node]
@@ -140,6 +175,7 @@ class _Walk:
         if _is(node):
             if node not in self.whole:
                 self.whole[node] = self._together(self.pairs[node], metadata(node), node)
+                self.at_border[0].add(node)
             return self.whole[node]
         found, expected = self._real(node), metadata(node)
         if isinstance(found, fx.Node) or not isinstance(expected, (tuple, list)):
@@ -147,6 +183,7 @@ class _Walk:
         for place, (each, value) in enumerate(zip(found, expected)):
             if isinstance(each, tuple) and (node, place) not in self.whole:
                 self.whole[node, place] = self._together(each, value, node)
+                self.at_border[0].add((node, place))
         return tuple(self.whole.get((node, place), each) for place, each in enumerate(found))
 
     def _together(self, parts: tuple[fx.Node, ...], value: torch.Tensor, at: fx.Node) -> fx.Node:
@@ -174,6 +211,7 @@ class _Walk:
                 self._call(aten.select.int, (pair, -1, 0), node, "real"),
                 self._call(aten.select.int, (pair, -1, 1), node, "imag"),
             )
+            self.at_border[1].add(node)
             self.out.taken_apart[node.name] = [pair, *self.pairs[node]]
         return self.pairs[node]
 
@@ -186,6 +224,8 @@ class _Walk:
         given, _ = fx.node.map_arg((args, {}), metadata)
         with on_metadata(self.mode):
             new.meta["val"] = target(*given)
+        if self.here is not None:
+            self.here.add(new)
         return new
 
     def _stamped(self, node: fx.Node) -> None:
@@ -202,7 +242,7 @@ class _Walk:
             self._copy(node)
             return
         self.out.stamps[node] = stamp
-        result = self._put(node, stamp, list(flat(tuple(operands))))
+        result = self._of_this_region(node, self._put(node, stamp, list(flat(tuple(operands)))))
         self.rewrite.replace(node, result)
         if _is(node):
             self.pairs[node] = result
@@ -222,6 +262,8 @@ class _Walk:
                 new = self.rewrite.add(entry.op, entry.target, args, kwargs, name, at=node)
                 new.meta.update(kept)
                 self.out.chains[new] = entry.chain
+                if self.here is not None:
+                    self.here.add(new)
                 if entry.spec is not None:
                     new.meta["val"] = make_value(entry.spec, self.fakes, metas)
             values.append(new)

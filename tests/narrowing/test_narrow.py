@@ -311,3 +311,16 @@ def test_narrow_calls_of_a_far_number_do_not_pass_the_check():
 
     with pytest.raises(decomp.VerificationError, match="is not the call 'add', in narrow dtypes"):
         spoilt(far)
+
+
+def test_an_input_is_cast_in_each_region():
+    def function(x):
+        with torch.no_grad():
+            known = x * 2
+        return known, x * 3
+
+    torch._dynamo.reset()
+    given = x(3, dtype=torch.float64).requires_grad_()
+    known, tracked = torch.compile(function, backend=decomp.backend(to=FEW, narrow=True))(given)
+    assert not known.requires_grad
+    assert torch.equal(torch.autograd.grad(tracked.sum(), given)[0], torch.full_like(given, 3))

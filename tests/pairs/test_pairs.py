@@ -331,3 +331,68 @@ def test_several_results_of_a_call_leave_as_one():
         decomp.lower(source, to=targets.tinygrad, args=(z(2, 2),)).result, source))
     assert [each.dtype for each in found[0]] == [torch.complex64, torch.float32]
     torch.testing.assert_close([*found[0], *found[1]], [*wanted[0], *wanted[1]])
+
+
+def _made_without_gradients(x, z):
+    with torch.no_grad():
+        made = torch.complex(x, x)
+    return made, x
+
+
+def _computed_on_without_gradients(x, z):
+    with torch.no_grad():
+        made = torch.complex(x, x)
+    return torch.view_as_real(made * 2), x * 2
+
+
+def _real_part_without_gradients(x, z):
+    with torch.no_grad():
+        made = torch.complex(x, x).real
+    return made * 2, x * 2
+
+
+def _taken_apart_twice(x, z):
+    with torch.no_grad():
+        made = torch.view_as_real(z * 2)
+    return made, torch.view_as_real(z * 3), x
+
+
+@pytest.mark.parametrize("function", [_made_without_gradients, _computed_on_without_gradients,
+                                      _real_part_without_gradients, _taken_apart_twice])
+def test_a_region_without_gradients_keeps_its_calls(function):
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=decomp.backend(to=REAL))
+    outcomes = []
+    for program in (function, compiled):
+        given = [x(3, 2).requires_grad_(), z(3, 2).requires_grad_()]
+        results = program(*given)
+        loss = sum(each.abs().square().sum() for each in results if each.requires_grad)
+        gradients = torch.autograd.grad(loss, given, allow_unused=True)
+        outcomes.append(([each.requires_grad for each in results], [*results, *gradients]))
+    (wanted, theirs), (found, ours) = outcomes
+    assert found == wanted
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_call_that_left_its_region_is_found_out():
+    from decomp.pairs.checking import check_in_pairs
+    from decomp.torch_internals.modes import set_grad_enabled
+
+    graph = torch.fx.Graph()
+    given = graph.placeholder("a")
+    graph.call_function(set_grad_enabled, (False,))
+    made = graph.call_function(aten.mul.Tensor, (graph.call_function(aten.complex.default, (given, given)), 2))
+    graph.call_function(set_grad_enabled, (True,))
+    graph.output(made)
+    found = decomp.lower(torch.fx.GraphModule({}, graph), to=REAL, args=(x(3).requires_grad_(),))
+    pairs = found.pieces[0].planned.represented.pairs
+    check_in_pairs(pairs)
+    first, last = (node for node in pairs.graph.nodes if node.target is set_grad_enabled)
+    for target in (aten.clone.default, aten.mul.Tensor, aten.stack.default):
+        moved = next(node for node in pairs.graph.nodes if node.target is target)
+        before = moved.prev
+        (last if moved < last else moved).append(moved) if target is aten.mul.Tensor else first.prepend(moved)
+        with pytest.raises(decomp.VerificationError):
+            check_in_pairs(pairs)
+        before.append(moved)
+    check_in_pairs(pairs)
