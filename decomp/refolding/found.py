@@ -161,20 +161,27 @@ def _result(found: Found) -> Any:
     return run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
 
 
-def wanted_by(to: Target | None) -> Wanted:
-    """What tells whether the calls of a target, or any, are wanted."""
+def wanted_by(to: Target | None, prepared: Target | None = None) -> Wanted:
+    """What tells whether the calls of a target, or any, are wanted, and those that prepare their operands."""
 
     def wanted(target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
-        return to is None or _is_wanted(to, target, args, kwargs, like.meta.get("val"))
+        return (to is None or _is_wanted(to, target, args, kwargs, like.meta.get("val"))) and (
+            prepared is None or all(_is_prepared(prepared, arg) for arg in args)
+        )
 
     return wanted
 
 
+def _is_prepared(to: Target, operand: Any) -> bool:
+    """Whether an operand needs no calls but those of a target."""
+    if not isinstance(operand, Prepared):
+        return True
+    own = _is_wanted(to, operand.target, operand.args, {}, operand.metadata)
+    return own and all(_is_prepared(to, arg) for arg in operand.args)
+
+
 def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> bool:
-    """Whether a call that gives `value`, and those that prepare its operands, are wanted."""
-    prepared = (arg for arg in args if isinstance(arg, Prepared))
-    if not all(_is_wanted(to, arg.target, arg.args, {}, arg.metadata) for arg in prepared):
-        return False
+    """Whether a call that gives `value` is wanted."""
     graph = fx.Graph()
     known: dict[Any, fx.Node] = {}
 

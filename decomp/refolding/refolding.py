@@ -24,7 +24,7 @@ from decomp.metadata.ambient_modes import neutral
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
 from decomp.provenance import Provenance
-from decomp.refolding.found import wanted_by
+from decomp.refolding.found import Wanted, wanted_by
 from decomp.refolding.outcome import Folded, Missed, RefoldReport
 from decomp.refolding.programs import (
     Refolded,
@@ -108,7 +108,8 @@ def refold(
       Of any other program (an `nn.Module`, `fx.GraphModule` or `ExportedProgram`) ops are found by what its nodes
       compute, however they are spelled: activations, softmax, normalizations, attention, linear layers. Each is
       accepted only where it agrees with the op on random operands, in values and gradients.
-    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all.
+    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all. What brings operands into shape (a
+      view, a permutation) has to be an op of a `Target`; beside a list of ops it may be any.
     - `rules`: ops of yours with what they are computed by; each is found where the calls of the program are that.
     - `args`, `kwargs`: example inputs, for a program that has no metadata.
     - `verify`: True or "structure" checks the new program, "full" hands its graphs to `Graph.lint` and networkx as
@@ -118,13 +119,15 @@ def refold(
     The program itself is not changed. Raises `CaptureError`, and `VerificationError`.
     """
     wanted, check = _target(to), _Check(verify, args, kwargs)
+    prepared = to if isinstance(to, Target) else None
     times: dict[str, float] = {}
     if isinstance(program, Lowering):
         with neutral(), collector_paused():
             return _of_lowering(program, wanted, check, times)
     backwards = as_rules(rules) if rules is not None else None
+    name = wanted.name if wanted is not None else "ops"
     with exclusively(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
-        found = _of_program(program, wanted, backwards, check, times)
+        found = _of_program(program, wanted_by(wanted, prepared), name, backwards, check, times)
         sizes.keep(found.result)
     return found
 
@@ -183,11 +186,11 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
 
 
 def _of_program(
-    program: Any, to: Target | None, rules: Rules | None, check: _Check, times: dict[str, float]
+    program: Any, wanted: Wanted, name: str, rules: Rules | None, check: _Check, times: dict[str, float]
 ) -> Refolding:
     with _timed(times, "capture"):
         graphs = captured_graphs(program, check.args, check.kwargs)
-    wanted, constants = wanted_by(to), constants_of(graphs.program)
+    constants = constants_of(graphs.program)
     with _timed(times, "find"), without_guards(graphs.program.mode):
         found = {
             owner: search(graph, owner, wanted, rules, constants if owner is graphs.program.root else None)
@@ -196,7 +199,6 @@ def _of_program(
     refolded = {owner: each.refolded for owner, each in found.items()}
     with _timed(times, "rebuild"):
         result = rebuilt(graphs, refolded)
-    name = to.name if to is not None else "ops"
     made = _Made(program, result, name, tuple(refolded.values()), tuple(found.values()))
     examples = getattr(program, "example_inputs", None)
     return _finished(made, check, check.given(examples), times, None)
