@@ -236,14 +236,9 @@ def test_a_mask_among_the_constants_is_causal_or_it_is_not(first):
         assert call.args[3:] == (None, 0.0, True)
 
 
-@pytest.mark.parametrize("form", ["lowered", "decomposed"])
-def test_attention_alone_is_asked_for(form):
+def test_attention_alone_is_asked_for():
     module, args = build("bert")
-    program = torch.export.export(module.eval(), args)
-    if form == "lowered":
-        program = decomp.lower(program, to=targets.core_aten).result
-    else:
-        program = program.run_decompositions()
+    program = decomp.lower(torch.export.export(module.eval(), args), to=targets.core_aten).result
     assert len(calls(program, to=["scaled_dot_product_attention"])) == 2
     without_views = decomp.Target("chip", ["scaled_dot_product_attention"])  # which could not bring operands into shape
     assert calls(program, to=without_views) == []
