@@ -107,17 +107,19 @@ def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tens
     that overflows is infinite, where PyTorch's kernel fuses it with the sum."""
     dtype = promoted(x, tensor1, tensor2)
     value = value if dtype.is_floating_point or dtype.is_complex else int(value)
-    scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
+    tensor1, tensor2 = wide(cast(tensor1, dtype)), wide(cast(tensor2, dtype))  # integers would wrap around
+    scaled = tensor1 if value == 1 else tensor1 * value
     if dtype.is_complex:
         return added(cast(x, dtype), cast(scaled * tensor2, dtype))
-    return cast(wide(x) + scaled * wide(tensor2), dtype)
+    return cast(wide(x) + scaled * tensor2, dtype)
 
 
 @register(aten.addcdiv)
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Any = 1) -> Tensor:
     """x + value · tensor1 / tensor2; half types rounded once."""
-    scaled = wide(tensor1) if value == 1 else wide(tensor1) * value
-    dtype, quotient = promoted(x, tensor1, tensor2), scaled / wide(tensor2)
+    dtype = promoted(x, tensor1, tensor2)
+    tensor1, tensor2 = wide(cast(tensor1, dtype)), wide(cast(tensor2, dtype))
+    quotient = (tensor1 if value == 1 else tensor1 * value) / tensor2
     if dtype.is_complex:
         return added(cast(x, dtype), cast(quotient, dtype))
     return cast(wide(x) + quotient, dtype)

@@ -212,3 +212,9 @@ def test_a_part_beside_an_infinite_one_is_added_to_a_complex_quotient():
 ])
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, sample(3, 4), sample(3, 4, seed=1))
+
+
+@pytest.mark.parametrize("value", [1, 3])
+def test_integers_beside_floats_do_not_wrap_around(value):
+    factors = torch.tensor([1, 16, 100, 255], dtype=torch.uint8)
+    agrees(RULES, aten.addcmul.default, sample(4), factors, factors, value=value, gradient=False)
