@@ -1,6 +1,7 @@
 """Lowering from several threads, and what an interrupted or failed lowering leaves behind: nothing."""
 
 import gc
+import inspect
 import random
 import sys
 import threading
@@ -109,14 +110,14 @@ def test_threads_that_lower_while_others_compile():
 
 
 class Interrupt:
-    """Raises an exception at the n-th call of a Python function of torch or of this package. Generator expressions are
-    none: Python drops an exception that is raised while `any` closes one."""
+    """Raises an exception at the n-th call of a Python function of torch or of this package. Generators are none:
+    Python drops an exception that is raised while one is closed because nobody reads on."""
 
     def __init__(self, number, error):
         self.left, self.error = number, error
 
     def __call__(self, frame, event, arg):
-        if event != "call" or frame.f_code.co_name == "<genexpr>":
+        if event != "call" or frame.f_code.co_flags & inspect.CO_GENERATOR:
             return
         if "/torch/" in frame.f_code.co_filename or "/decomp/" in frame.f_code.co_filename:
             self.left -= 1
