@@ -17,7 +17,7 @@ from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
-from decomp.ir.op_facts import MODE_SWITCHES, SWITCHED_REGIONS
+from decomp.ir.op_facts import DISTINCT_OPERANDS, MODE_SWITCHES, SWITCHED_REGIONS
 from decomp.lowering import lower
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
@@ -178,9 +178,8 @@ def _hide_constants(body: fx.GraphModule) -> None:
 
 def _separate_operands(module: fx.GraphModule) -> None:
     """Two operands of control flow are never the same tensor to PyTorch; rules may have made them one."""
-    for node in module.graph.nodes:
-        if getattr(node.target, "__name__", "") not in _TRACED_ANEW:
-            continue
+    calls = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in DISTINCT_OPERANDS]
+    for node in calls:
         seen: set[fx.Node] = set()
 
         def own(operand: fx.Node, node: fx.Node = node, seen: set[fx.Node] = seen) -> fx.Node:
@@ -193,7 +192,8 @@ def _separate_operands(module: fx.GraphModule) -> None:
             return copied
 
         node.args = fx.node.map_arg(node.args, own)
-    module.recompile()
+    if calls:
+        module.recompile()
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,8 +229,6 @@ def _spell_product(node: fx.Node) -> None:
 
 
 _NAMED = ("eager", "inductor")
-_TRACED_ANEW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
-"""Higher-order ops that refuse operands that share memory."""
 
 
 def _inner_compiler(

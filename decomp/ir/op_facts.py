@@ -238,6 +238,9 @@ SWITCHED_REGIONS = _names("wrap_with_set_grad_enabled wrap_with_autocast")
 RUN_ONCE = SWITCHED_REGIONS | {"wrap", "tag_activation_checkpoint"}
 """Higher-order ops that run one body, on the operands that follow it, exactly once."""
 
+DISTINCT_OPERANDS = _names("cond while_loop scan map_impl associative_scan")
+"""Higher-order ops that refuse to be traced where two of their operands are the same tensor."""
+
 CONTROL_FLOW = _names(
     "cond while_loop scan map_impl associative_scan invoke_subgraph wrap tag_activation_checkpoint "
     "wrap_activation_checkpoint hints_wrapper strict_mode"

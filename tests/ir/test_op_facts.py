@@ -20,7 +20,7 @@ OPS = {
     for name, table in vars(op_facts).items()
     if name.isupper() and isinstance(table, (frozenset, set, dict))
 }
-OF_REGIONS = ("SWITCHED_REGIONS", "RUN_ONCE", "CONTROL_FLOW")
+OF_REGIONS = ("SWITCHED_REGIONS", "RUN_ONCE", "CONTROL_FLOW", "DISTINCT_OPERANDS")
 OF_FUNCTIONS = ("COLLECTIVES", "MODE_SWITCHES")
 
 
