@@ -28,8 +28,10 @@ from decomp.derive.expansion import (
 )
 from decomp.derive.other_sizes import OtherSizes
 from decomp.derive.planning_memory import Memory
+from decomp.derive.stride_propagation import changed_strides
 from decomp.errors import RuleError, spelled
 from decomp.graphs.template import Stamp
+from decomp.ir.aliases import view_bases
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op, of_function
@@ -210,8 +212,20 @@ class Candidates:
         expansions = self.memory_for(request.signature.symbolic).expansions
         key = (rule, request.signature.key)
         if key not in expansions:
-            expansions[key] = self._for_all_sizes(self._record(rule, request), request)
+            found = self._for_all_sizes(self._record(rule, request), request)
+            expansions[key] = found if rule is None else self._view_if_one_is_known(found, request)
         return expansions[key]
+
+    def _view_if_one_is_known(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
+        """The expansion; or what PyTorch's own kernel records, where a rule copies what the call gives a view of: rules
+        compare strides as numbers, the kernel as expressions of symbolic sizes."""
+        if not request.signature.symbolic or isinstance(found, Declined) or not view_bases(request.node):
+            return found
+        if changed_strides(found.graph, request.expected) is None:
+            return found
+        own = self.recorded(None, request)
+        is_view = isinstance(own, Expansion) and changed_strides(own.graph, request.expected) is None
+        return own if is_view else found
 
     def _record(self, rule: Rule | None, request: Request) -> Expansion | Declined:
         site, bound = self._site(request), cast(Bound, request.call)

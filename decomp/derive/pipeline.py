@@ -23,7 +23,7 @@ from decomp.derive.planner import Planner
 from decomp.derive.planning_memory import Memory
 from decomp.derive.regions import bodies_of, bodies_traced_anew, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
-from decomp.derive.stride_propagation import HELD, StridePropagation
+from decomp.derive.stride_propagation import HELD, StridePropagation, with_kernel_strides
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
@@ -163,7 +163,7 @@ class _Planning:
     ) -> list[PlannedGraph]:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
         state = self._state(name)
-        functional = self._functional(name, graph, owner, state)
+        functional = with_kernel_strides(self._functional(name, graph, owner, state), self.planner.true_results)
         functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
         functional, fused = self._fused(functional, owner)
         bodies = bodies_of(functional, owner, policy)

@@ -425,13 +425,13 @@ class Planner:
 
     def propagate(self, propagation: StridePropagation, node: fx.Node, decision: Decision) -> None:
         """Where the strides of what stands for `node` are not the captured ones, re-trace what depends on them."""
-        results = decision.results if isinstance(decision, Derived) else self._true_results(node)
+        results = decision.results if isinstance(decision, Derived) else self.true_results(node)
         if results is not None:
             with without_guards(self.mode):
                 propagation.strides_changed(node, results)
             self.memory.signatures.forget(propagation.current(node))
 
-    def _true_results(self, node: fx.Node) -> Any:
+    def true_results(self, node: fx.Node) -> Any:
         """The true metadata of a call that stays, where what was recorded is known to be wrong; else None."""
         name = self.memory.laid_out.get(node.target)
         if name is None:

@@ -5,12 +5,13 @@ copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
+from decomp.functionalize.writes import Functional
 from decomp.graphs.graph_builder import Emitter
 from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import spelling_of
@@ -34,6 +35,17 @@ def changed_strides(graph: fx.Graph, expected: Any) -> Any:
         output = tuple(e if each is None else each for each, e in zip(output, expected))
     found = tree_map(lambda leaf: metadata(leaf) if isinstance(leaf, fx.Node) else leaf, output)
     return found if _differ(tensors_in(found), tensors_in(expected)) else None
+
+
+def with_kernel_strides(functional: Functional, true_results: Callable[[fx.Node], Any]) -> Functional:
+    """A captured program with the strides that its calls give when they run, where they are not those of the fake
+    tensors that it was captured with. `true_results`: what such a call truly gives, else None."""
+    propagation = StridePropagation(functional.graph, functional.captured_meta, expected=())
+    for node in propagation.nodes():
+        results = true_results(propagation.current(node))
+        if results is not None:
+            propagation.strides_changed(node, results)
+    return functional if propagation.emit is None else functional.rewritten(propagation.emit.rewrite)
 
 
 class StridePropagation:

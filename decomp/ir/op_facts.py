@@ -263,6 +263,7 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
         fake_stride_fixes.by_format,
     ),
     "log_sigmoid_forward": fake_stride_fixes.in_order,
+    "dropout": fake_stride_fixes.dropped_out,
 }
 """By op, the strides that the kernel on the CPU gives its first result, where those of fake tensors are wrong."""
 

@@ -16,9 +16,9 @@ from decomp.torch_internals.pytree import tensors_in
 
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""
-Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | None]
-"""From the arguments of a call by name and its first result, the order of its dimensions; None where fake tensors are
-right."""
+Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | torch.Tensor | None]
+"""From the arguments of a call by name and its first result, the order of its dimensions, or the argument that it hands
+on; None where fake tensors are right."""
 
 
 def broadcast_order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Order:
@@ -95,6 +95,12 @@ def in_order(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
     return list(range(out.dim()))
 
 
+def dropped_out(arguments: Mapping[str, Any], out: torch.Tensor) -> torch.Tensor | None:
+    """The input where nothing is dropped: for `dropout` alone, fake tensors give a copy."""
+    given: torch.Tensor = arguments["input"]
+    return given if arguments.get("train") is False or arguments.get("p") == 0 else None
+
+
 def _strides_in(out: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> list[Any]:
     """The strides of an operand in the dimensions of the result."""
     missing = out.dim() - len(shape)
@@ -115,13 +121,10 @@ def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
     first = out[0] if isinstance(out, (tuple, list)) else out
     if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
         return out
-    if first.dim() < 2:
-        return out
     with first.fake_mode:
-        order = layout(arguments, first)
-        if order is None:
-            return out
-        true = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)
-    if same_strides(true, first):
+        true = layout(arguments, first)
+        if isinstance(true, list):
+            true = torch.empty_permuted(first.shape, true, dtype=first.dtype, device=first.device)
+    if true is None or same_strides(true, first):
         return out
     return (true, *out[1:]) if isinstance(out, (tuple, list)) else true

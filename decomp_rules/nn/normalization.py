@@ -206,7 +206,7 @@ def _native_batch_norm_legit_of_two_sums(x: Tensor, weight: Tensor | None, bias:
     """(x − mean) / √(var + ε) · w + b per channel, the mean and 1 / √(var + ε), without running statistics."""
     if not training:
         return decline("there are no statistics to evaluate with")
-    return _batch(*standardised_by_sums(wide(x), all_but_channel(x), eps), x, weight, bias)
+    return _batch(*standardised_by_sums(wide(x), all_but_channel(x), eps, infinite_mean=True), x, weight, bias)
 
 
 def _batch(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor | None,
@@ -291,14 +291,15 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool
     return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
 
 
-def standardised_by_sums(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def standardised_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
+                         ) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx and then
-    Σ(x − mean)², each multiplied by 1 / n."""
+    Σ(x − mean)², each multiplied by 1 / n. Of a single infinity the mean is NaN, or infinite."""
     shift = sum_times(x, dims, -1, extent(x, dims))
     centred = x + shift
     rstd = torch.rsqrt(sum_times(centred * centred, dims, 1, extent(x, dims)) + eps)
-    # A mean is NaN where a row has an infinite entry, as with the kernel; it is computed where it is read alone.
-    return centred * rstd, shift * -1 + rstd * 0, rstd
+    mean = shift * -1  # which is computed where it is read alone
+    return centred * rstd, mean if infinite_mean else mean + rstd * 0, rstd
 
 
 def sum_times(x: Tensor, dims: Sequence[int], factor: float, count: int) -> Tensor:

@@ -210,3 +210,18 @@ def test_a_call_that_stays_and_looks_at_memory_keeps_what_it_looks_at():
     lowering = decomp.lower(Windows(), args=(x,), to=targets.luminal, partial=True)
     assert torch.equal(lowering.result(x), Windows()(x))
     assert [blocker.op for blocker in lowering.blockers] == ["aten.as_strided.default", "aten.as_strided"]
+
+
+@pytest.mark.parametrize("view", [torch.flatten, lambda x: x.view_as(torch.ones(x.shape)), lambda x: x.reshape(-1)],
+                         ids=["flatten", "view_as", "reshape"])  # fmt: skip
+def test_memory_with_gaps_of_any_size_is_viewed_and_not_copied(view):
+    class Viewed(nn.Module):
+        def forward(self, x):
+            return view(x)
+
+    x = torch.randn(3, 8)[:, ::2]
+    exported = torch.export.export(Viewed(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    lowered = decomp.lower(exported, to=targets.core_aten).result.module()
+    other = torch.randn(5, 8)[:, ::2]
+    found = lowered(other)
+    assert found.data_ptr() == other.data_ptr() and torch.equal(found, view(other))

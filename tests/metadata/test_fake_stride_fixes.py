@@ -148,11 +148,21 @@ def test_unpooling_and_log_sigmoid_lie_as_the_kernel_lays_them():
     assert check(aten.native_dropout_backward.default, (torch.rand(3, 4).t(), torch.rand(4, 3) > 0.5, 2.0))[0]
 
 
+@pytest.mark.parametrize("p, train", [(0.5, False), (0.0, True), (0.5, True)])
+def test_dropout_that_drops_nothing_gives_its_input(p, train):
+    given = torch.rand(4, 6)[:, ::2]
+    fake = as_fakes(MODE, given)
+    with MODE:
+        copied = fake.clone()
+    true = kernel_value(KERNEL_STRIDES["dropout"], {"input": fake, "p": p, "train": train}, copied)
+    assert (true is fake) == (not train or p == 0)
+
+
 def test_every_op_of_the_table_is_tried_here():
     tried = {name.split(".")[0] for name in BINARY} | {
         "div", "index", "_unsafe_index", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "max_unpool2d", "reflection_pad3d",
-        "replication_pad3d", "log_sigmoid_forward", "native_dropout_backward",
+        "replication_pad3d", "log_sigmoid_forward", "native_dropout_backward", "dropout",
     }  # fmt: skip
     assert set(KERNEL_STRIDES) == tried
 
@@ -198,3 +208,16 @@ def test_a_reshape_behind_one_works(model, target, exported):
     lowered = decomp.lower(program, to=target, args=None if exported else (x,)).result
     found = (lowered.module() if exported else lowered)(x)
     torch.testing.assert_close(found, model(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad], ids=lambda t: t.name)
+def test_dropout_that_drops_nothing_is_the_input_in_the_lowered_program(target):
+    class Dropped(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x[:, ::2], 0.5, training=False)
+
+    x = torch.randn(3, 8)
+    exported = torch.export.export(Dropped().eval(), (x,))
+    module = decomp.lower(Dropped(), to=target, args=(x,)).result
+    for lowered in (module, decomp.lower(exported, to=target).result.module()):
+        assert lowered(x).stride() == (8, 2) and lowered(x).data_ptr() == x.data_ptr()
