@@ -17,7 +17,8 @@ from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
-from decomp.ir.op_facts import DISTINCT_OPERANDS, MODE_SWITCHES, SWITCHED_REGIONS
+from decomp.ir.effects import switches
+from decomp.ir.op_facts import DISTINCT_OPERANDS, SWITCHED_REGIONS
 from decomp.lowering import lower
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
@@ -143,9 +144,8 @@ def _gradient_is_wanted(inputs: Sequence[Any]) -> bool:
 
 def _may_be_trained(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a result of a graph may have a gradient, that of a region with gradients inside included."""
-    switches = MODE_SWITCHES | SWITCHED_REGIONS
     return _gradient_is_wanted(inputs) or any(
-        getattr(node.target, "__name__", "") in switches for node in module.graph.nodes
+        switches(node) or getattr(node.target, "__name__", "") in SWITCHED_REGIONS for node in module.graph.nodes
     )
 
 

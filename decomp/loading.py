@@ -17,7 +17,7 @@ from decomp.capture.exporting import export
 from decomp.capture.frontends import Parts, Program, capture, graph_module
 from decomp.capture.module_hooks import carry_hooks
 from decomp.errors import CaptureError, spelled
-from decomp.ir.call import is_host, is_projection
+from decomp.ir.call import CALLS, is_host, is_projection
 from decomp.lowering import Lowering
 
 
@@ -76,7 +76,7 @@ def own_op(node: fx.Node) -> str:
 
 def computes(node: fx.Node) -> bool:
     """Whether a node is a call that makes or changes tensors."""
-    calls = node.op in ("call_function", "call_method", "call_module")
+    calls = node.op in CALLS
     return calls and not is_host(node) and not is_projection(node)
 
 

@@ -18,11 +18,10 @@ from decomp.advice.suggestions import Suggesting
 from decomp.capture import frontends
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
-from decomp.derive.decisions import Plan
+from decomp.derive.decisions import Plan, Planned
 from decomp.derive.exclusive import captured, collector_paused, exclusively, planning, undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import (
-    Planned,
     RewrittenGraph,
     Source,
     capture_program,

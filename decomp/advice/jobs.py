@@ -20,10 +20,10 @@ from decomp.advice.suggestions import blocked_in, calls_of
 from decomp.advice.wishes import OpWish, Wish, is_advisable, with_wishes
 from decomp.cache.fingerprints import fingerprint
 from decomp.capture.frontends import Program
-from decomp.derive.decisions import Derived
+from decomp.derive.decisions import Derived, Planned
 from decomp.derive.exclusive import captured, undisturbed
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, Source, plan_program
+from decomp.derive.pipeline import Source, plan_program
 from decomp.derive.planner import Planner
 from decomp.errors import CaptureError, DecompError, first_line
 from decomp.ir.ops import Op

@@ -14,10 +14,10 @@ from decomp.advice.smallest_sets import Chosen, SmallestSets
 from decomp.advice.wishes import DtypeWish, Wish, with_wishes
 from decomp.capture.frontends import Program
 from decomp.costs.model import calls_in
-from decomp.derive.decisions import Blocked, Decision, Derived, Keep
+from decomp.derive.decisions import Blocked, Decision, Derived, Keep, Planned
 from decomp.derive.exclusive import undisturbed
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, plan_program
+from decomp.derive.pipeline import plan_program
 from decomp.derive.planner import Planner
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.dtypes import name_of

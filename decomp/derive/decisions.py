@@ -1,25 +1,32 @@
 """What planning decides for a node: it stays, goes, is replaced by an expansion, or is blocked. And the plan of a
-program: a decision for each of its nodes."""
+program: a decision for each of its nodes, and the graphs that these nodes stand in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
 
-from torch import fx
+from torch import fx, nn
 
+from decomp.capture.frontends import Program
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
+from decomp.derive.planning_memory import Memory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spelled
+from decomp.functionalize.walk import Functional
+from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound, is_host
 from decomp.ir.ops import Op
+from decomp.narrowing.representing import Represented
 from decomp.patterns.fusing import Fused, PatternUse
+from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
+from decomp.simplification.freezing import is_traced_anew
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
@@ -276,3 +283,73 @@ def not_in_pairs(decision: Decision, node: fx.Node, refused: str | None) -> Deci
 
 
 PAIRS = "pairs of real numbers"
+
+
+@dataclass(frozen=True)
+class PlannedGraph:
+    """A functional graph of a program, with a decision for each of its calls."""
+
+    program: Program
+    name: str
+    """The attribute that holds it, for the body of a higher-order op; empty for the program's own graph."""
+    owner: nn.Module
+    """Owner of the attributes that it names."""
+    functional: Functional
+    decisions: Mapping[fx.Node, Decision]
+    bodies: Mapping[str, fx.GraphModule]
+    """Bodies of its higher-order ops, by attribute."""
+    casts_written: bool
+    """Whether the casts of autocast were written out in its bodies."""
+    fused: Fused = Fused()
+    """What became of the patterns of the rules in it."""
+    represented: Represented = Represented()
+    """How narrow dtypes and pairs of real numbers came into it, if they did."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The functional graph."""
+        return self.functional.graph
+
+    @property
+    def whole(self) -> Rewrite:
+        """The functional graph in which calls of patterns are still the calls that they stand for."""
+        return self.functional.before or self.functional.rewrite
+
+    def origin(self, node: fx.Node) -> fx.Node:
+        """The node of the program that came in from which a node of the functional graph comes."""
+        return self.program.source_of(self.functional.rewrite.source_of(node))
+
+    def origins(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """All nodes of the program that came in from which a node of the functional graph comes: several where it is
+        the call of a pattern."""
+        match = self.fused.match_at(node.name) if isinstance(node.target, Pattern) else None
+        if match is None:
+            return (self.origin(node),)
+        found = (self.program.source_of(self.whole.source_of(each)) for each in match.nodes)
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program with a decision for each of its calls."""
+
+    program: Program
+    graphs: tuple[PlannedGraph, ...]
+    """The program's own graph first, callers before the bodies that they call."""
+    plan: Plan
+    memory: Memory
+    """What planning remembers for this pair of rules and target."""
+    runs: int
+    """How many times a rule was run."""
+
+
+def bodies_traced_anew(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
+    """The bodies that a call traces when the program runs, and those within them."""
+    by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
+    for graph in waiting:
+        inside = graph.owner in found
+        for name, body in graph.bodies.items():
+            if body not in found and (inside or is_traced_anew(graph.graph, name)):
+                found.add(body)
+                waiting.append(by_owner[body])
+    return found

@@ -17,11 +17,22 @@ from decomp.capture.frontends import Parts, Program
 from decomp.capture.input_checks import check_inputs, look_at_inputs
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, Plan, not_in_pairs, with_reasons
+from decomp.derive.decisions import (
+    KEEP,
+    PROVED,
+    Blocked,
+    Decision,
+    Derived,
+    Plan,
+    Planned,
+    PlannedGraph,
+    bodies_traced_anew,
+    not_in_pairs,
+    with_reasons,
+)
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
-from decomp.derive.planning_memory import Memory
-from decomp.derive.regions import bodies_of, bodies_traced_anew, body_named, without_regions
+from decomp.derive.regions import bodies_of, body_named, without_regions
 from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import HELD, StridePropagation, with_kernel_strides
 from decomp.derive.write_checks import check_writes
@@ -34,7 +45,6 @@ from decomp.metadata.symbolic_sizes import planning_sizes
 from decomp.narrowing.functional import InRange
 from decomp.narrowing.representing import Represented, represented
 from decomp.patterns.fusing import Fused, fuse
-from decomp.patterns.pattern import Pattern
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.legality import why_illegal_in
@@ -71,64 +81,6 @@ def capture_program(source: Source, matching: Matching) -> Program:
 
 
 # Planned: a decision for each call.
-
-
-@dataclass(frozen=True)
-class PlannedGraph:
-    """A functional graph of a program, with a decision for each of its calls."""
-
-    program: Program
-    name: str
-    """The attribute that holds it, for the body of a higher-order op; empty for the program's own graph."""
-    owner: nn.Module
-    """Owner of the attributes that it names."""
-    functional: Functional
-    decisions: Mapping[fx.Node, Decision]
-    bodies: Mapping[str, fx.GraphModule]
-    """Bodies of its higher-order ops, by attribute."""
-    casts_written: bool
-    """Whether the casts of autocast were written out in its bodies."""
-    fused: Fused = Fused()
-    """What became of the patterns of the rules in it."""
-    represented: Represented = Represented()
-    """How narrow dtypes and pairs of real numbers came into it, if they did."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The functional graph."""
-        return self.functional.graph
-
-    @property
-    def whole(self) -> Rewrite:
-        """The functional graph in which calls of patterns are still the calls that they stand for."""
-        return self.functional.before or self.functional.rewrite
-
-    def origin(self, node: fx.Node) -> fx.Node:
-        """The node of the program that came in from which a node of the functional graph comes."""
-        return self.program.source_of(self.functional.rewrite.source_of(node))
-
-    def origins(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """All nodes of the program that came in from which a node of the functional graph comes: several where it is
-        the call of a pattern."""
-        match = self.fused.match_at(node.name) if isinstance(node.target, Pattern) else None
-        if match is None:
-            return (self.origin(node),)
-        found = (self.program.source_of(self.whole.source_of(each)) for each in match.nodes)
-        return tuple(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A program with a decision for each of its calls."""
-
-    program: Program
-    graphs: tuple[PlannedGraph, ...]
-    """The program's own graph first, callers before the bodies that they call."""
-    plan: Plan
-    memory: Memory
-    """What planning remembers for this pair of rules and target."""
-    runs: int
-    """How many times a rule was run."""
 
 
 def plan_program(program: Program, matching: Matching, policy: Policy, partial: bool = False) -> Planned:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -16,10 +16,6 @@ from decomp.functionalize.writes import Functional, can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_same_tensor, is_view, list_operands, view_bases
 from decomp.ir.call import metadata
-from decomp.simplification.freezing import is_traced_anew
-
-if TYPE_CHECKING:
-    from decomp.derive.pipeline import PlannedGraph
 
 aten = torch.ops.aten
 _WITHOUT_GRADIENT = "wrap_with_set_grad_enabled"
@@ -191,15 +187,3 @@ def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphM
         return functional.submodules[name]
     value = attribute(owner, name)
     return value if isinstance(value, fx.GraphModule) else None
-
-
-def bodies_traced_anew(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
-    """The bodies that a call traces when the program runs, and those within them."""
-    by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
-    for graph in waiting:
-        inside = graph.owner in found
-        for name, body in graph.bodies.items():
-            if body not in found and (inside or is_traced_anew(graph.graph, name)):
-                found.add(body)
-                waiting.append(by_owner[body])
-    return found

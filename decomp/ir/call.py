@@ -18,6 +18,9 @@ from decomp.ir import spellings
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
 
+CALLS = frozenset({"call_function", "call_method", "call_module"})
+"""What `op` says of nodes that are calls."""
+
 NUMBER = "number"
 """In the meta of an expansion's input that stands for a size or another number, where there is no metadata."""
 

@@ -13,7 +13,7 @@ from torch import fx, nn
 from decomp.costs.memory import homes_in, last_uses, peak, shared_with
 from decomp.costs.sizes import nbytes, tensors_of
 from decomp.ir.aliases import bodies, is_view, method_name, spelling_of, view_bases
-from decomp.ir.call import is_host, is_projection, kind_of, metadata
+from decomp.ir.call import CALLS, is_host, is_projection, kind_of, metadata
 from decomp.ir.op_facts import MAYBE_VIEW, METADATA_WRITES, READS_STRIDES, STORAGE_CHANGES
 from decomp.memory.forms import is_dense, is_static
 from decomp.memory.running import in_blocks, result_memory
@@ -156,7 +156,7 @@ def is_opaque(node: fx.Node) -> bool:
 
 def shared_or_unsure(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
     """The nodes whose memory a node shares, or may share; itself among them, if it may have memory of its own."""
-    if node.op not in ("call_function", "call_method", "call_module"):
+    if node.op not in CALLS:
         return []
     if is_projection(node) and _projected(node).target is in_blocks:
         outs: Any = _projected(node).args[3]

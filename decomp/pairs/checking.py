@@ -19,7 +19,14 @@ from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
 from decomp.pairs.recording import is_complex_call
-from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
+from decomp.proof.correspondence import (
+    EffectsChanged,
+    MetadataChanged,
+    NotAsRecorded,
+    OutputsChanged,
+    ValueLost,
+    require_same_region,
+)
 from decomp.proof.replay import same, same_call
 
 aten = torch.ops.aten
@@ -117,11 +124,6 @@ class _Replay:
         if len({self.regions[node] for node in nodes}) > 1:
             raise EffectsChanged(f"{nodes[0].name!r} is made in two regions of no_grad or autocast", nodes[0])
 
-    def _require_same_region(self, node: fx.Node, new: fx.Node) -> None:
-        """A call is in the region of the source node that it came from."""
-        if new.op in ("call_function", "call_method", "call_module") and self.regions[new] != self.regions[node]:
-            raise EffectsChanged(f"{new.name!r} moved out of its no_grad or autocast region", new, node)
-
     def visit(self, node: fx.Node) -> None:
         """Find out what stands for a node, and hold it against the new graph."""
         stamp = self.found.stamps.get(node)
@@ -154,7 +156,7 @@ class _Replay:
                 operands[given] = self.own.get((image, given, self.regions[new]), image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
             raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
-        self._require_same_region(node, new)
+        require_same_region(new, node, self.regions)
         return new
 
     def _whole_of(self, image: Any, value: Any, user: fx.Node) -> Any:
@@ -187,7 +189,7 @@ class _Replay:
             if new is None or new.op != entry.op or not same_call(new, entry.target, args, kwargs):
                 name = new.name if new is not None else "nothing"
                 raise NotAsRecorded(f"{name} is not {entry.target} in the place of {node.name}", new, node)
-            self._require_same_region(node, new)
+            require_same_region(new, node, self.regions)
             values.append(new)
         extra = next(made, None)
         if extra is not None:

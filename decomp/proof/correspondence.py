@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import DecompError, describe, source_line
+from decomp.ir.call import CALLS
 
 if TYPE_CHECKING:
     from decomp.graphs.template import Stamp
@@ -98,6 +99,18 @@ class EffectsChanged(VerificationError):
     """Mutations, random draws, assertions or collectives differ from the source's in number or order."""
 
     remedy = _MEND_THE_RULE
+
+
+def out_of_region(node: fx.Node, source: fx.Node) -> EffectsChanged:
+    """The error of a call that is in another region than the node that it comes from."""
+    return EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
+
+
+def require_same_region(node: fx.Node, source: fx.Node, regions: Mapping[fx.Node, int]) -> None:
+    """A call is in the region (of no_grad, of autocast) of the node that it comes from. `regions`: of the nodes of both
+    graphs, from `regions_of`."""
+    if node.op in CALLS and regions[node] != regions[source]:
+        raise out_of_region(node, source)
 
 
 class DeadCodeAdded(VerificationError):

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import functools
-import itertools
 from typing import Any
 
 from torch import fx
 
 from decomp.capture.rebuild_exported import with_lifted
-from decomp.ir.call import nodes_in, read_results, those_at
-from decomp.ir.effects import Effect, Effects, EffectTable
+from decomp.ir.call import CALLS, nodes_in, read_results, those_at
+from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described, metadata_of, same_metadata, same_structure, shown
@@ -35,11 +34,11 @@ from decomp.proof.correspondence import (
     ValueLost,
     WithoutOrigin,
     WritesChanged,
+    require_same_region,
 )
 from decomp.proof.reachability import as_networkx, networkx, reached_among
 from decomp.proof.replay import matches_record
 
-CALLS = frozenset({"call_function", "call_method", "call_module"})
 _ABSENT = object()
 
 
@@ -375,18 +374,17 @@ def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]
     return done
 
 
-def _same_regions(work: Work) -> str:
-    marks = [Effect.REGION in work.source_effects.of(node).kinds for node in work.source_place]
-    if not any(marks):
+def same_regions(work: Work) -> str:
+    """Every call is in the region (of no_grad, of autocast) of the node that it comes from."""
+    marks = sum(map(switches, work.source_place))
+    if not marks:
         return "no regions to keep"
-    regions = dict(zip(work.source_place, itertools.accumulate(marks)))
-    current = 0
+    regions = {**regions_of(work.source), **regions_of(work.lowered)}
     for node in work.place:
-        current += Effect.REGION in work.effects.of(node).kinds
         source = work.origin.get(node)
-        if source is not None and node.op in CALLS and regions[source] != current:
-            raise EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
-    return f"every call is in its region of {sum(marks) + 1}"
+        if source is not None:
+            require_same_region(node, source, regions)
+    return f"every call is in its region of {marks + 1}"
 
 
 def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[fx.Node, Effects]]) -> None:
@@ -468,7 +466,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     _no_invented_dependency,
     _same_metadata,
     _same_effects,
-    _same_regions,
+    same_regions,
     _no_dead_code_added,
     _all_legal,
 )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 import time
 from typing import Any
 
 from torch import fx
 
-from decomp.ir.effects import Effect
 from decomp.metadata.agreement import described, same_metadata
 from decomp.proof.between_programs import as_many_effects
-from decomp.proof.correspondence import Correspondence, EffectsChanged, MetadataChanged, Proof
-from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen, same_outputs, same_placeholders
+from decomp.proof.correspondence import Correspondence, MetadataChanged, Proof
+from decomp.proof.invariants import (
+    OF_ONE_GRAPH,
+    WHOLE_GRAPH,
+    Work,
+    same_codegen,
+    same_outputs,
+    same_placeholders,
+    same_regions,
+)
 from decomp.proof.returned_program import signatures_agree
 from decomp.refolding.programs import Refolded
 from decomp.validation.values import whole_programs
@@ -51,7 +58,7 @@ def _graph_checks(refolded: Refolded, full: bool) -> list[str]:
     inputs = Work(Correspondence(rewrite.graph, before, {}, {}, added=refolded.dropped))
     pair = Work(Correspondence(before, rewrite.graph, rewrite.origin, rewrite.values))
     checks += [same_placeholders(inputs), same_outputs(pair), same_codegen(pair), as_many_effects(pair)]
-    checks += [_same_metadata(refolded), _same_regions(pair)]
+    checks += [_same_metadata(refolded), same_regions(pair)]
     return [check for check in checks if check]
 
 
@@ -68,22 +75,3 @@ def _same_metadata(refolded: Refolded) -> str:
                     expected=described(expected), found=described(found),
                 )  # fmt: skip
     return f"shape, dtype and device of {compared} values unchanged"
-
-
-def _same_regions(pair: Work) -> str:
-    """Every call is in the region (of no_grad, of autocast) that its origin is in."""
-    before, after = _regions(pair.source_place, pair.source_effects), _regions(pair.place, pair.effects)
-    for node, source in pair.origin.items():
-        if before[source] != after[node] and node.op.startswith("call"):
-            raise EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
-    marks = max(after.values(), default=0)
-    return f"every call is in its region of {marks + 1}" if marks else ""
-
-
-def _regions(nodes: Sequence[fx.Node] | Mapping[fx.Node, int], effects: Any) -> dict[fx.Node, int]:
-    """Each node with how many region markers precede it."""
-    found, current = {}, 0
-    for node in nodes:
-        current += Effect.REGION in effects.of(node).kinds
-        found[node] = current
-    return found

@@ -20,6 +20,7 @@ from decomp.proof.correspondence import (
     NotAsRecorded,
     OutputsChanged,
     ValueLost,
+    out_of_region,
 )
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
 from decomp.proof.replay import same, same_call
@@ -152,8 +153,11 @@ class _Replay:
         subject = self.found.subject
         after: Surroundings = Surroundings.of(self.found.graph, subject.root, (), ())
         for value, term in self.bound.items():
-            if self.around.place.get(term.owner) != after.place.get(value):
-                raise EffectsChanged(f"{value.name!r} moved out of its region, or past a write", value, term.owner)
+            (region, writes), found = self.around.place.get(term.owner, (0, 0)), after.place.get(value, (0, 0))
+            if region != found[0]:
+                raise out_of_region(value, term.owner)
+            if writes != found[1]:
+                raise EffectsChanged(f"{value.name!r} moved past a write", value, term.owner)
 
     def require_nothing_left(self) -> None:
         """No node of the new graph stands for nothing."""

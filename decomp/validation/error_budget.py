@@ -14,9 +14,9 @@ from torch import fx
 from decomp.capture.frontends import Program, all_inputs
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
-from decomp.derive.decisions import Blocked, Decision, Derived, op_of_node
+from decomp.derive.decisions import Blocked, Decision, Derived, Planned, op_of_node
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, Source, plan_program
+from decomp.derive.pipeline import Source, plan_program
 from decomp.errors import AccuracyError, NotLowered, spelled
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_if_bound

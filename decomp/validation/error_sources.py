@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.derive.pipeline import PlannedGraph
+from decomp.derive.decisions import PlannedGraph
 from decomp.graphs.template import Stamp
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection

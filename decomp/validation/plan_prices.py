@@ -14,10 +14,10 @@ from decomp.capture.frontends import Program
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
-from decomp.derive.decisions import Decision, Derived, Keep, op_of_node
+from decomp.derive.decisions import Decision, Derived, Keep, Planned, op_of_node
 from decomp.derive.exclusive import undisturbed
 from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Planned, plan_program
+from decomp.derive.pipeline import plan_program
 from decomp.errors import spelled
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -110,3 +111,17 @@ def test_calls_stay_in_their_region_of_no_grad() -> None:
         "  lowered node 'y' (call_function aten.sin.default)\n"
         "  source node 'y' (call_function aten.sin.default)"
     )
+
+
+def test_results_of_a_call_may_be_taken_in_any_region() -> None:
+    pair = Pair()
+    x, _ = pair.both("placeholder", "x")
+    pair.both("call_function", torch._C._set_grad_enabled, False, name="off")
+    parts, _ = pair.both("call_function", aten.split.Tensor, x, 1, name="parts")
+    part, _ = pair.both("call_function", operator.getitem, parts, 0, name="part")
+    pair.both("call_function", torch._C._set_grad_enabled, True, name="on")
+    moved = pair.returning(part)
+    node_of(moved.lowered, "on").append(node_of(moved.lowered, "part"))
+    assert "every call is in its region of 3" in check(moved).checks
+    node_of(moved.lowered, "on").append(node_of(moved.lowered, "parts"))
+    assert "'parts' moved out of its no_grad or autocast region" in broken(moved, EffectsChanged)

@@ -12,10 +12,14 @@ from torch.nn import functional as F
 import decomp
 from decomp.graphs.snapshot import snapshot
 from decomp.ir.call import calls
+from decomp.proof.correspondence import EffectsChanged
+from decomp.refolding.programs import with_folds
+from decomp.refolding.proving import prove
 from decomp.refolding.records import MERGED
 from decomp.refolding.refolding import refold
 from decomp_rules import targets
 from decomp_rules.samples.models import MODELS, model
+from tests.regions import move_out, sine_with_and_without_gradients
 
 aten = torch.ops.aten
 
@@ -317,6 +321,15 @@ def test_calls_stay_in_their_no_grad_regions():
     result = refold(lowering, verify="values").result
     one, other = (torch.autograd.grad(m(x).sum(), x)[0] for m in (Regions(), result.module()))
     torch.testing.assert_close(one, other)
+
+
+def test_a_call_that_left_its_region_is_found_out():
+    source = sine_with_and_without_gradients()
+    refolded = with_folds(source.graph, source, [])
+    assert "every call is in its region of 3" in prove(source, source, [refolded], True, None).checks
+    move_out(refolded.rewrite.graph)
+    with pytest.raises(EffectsChanged, match="'sin_default' moved out of its no_grad or autocast region"):
+        prove(source, source, [refolded], True, None)
 
 
 def test_dynamic_sizes_stay_dynamic():

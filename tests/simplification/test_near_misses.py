@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import decomp
-from decomp.proof.correspondence import NotAsRecorded
-from decomp.simplification.simplifier import PASSES
+from decomp.proof.correspondence import EffectsChanged, NotAsRecorded
+from decomp.rules.target import Everything
+from decomp.simplification.checking import check_simplified
+from decomp.simplification.simplifier import PASSES, Settings, Subject, simplified
 from decomp_rules import targets
+from tests.regions import move_out, sine_with_and_without_gradients
 
 aten = torch.ops.aten
 pad = aten.constant_pad_nd.default
@@ -188,15 +192,30 @@ def test_what_has_no_gradient_needs_no_detach():
     assert ops(lambda i: i.detach() + i, index, training=None) == ["add"]
 
 
-def test_regions_are_not_crossed():
-    def function(x: Any) -> Any:
-        with torch.no_grad():
-            y = x * 2
-        return y + x * 2
+def _simplified(traced: Any) -> Any:
+    return simplified(Subject.of(traced.graph, traced, Everything("any")), Settings(training=False))
 
-    traced = torch.fx.symbolic_trace(function)
-    simple = decomp.simplify(traced)
-    assert len(list(simple.graph.nodes)) == len(list(traced.graph.nodes))
+
+def test_regions_are_not_crossed():
+    found = _simplified(sine_with_and_without_gradients())
+    assert [node.target for node in found.graph.nodes].count(aten.sin.default) == 2
+    check_simplified(found)
+    move_out(found.graph)
+    with pytest.raises(EffectsChanged, match="'sin_default' moved out of its no_grad or autocast region"):
+        check_simplified(found)
+
+
+def test_reads_stay_on_their_side_of_a_write():
+    def function(x: Any) -> Any:
+        copy = x.clone()
+        return (copy.sin() + copy.sin()) + copy.add_(1)
+
+    found = _simplified(make_fx(function, tracing_mode="fake")(X))
+    check_simplified(found)
+    read, write = (next(n for n in found.graph.nodes if n.name == name) for name in ("sin", "add_"))
+    read.prepend(write)
+    with pytest.raises(EffectsChanged, match="'sin' moved past a write"):
+        check_simplified(found)
 
 
 def test_one_pass_alone_does_its_part_alone():

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from decomp.errors import spelled
-from decomp.ir.call import module_path
+from decomp.ir.call import CALLS, module_path
 from decomp.lowering import Lowering
 from decomp.provenance import Provenance
 from decomp.tools.benchmarking.records import Attribution, Case, Share
@@ -76,7 +76,7 @@ def _provenance(lowering: Lowering, node: fx.Node) -> Provenance | None:
 
 
 def _calls(graph: fx.Graph) -> Iterable[fx.Node]:
-    return (node for node in graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+    return (node for node in graph.nodes if node.op in CALLS)
 
 
 def _timed(programs: Mapping[str, nn.Module], args: tuple[Any, ...], rounds: int) -> dict[str, dict[str, float]]:
@@ -100,7 +100,7 @@ class _Stopwatch(fx.Interpreter):
         self.waits = any(t.is_cuda for t in [*module.parameters(), *module.buffers()])
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op not in ("call_function", "call_method", "call_module") or not self.counts:
+        if n.op not in CALLS or not self.counts:
             return super().run_node(n)
         began = time.perf_counter()
         result = super().run_node(n)
