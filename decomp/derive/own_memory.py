@@ -1,25 +1,30 @@
-"""Results on memory of their own: a rule may give what it was given (a product along one element), where the op gives
-new memory. Nobody sees that inside a program; whoever gets the result may write to it, and is not to write an input."""
+"""Results that are tensors of their own: a rule may give what it was given (a product along one element). Nobody sees
+that inside a program; but whoever gets the result of an op that gives new memory may write to it, and is not to write
+an input. And where no gradients are recorded, an input may have one that the result of the op has not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from decomp.derive.expansion import Expansion
+from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import is_view_on_meta, view_bases
+from decomp.ir.aliases import is_same_tensor, is_view_on_meta, view_bases
 from decomp.ir.call import metadata
+from decomp.ir.effects import recorded_behind
 
 if TYPE_CHECKING:
     from decomp.derive.decisions import Decision, Derived
     from decomp.derive.planner import Planner
+
+aten = torch.ops.aten
 
 
 def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner) -> None:
@@ -27,11 +32,34 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
     gives new memory. Where the target cannot copy, and in `decompose`, they stay as they are."""
     if planner.everywhere:
         return
-    planner.kept_depth = 1  # the calls that copy
     for node, derived in list(_leaving(graph, decisions)):
-        stamp = planner.reach(_copying(derived), planner.request(node), 0)
-        if isinstance(stamp, Stamp):
-            decisions[node] = replace(derived, stamp=stamp)
+        given = _results_of_inputs(derived.stamp.graph)
+        _call_on_results(aten.clone.default, given, node, decisions, planner)
+
+
+def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, recorded: bool) -> None:
+    """Let expansions detach what they give of their inputs where no gradients are recorded and the op gives another
+    tensor. `recorded`: whether gradients are when the graph begins."""
+    for node in graph.nodes:
+        recorded = recorded_behind(node, recorded)
+        stamp = getattr(decisions.get(node), "stamp", None)
+        if stamp is None or recorded or any(is_same_tensor(node, base) for base in view_bases(node)):
+            continue
+        given = [each for each in _results_of_inputs(stamp.graph) if can_require_grad(metadata(each))]
+        if view_bases(node):  # which says as much of its gradient as the view that stands for it
+            given = [each for each in given if each.op == "placeholder"]
+        if given:
+            _call_on_results(aten.detach.default, given, node, decisions, planner)
+
+
+def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx.Node,
+                     decisions: dict[fx.Node, Decision], planner: Planner) -> None:
+    """Let the expansion of `node` give what a call makes of some of its results, if the target can do that."""
+    planner.kept_depth = 1  # the calls that are added
+    derived: Any = decisions[node]
+    stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
+    if isinstance(stamp, Stamp):
+        decisions[node] = replace(derived, stamp=stamp)
 
 
 def _leaving(graph: fx.Graph, decisions: dict[fx.Node, Decision]) -> Iterator[tuple[fx.Node, Derived]]:
@@ -80,23 +108,23 @@ def _may_share(one: fx.Node, two: fx.Node) -> bool:
     return bool(one_storage == other)
 
 
-def _copying(derived: Derived) -> Expansion:
-    """The flat expansion, which copies what it gives of its inputs."""
+def _with_call(call: torch._ops.OpOverload, given: list[fx.Node], derived: Derived) -> Expansion:
+    """The flat expansion, with a call on each of the results `given`."""
     flat = derived.stamp.graph
-    given, rewrite = _results_of_inputs(flat), Rewrite.of(flat)
+    rewrite = Rewrite.of(flat)
     for node in flat.nodes:
         if node.op == "output":
             for result in given:
-                rewrite.replace(result, _copy_of(rewrite, result))
+                rewrite.replace(result, _called(rewrite, call, result))
         rewrite.copy(node)
     return Expansion(derived.rule, rewrite.graph, dict(derived.stamp.constants))
 
 
-def _copy_of(rewrite: Rewrite, node: fx.Node) -> fx.Node:
-    clone = torch.ops.aten.clone.default
-    new = rewrite.add("call_function", clone, (rewrite.values[node],), {}, f"{node.name}_copy", at=node)
+def _called(rewrite: Rewrite, call: torch._ops.OpOverload, node: fx.Node) -> fx.Node:
+    name = f"{node.name}_{call._opname}"
+    new = rewrite.add("call_function", call, (rewrite.values[node],), {}, name, at=node)
     value = metadata(node)
     if value is not None:
         with value.fake_mode, without_guards(value.fake_mode):
-            new.meta["val"] = value.clone()
+            new.meta["val"] = call(value)
     return new

@@ -32,7 +32,7 @@ from decomp.derive.decisions import (
 )
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
-from decomp.derive.regions import bodies_of, body_named, without_regions
+from decomp.derive.regions import bodies_of, body_named, runs_untracked, without_regions
 from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import HELD, StridePropagation, with_kernel_strides
 from decomp.derive.write_checks import check_writes
@@ -109,6 +109,8 @@ class _Planning:
     partial: bool
     begun: set[nn.Module] = field(default_factory=set)
     """Bodies that are planned, or being planned: each is lowered once, whoever calls it."""
+    untracked: set[nn.Module] = field(default_factory=set)
+    """Those of them that run without gradients."""
 
     def graphs(
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
@@ -127,6 +129,8 @@ class _Planning:
         for key, (body, policy) in bodies.items():
             if body not in self.begun:
                 self.begun.add(body)
+                if owner in self.untracked or runs_untracked(functional.graph, key):
+                    self.untracked.add(body)
                 found += self.graphs(key, body.graph, body, policy)
         return found
 
@@ -188,6 +192,7 @@ class _Planning:
             return self._decided(functional, owner, values, held | more)
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
         own_memory.separate_results(functional.graph, decisions, self.planner)
+        own_memory.detach_results(functional.graph, decisions, self.planner, recorded=owner not in self.untracked)
         return functional, decisions
 
     def _module(self, owner: nn.Module, node: fx.Node) -> Decision:

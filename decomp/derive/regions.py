@@ -187,3 +187,13 @@ def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphM
         return functional.submodules[name]
     value = attribute(owner, name)
     return value if isinstance(value, fx.GraphModule) else None
+
+
+def runs_untracked(graph: fx.Graph, name: str) -> bool:
+    """Whether a body runs in regions without gradients alone."""
+    calls = [user for node in graph.find_nodes(op="get_attr", target=name) for user in node.users]
+    return bool(calls) and all(_of_gradients(call) and call.args[0] is False for call in calls)
+
+
+def _of_gradients(call: fx.Node) -> bool:
+    return getattr(call.target, "__name__", "") == _WITHOUT_GRADIENT

@@ -15,6 +15,7 @@ from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, call_if_bound, is_projection
 from decomp.ir.op_facts import ASSERTS, BATCH_NORMS, COLLECTIVES, MODE_SWITCHES
 from decomp.ir.ops import Op, of_function, of_method, of_module_class
+from decomp.torch_internals.modes import set_grad_enabled
 
 
 class Effect(enum.Enum):
@@ -103,6 +104,11 @@ class EffectTable:
 def switches(node: fx.Node) -> bool:
     """Whether a region (no_grad, autocast) begins or ends at a node."""
     return node.op == "call_function" and getattr(node.target, "__name__", "") in MODE_SWITCHES
+
+
+def recorded_behind(node: fx.Node, recorded: bool) -> bool:
+    """Whether gradients are recorded from a node on; `recorded`: whether they are before it."""
+    return bool(node.args[0]) if node.target is set_grad_enabled else recorded
 
 
 def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.writes import can_require_grad
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.surroundings import Surroundings
@@ -40,8 +41,6 @@ class Conditions:
         around = self._around
         if not each.exact and self._exact or not each.gradients and self._exact and node in around.tracked:
             return False
-        if call.target is aten.detach.default and node.all_input_nodes[0] in around.tracked:
-            return False
         if around.uncertain and call.target in _BY_STRIDES and not around.uncertain.isdisjoint(node.all_input_nodes):
             return False
         if each.copies and node in around.leaving or not self._reads_the_same(node, call, found):
@@ -49,6 +48,8 @@ class Conditions:
         if isinstance(found, Call):
             return self._new.allowed(found)
         if node in around.returned and (found.returned or found.op in ("placeholder", "get_attr")):
+            return False
+        if found.owner in around.tracked and node not in around.tracked and can_require_grad(call.value):
             return False
         return same_value(found.value, call.value)
 

@@ -15,7 +15,7 @@ from decomp.functionalize.writes import can_require_grad
 from decomp.ir.accounting import write_backs
 from decomp.ir.aliases import attribute, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
-from decomp.ir.effects import Effect, Effects, EffectTable, of_callable
+from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorded_behind
 from decomp.ir.op_facts import WITHOUT_GRADIENT
 from decomp.ir.ops import of_function
 from decomp.ir.uncertain_strides import of_uncertain_strides
@@ -85,9 +85,11 @@ def _look_around(
     writes: dict[fx.Node, int] = {}
     to: list[fx.Node] = list(written)
     within: list[fx.Node] = []
-    region = 0
+    region, recorded = 0, True
     for node in graph.nodes:
-        if node in tracks or _passes_gradients(node, found.tracked, plain):
+        recorded = recorded_behind(node, recorded)
+        # A view that is made where no gradients are recorded says all the same that it requires one.
+        if node in tracks or (recorded or view_bases(node, root)) and _passes_gradients(node, found.tracked, plain):
             found.tracked.add(node)
         if region:
             regions[node] = region

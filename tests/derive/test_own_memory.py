@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from torch import fx, nn
 
 import decomp
 from decomp_rules import targets
 from tests.forms import Holder
+
+aten = torch.ops.aten
 
 
 @pytest.mark.parametrize("function, shared", [
@@ -27,3 +30,54 @@ def test_a_result_keeps_its_values_where_the_program_then_writes_its_input():
 
     x = torch.ones(4, 1, 4)
     assert torch.equal(decomp.lower(Holder(model), to=targets.tinygrad, args=(x,)).result(x), torch.ones(4, 1, 4))
+
+
+UNTRACKED = {
+    "a view that is the input": lambda x: x.squeeze(0),
+    "a product along one element": lambda x: x.unsqueeze(0).cumprod(0)[0],
+    "casts there and back": lambda x: x.double().to(x.dtype),
+}
+
+
+def within_markers(function):
+    """The calls of a function of one tensor between markers of a region without gradients, and a call behind them."""
+    graph = fx.symbolic_trace(function).graph
+    first, last = list(graph.nodes)[1], graph.output_node()
+    with graph.inserting_before(first):
+        graph.call_function(torch._C._set_grad_enabled, (False,))
+    with graph.inserting_before(last):
+        graph.call_function(torch._C._set_grad_enabled, (True,))
+        last.args = (graph.call_function(torch.mul, (last.args[0], 2)),)
+    return fx.GraphModule(nn.Module(), graph)
+
+
+@pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad, targets.luminal], ids=lambda t: t.name)
+@pytest.mark.parametrize("form", ["markers", "exported graph", "module", "compiled"])
+@pytest.mark.parametrize("what", UNTRACKED)
+def test_what_a_region_without_gradients_gives_has_none(what, form, target):
+    def untracked(x):
+        with torch.no_grad():
+            y = UNTRACKED[what](x)
+        return y * 2
+
+    x = torch.randn(4, requires_grad=True)
+    if form == "compiled":
+        torch._dynamo.reset()
+        run = torch.compile(untracked, backend=decomp.backend(to=target))
+    else:
+        program = Holder(untracked)
+        if form == "exported graph":
+            program = torch.export.export(program, (x,)).module()
+        elif form == "markers":
+            program = within_markers(UNTRACKED[what])
+        run = decomp.lower(program, to=target, args=(x,)).result
+    found = run(x)
+    # A view that is made there says that it requires a gradient, in PyTorch too, and gives none to anybody.
+    known = torch.autograd.grad(found.sum(), x, allow_unused=True)[0] if found.requires_grad else None
+    assert torch.equal(found, x * 2) and (known is None or not known.any())
+
+
+def test_what_a_region_without_gradients_hands_through_keeps_its_own():
+    x = torch.randn(4, requires_grad=True)
+    program = within_markers(lambda x: x.contiguous())
+    assert decomp.lower(program, to=targets.tinygrad, args=(x,)).result(x).requires_grad
