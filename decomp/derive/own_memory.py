@@ -46,8 +46,6 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
         if stamp is None or recorded or any(is_same_tensor(node, base) for base in view_bases(node)):
             continue
         given = [each for each in _results_of_inputs(stamp.graph) if can_require_grad(metadata(each))]
-        if view_bases(node):  # which says as much of its gradient as the view that stands for it
-            given = [each for each in given if each.op == "placeholder"]
         if given:
             _call_on_results(aten.detach.default, given, node, decisions, planner)
 
