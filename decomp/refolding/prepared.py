@@ -106,7 +106,7 @@ def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
     found = Prepared(aten.view.default, (node, list(shape)))
-    return found if _can_be_made(found) else Prepared(aten.reshape.default, (node, list(shape)))
+    return found if can_be_made(found) else Prepared(aten.reshape.default, (node, list(shape)))
 
 
 def transposed(operand: Operand) -> Prepared:
@@ -115,7 +115,8 @@ def transposed(operand: Operand) -> Prepared:
     return Prepared(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
 
 
-def _can_be_made(found: Prepared) -> bool:
+def can_be_made(found: Prepared) -> bool:
+    """Whether its call takes the operands that it is given."""
     try:
         return found.metadata is not None
     except (RuntimeError, ValueError):  # of strides that no view can show so

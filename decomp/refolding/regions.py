@@ -41,7 +41,7 @@ class Surroundings:
     def __init__(
         self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None
     ) -> None:
-        self.graph, self.owner = graph, owner
+        self.graph, self.owner, self.constants = graph, owner, constants
         leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
         self.given = {node: constants[node.name] for node in leaves if constants and node.name in constants}
         """Constants of the program that are no weights: indices and masks."""
@@ -76,14 +76,14 @@ class Surroundings:
             self._data[node] = found
         return found
 
-    def between(self, root: fx.Node, inputs: Collection[fx.Node]) -> Region | None:
+    def between(self, root: fx.Node, inputs: Collection[fx.Node], limit: float = LIMIT) -> Region | None:
         """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""
         found: set[fx.Node] = set()
         waiting = [root]
         for node in waiting:
             if node in found or node in inputs:
                 continue
-            if self.is_leaf(node) or len(found) >= LIMIT:
+            if self.is_leaf(node) or len(found) >= limit:
                 return None
             found.add(node)
             waiting += self.data_inputs(node)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.refolding import found as searches
-from decomp.refolding.found import wanted_by
+from decomp.refolding.found import Wanted
 from decomp.refolding.prepared import run_fake
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.searching import search
@@ -324,7 +324,7 @@ def test_layers_of_one_structure_are_tried_once():
         around = Surroundings(program.graph, program.graph_module)
         from decomp.refolding.searches.functions import Functions
 
-        findings = Functions(around, Counting(around), wanted_by(None)).search()
+        findings = Functions(around, Counting(around), Wanted()).search()
         return len(tried), len(findings.found)
 
     few, many = counted(3), counted(30)
@@ -384,6 +384,33 @@ def test_only_ops_that_are_wanted_are_folded():
     assert sorted(each.op for each in refolding.folded) == ["aten._softmax.default", "aten.gelu.default"]
 
 
+@pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
+def test_what_is_wanted_says_what_stays_and_not_what_is_found(to):
+    module, args = model("encoder")
+    program = decomp.lower(torch.export.export(module.eval(), args), to=to).result
+    everything = decomp.refold(program).folded
+    for op in dict.fromkeys(each.op for each in everything):
+        alone = decomp.refold(program, to=[op.split(".")[1]], verify="values").folded
+        assert {each.op.split(".")[1] for each in alone} == {op.split(".")[1]}
+        assert {each.node for each in alone} >= {each.node for each in everything if each.op == op}
+
+
+def test_a_wanted_op_inside_of_another_is_found():
+    """Silu is what would be found of it all."""
+    written = exported(lambda x: x * (1 / (1 + torch.exp(-x))), X)
+    assert found(written, to=["sigmoid"], verify="values") == {"sigmoid": 1}
+
+
+def test_what_was_nearly_a_wanted_op_is_told():
+    def safe(x):
+        hidden = torch.isneginf(x).all(-1, keepdim=True)
+        return torch.where(hidden, 0.0, textbook_softmax(x))
+
+    program = exported(safe, X)
+    assert set(whys(program, to=["softmax"])) == {"softmax"}
+    assert not whys(program, to=["gelu"])
+
+
 def test_bodies_of_control_flow_are_searched_too():
     def branches(x):
         return torch.cond(x.sum() > 0, lambda x: erf_gelu(x), lambda x: quick_silu(x), (x,))
@@ -436,7 +463,7 @@ def test_a_rule_that_does_not_hold_is_not_believed():
 
 def test_searching_finds_what_refold_finds():
     program = exported(erf_gelu, X)
-    assert [each.op for each in search(program.graph, program.graph_module, wanted_by(None)).folded] == [
+    assert [each.op for each in search(program.graph, program.graph_module, Wanted()).folded] == [
         "aten.gelu.default"
     ]
 

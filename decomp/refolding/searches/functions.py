@@ -67,7 +67,8 @@ class Functions:
             return
         fault = fault or self.around.why_open(region)
         if fault is not None:
-            self.findings.missed.append(Missed(reading.name, root.name, fault))
+            if self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root):
+                self.findings.missed.append(Missed(reading.name, root.name, fault))
             return
         gain = len(region) - 1
         self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain))
