@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.errors import spelled
 from decomp.graphs.graph_builder import own_memory
+from decomp.ir.aliases import view_arguments
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
 from decomp.ir.signature import described, is_symbolic
@@ -23,7 +24,6 @@ from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import LIMIT, Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
-from decomp.torch_internals import pytree
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,23 @@ class Results:
     def of(self, found: Found) -> Any:
         """What a call gives, on memory of its own; strides are its own, too."""
         operands, fixed = list[Any](), found.region.root.meta.get("val")
-        named = pytree.tree_map(lambda leaf: _signed(leaf, operands), list(found.args))
+        named = fx.node.map_aggregate(found.args, lambda leaf: _signed(leaf, operands))
         key = (repr(found.spelling), repr(named), *map(described, operands), getattr(fixed, "device", None))
         if any(map(is_symbolic, operands)):
             return _result(found)
         if key not in self._known:
             self._known[key] = _result(found)
-        return pytree.tree_map(own_memory, self._known[key])
+        value = self._known[key]
+        return fixed if _is_same(value, fixed, found.region.root) else fx.node.map_aggregate(value, own_memory)
+
+
+def _is_same(value: Any, fixed: Any, root: fx.Node) -> bool:
+    """Whether `root` gives the very same, on memory of its own: what stands in its place may have its metadata."""
+    if not isinstance(value, torch.Tensor) or not isinstance(fixed, torch.Tensor):
+        return False
+    if not isinstance(root.target, torch._ops.OpOverload) or view_arguments(root.op, root.target):
+        return False
+    return described(value) == described(fixed) and bool(value.requires_grad == fixed.requires_grad)
 
 
 def _signed(leaf: Any, operands: list[Any]) -> Any:

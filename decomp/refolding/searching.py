@@ -27,7 +27,7 @@ from decomp.refolding.searches.products import Products
 from decomp.refolding.searches.rules_backwards import RulesBackwards
 from decomp.refolding.searches.stones import OnStones, Step
 from decomp.refolding.searches.weights import Weights
-from decomp.refolding.trials import Runner, Verdict
+from decomp.refolding.trials import Known, Runner
 from decomp.rules.rules import Rules
 
 ROUNDS = (Functions, Weights, BatchNorms, Attention, Products, Names)
@@ -54,14 +54,14 @@ def search(
     the values of inputs that are constants of the program, by name."""
     whole = Surroundings(graph, owner, constants)
     kinds: tuple[_Kind, ...] = (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS)
-    verdicts: dict[Any, Verdict] = {}
+    known = Known()
     missed: list[Missed] = []
     if wanted.to is not None:
-        stones = _Rounds(whole, replace(wanted, stones=True), verdicts)
+        stones = _Rounds(whole, replace(wanted, stones=True), known)
         stones.run(kinds)
         missed = stones.missed
         kinds = (functools.partial(OnStones, steps=stones.steps), *kinds)
-    rounds = _Rounds(whole, wanted, verdicts)
+    rounds = _Rounds(whole, wanted, known)
     rounds.run(kinds)
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
     return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed + rounds.missed))
@@ -73,8 +73,8 @@ _Kind = Callable[[Surroundings, Runner, Wanted], Any]
 class _Rounds:
     """Searches, one after the other, each in the graph that those before it have folded."""
 
-    def __init__(self, around: Surroundings, wanted: Wanted, verdicts: dict[Any, Verdict]) -> None:
-        self.around, self.wanted, self.verdicts = around, wanted, verdicts
+    def __init__(self, around: Surroundings, wanted: Wanted, known: Known) -> None:
+        self.around, self.wanted, self.known = around, wanted, known
         self.rewrite: Rewrite | None = None
         self.folded: list[Folded] = []
         self.missed: list[Missed] = []
@@ -85,7 +85,7 @@ class _Rounds:
     def run(self, kinds: Iterable[_Kind]) -> None:
         """Look for each kind of op."""
         for kind in kinds:
-            findings: Findings = kind(self.around, Runner(self.around, self.verdicts), self.wanted).search()
+            findings: Findings = kind(self.around, Runner(self.around, self.known), self.wanted).search()
             self.missed += findings.missed
             chosen = list(findings.chosen(self.around))
             if chosen:
@@ -99,7 +99,7 @@ class _Rounds:
         self.steps.append(Step(self.rewrite, chosen))
         step = _folded(around.graph, around.owner, [fold for fold, _ in made])
         self.rewrite = step if self.rewrite is None else self.rewrite.then(step)
-        self.around = Surroundings(self.rewrite.graph, around.owner, around.constants)
+        self.around = around.after(self.rewrite.graph)
 
 
 def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> tuple[list[Folded], list[Missed]]:

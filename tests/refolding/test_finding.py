@@ -331,6 +331,30 @@ def test_layers_of_one_structure_are_tried_once():
     assert many[0] <= few[0] + 2 and many[1] >= 60
 
 
+def test_a_constant_whose_parts_are_used_twice_is_told_apart_by_its_steps():
+    """Spelled out, it would be longer than any memory."""
+
+    def forward(x):
+        scale = torch.ones(8)
+        for _ in range(64):
+            scale = scale + scale
+        return erf_gelu(x) * (scale / 2.0**64)
+
+    assert found(exported(forward, X)) == {"gelu": 1}
+
+
+def test_constants_that_differ_deep_inside_are_two():
+    def forward(x):
+        ones, twos = torch.ones(8), torch.ones(8) * 2
+        return torch.sigmoid(x) * x * (ones + 0 * ones), torch.sigmoid(x) * x * (twos + 0 * twos)
+
+    around = Surroundings(exported(forward, X).graph, nn.Module())
+    last = [node for node in around.graph.nodes if node.op == "output"][0].args[0]
+    given = [[each for each in node.all_input_nodes if each not in around.constant] for node in last]
+    first, second = (around.structures.of(inputs, (node,)) for inputs, node in zip(given, last))
+    assert first != second
+
+
 def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
     def counted(layers):
         runs = []
