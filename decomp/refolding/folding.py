@@ -127,6 +127,10 @@ class _Folding:
 
     def _make(self, item: Item) -> None:
         """Make a node, after all that it needs."""
+        values = self.rewrite.values
+        if isinstance(item, fx.Node) and item not in values and all(n in values for n in item.all_input_nodes):
+            self.rewrite.copy(item)
+            return
         waiting, open_ = [item], set[Item]()
         while waiting:
             current = waiting[-1]

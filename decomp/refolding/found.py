@@ -3,7 +3,7 @@ overlap, the one that stands for most is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.errors import spelled
 from decomp.graphs.graph_builder import own_memory
+from decomp.ir.aliases import view_arguments
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
 from decomp.ir.signature import described, is_symbolic
@@ -20,13 +21,29 @@ from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.prepared import Prepared, nodes_in, run_fake, spelled_operand, value_of
 from decomp.refolding.readings import Spelling
-from decomp.refolding.regions import Region, Surroundings
+from decomp.refolding.regions import LIMIT, Region, Surroundings
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
-from decomp.torch_internals import pytree
 
-Wanted = Callable[[Any, Any, Any, fx.Node], bool]
-"""Whether a call of `(target, args, kwargs)` is wanted, which gives the value of a node."""
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which calls are wanted: those of a target, or any; and by which calls operands may be prepared."""
+
+    to: Target | None = None
+    prepared: Target | None = None
+    stones: bool = False
+    """Whether others may stand, too, on the way to one that is wanted."""
+
+    def __call__(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
+        """Whether a call may stand, which gives the value of a node."""
+        return self.stones or self.stays(target, args, kwargs, like)
+
+    def stays(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
+        """Whether a call is wanted itself."""
+        return (self.to is None or _is_wanted(self.to, target, args, kwargs, like.meta.get("val"))) and (
+            self.prepared is None or all(_is_prepared(self.prepared, arg) for arg in args)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +68,9 @@ class Found:
 class Trier:
     """Tries calls in the place of regions, and keeps those that do."""
 
+    limit: float = LIMIT
+    """How many nodes a region may have."""
+
     def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
@@ -62,7 +82,7 @@ class Trier:
         """The call of `spelling` on `args`, if it gives the value of `root`; `statistics` are a mean and a variance
         among them, `rare` truth values that are mostly false."""
         inputs = tuple(dict.fromkeys(node for arg in args for node in nodes_in(arg)))
-        region = self.around.between(root, inputs)
+        region = self.around.between(root, inputs, self.limit)
         if region is None or not region.nodes:
             return None
         region = dataclasses.replace(region, statistics=statistics, rare=rare)
@@ -81,11 +101,13 @@ class Trier:
 
     def take(self, found: Found) -> bool:
         """Keep what was found, if nothing looks into it and its call is wanted."""
-        if not self.wanted(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root):
+        call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
+        if not self.wanted(*call):
             return False
         fault = self.around.why_open(found.region)
         if fault is not None:
-            self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
+            if self.wanted.stays(*call):
+                self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
             return False
         self.findings.found.append(found)
         return True
@@ -117,13 +139,23 @@ class Results:
     def of(self, found: Found) -> Any:
         """What a call gives, on memory of its own; strides are its own, too."""
         operands, fixed = list[Any](), found.region.root.meta.get("val")
-        named = pytree.tree_map(lambda leaf: _signed(leaf, operands), list(found.args))
+        named = fx.node.map_aggregate(found.args, lambda leaf: _signed(leaf, operands))
         key = (repr(found.spelling), repr(named), *map(described, operands), getattr(fixed, "device", None))
         if any(map(is_symbolic, operands)):
             return _result(found)
         if key not in self._known:
             self._known[key] = _result(found)
-        return pytree.tree_map(own_memory, self._known[key])
+        value = self._known[key]
+        return fixed if _is_same(value, fixed, found.region.root) else fx.node.map_aggregate(value, own_memory)
+
+
+def _is_same(value: Any, fixed: Any, root: fx.Node) -> bool:
+    """Whether `root` gives the very same, on memory of its own: what stands in its place may have its metadata."""
+    if not isinstance(value, torch.Tensor) or not isinstance(fixed, torch.Tensor):
+        return False
+    if not isinstance(root.target, torch._ops.OpOverload) or view_arguments(root.op, root.target):
+        return False
+    return described(value) == described(fixed) and bool(value.requires_grad == fixed.requires_grad)
 
 
 def _signed(leaf: Any, operands: list[Any]) -> Any:
@@ -161,17 +193,6 @@ def _result(found: Found) -> Any:
     return run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
 
 
-def wanted_by(to: Target | None, prepared: Target | None = None) -> Wanted:
-    """What tells whether the calls of a target, or any, are wanted, and those that prepare their operands."""
-
-    def wanted(target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
-        return (to is None or _is_wanted(to, target, args, kwargs, like.meta.get("val"))) and (
-            prepared is None or all(_is_prepared(prepared, arg) for arg in args)
-        )
-
-    return wanted
-
-
 def _is_prepared(to: Target, operand: Any) -> bool:
     """Whether an operand needs no calls but those of a target."""
     if not isinstance(operand, Prepared):
@@ -206,8 +227,9 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
 def spelled_as(
     spellings: Iterable[Spelling], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
 ) -> Spelling | None:
-    """The first way to spell a call that is wanted."""
+    """The first way to spell a call that is wanted; for a stepping stone, the first of all if none is."""
+    spellings = tuple(spellings)
     for spelling in spellings:
-        if wanted(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
+        if wanted.stays(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
             return spelling
-    return None
+    return spellings[0] if wanted.stones else None

@@ -86,6 +86,8 @@ def meta_of(arg: Any) -> Any:
 
 def shape_of(operand: Operand) -> list[Any]:
     """The shape of an operand."""
+    if isinstance(operand, Prepared) and operand.target is aten.view.default:
+        return list(operand.args[1])
     return list(meta_of(operand).shape)
 
 
@@ -106,7 +108,9 @@ def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
     found = Prepared(aten.view.default, (node, list(shape)))
-    return found if _can_be_made(found) else Prepared(aten.reshape.default, (node, list(shape)))
+    if metadata(node).is_contiguous() or can_be_made(found):
+        return found
+    return Prepared(aten.reshape.default, (node, list(shape)))
 
 
 def transposed(operand: Operand) -> Prepared:
@@ -115,7 +119,8 @@ def transposed(operand: Operand) -> Prepared:
     return Prepared(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
 
 
-def _can_be_made(found: Prepared) -> bool:
+def can_be_made(found: Prepared) -> bool:
+    """Whether its call takes the operands that it is given."""
     try:
         return found.metadata is not None
     except (RuntimeError, ValueError):  # of strides that no view can show so

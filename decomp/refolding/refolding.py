@@ -24,7 +24,7 @@ from decomp.metadata.ambient_modes import neutral
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
 from decomp.provenance import Provenance
-from decomp.refolding.found import Wanted, wanted_by
+from decomp.refolding.found import Wanted
 from decomp.refolding.outcome import Folded, Missed, RefoldReport
 from decomp.refolding.programs import (
     Refolded,
@@ -127,7 +127,7 @@ def refold(
     backwards = as_rules(rules) if rules is not None else None
     name = wanted.name if wanted is not None else "ops"
     with exclusively(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
-        found = _of_program(program, wanted_by(wanted, prepared), name, backwards, check, times)
+        found = _of_program(program, Wanted(wanted, prepared), name, backwards, check, times)
         sizes.keep(found.result)
     return found
 

@@ -3,10 +3,9 @@ nothing outside looks into it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 import heapq
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -14,6 +13,7 @@ from torch import fx, nn
 from decomp.ir.call import is_projection, metadata
 from decomp.ir.effects import Effect, EffectTable, is_proved
 from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.refolding.structures import Structures
 
 LIMIT = 96
 """How many nodes a region may have."""
@@ -39,9 +39,11 @@ class Surroundings:
     """A graph with tables of what is asked again and again."""
 
     def __init__(
-        self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None
-    ) -> None:
-        self.graph, self.owner = graph, owner
+        self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None,
+        structures: Structures | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.owner, self._constants = graph, owner, constants
+        self.structures = structures if structures is not None else Structures()
         leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
         self.given = {node: constants[node.name] for node in leaves if constants and node.name in constants}
         """Constants of the program that are no weights: indices and masks."""
@@ -51,21 +53,25 @@ class Surroundings:
         self.constant: set[fx.Node] = set(self.given)
         """Calls that compute from numbers alone."""
         self.marks: list[int] = []
+        self._leaves: set[fx.Node] = set()
         marks = 0
         for node in graph.nodes:
             found = self.effects.of(node)
-            marks += Effect.REGION in found.kinds or Effect.MUTATION in found.kinds
+            if found.kinds:
+                marks += Effect.REGION in found.kinds or Effect.MUTATION in found.kinds
             self.marks.append(marks)
-            if node.op == "call_function" and not found and found.known:
-                if all(given in self.constant or is_number(given) for given in node.all_input_nodes):
-                    self.constant.add(node)
+            if not node.op.startswith("call") or found or not found.known:
+                self._leaves.add(node)
+            elif node.op == "call_function" and not self.data_inputs(node):
+                self.constant.add(node)
 
     def is_leaf(self, node: fx.Node) -> bool:
         """Whether nothing in the graph computes a value from others, or nobody may take it apart."""
-        if not node.op.startswith("call"):
-            return True
-        found = self.effects.of(node)
-        return bool(found) or not found.known
+        return node in self._leaves
+
+    def after(self, graph: fx.Graph) -> Surroundings:
+        """The same of a graph that was made from this one."""
+        return Surroundings(graph, self.owner, self._constants, self.structures)
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
         """The operands of a node that depend on data."""
@@ -76,14 +82,14 @@ class Surroundings:
             self._data[node] = found
         return found
 
-    def between(self, root: fx.Node, inputs: Collection[fx.Node]) -> Region | None:
+    def between(self, root: fx.Node, inputs: Collection[fx.Node], limit: float = LIMIT) -> Region | None:
         """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""
         found: set[fx.Node] = set()
         waiting = [root]
         for node in waiting:
             if node in found or node in inputs:
                 continue
-            if self.is_leaf(node) or len(found) >= LIMIT:
+            if self.is_leaf(node) or len(found) >= limit:
                 return None
             found.add(node)
             waiting += self.data_inputs(node)
@@ -113,7 +119,7 @@ class Surroundings:
     def above(self, node: fx.Node, steps: int) -> Iterator[fx.Node]:
         """The values from which alone, beside constants, a node is computed, the nearest first."""
         heap = [(-self.place[node], node)]
-        seen = {node}
+        seen, leaves = {node}, 0
         for _ in range(steps):
             if not heap:
                 return
@@ -126,6 +132,9 @@ class Surroundings:
                 if given not in seen:
                     seen.add(given)
                     heapq.heappush(heap, (-self.place[given], given))
+                    leaves += given in self._leaves
+            if leaves > 1:  # from none of which alone anything further up is computed
+                return
 
     def below(self, start: fx.Node) -> list[fx.Node]:
         """The nodes that are computed from one value and constants alone, in order, the nearest ones."""
@@ -195,35 +204,3 @@ def looks_only(node: fx.Node) -> bool:
     """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or a result that nobody
     uses."""
     return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))
-
-
-def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
-    """What nodes compute from some inputs: the calls, with operands by number, shapes and dtypes."""
-    numbers = {node: i for i, node in enumerate(inputs)}
-    calls: list[Any] = [_kind(node) for node in inputs]
-
-    def named(node: fx.Node) -> Any:
-        if node in numbers:
-            return f"%{numbers[node]}"
-        value = metadata(node)
-        if isinstance(value, SYMBOLIC):
-            return str(value)
-        return _constant(node)
-
-    for node in nodes:
-        numbers[node] = len(numbers)
-        calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
-    return tuple(calls)
-
-
-def _constant(node: fx.Node) -> str:
-    return f"{node.target}{_plain((node.args, node.kwargs), _constant)}"
-
-
-def _plain(value: Any, named: Any) -> Any:
-    return fx.node.map_aggregate(value, lambda leaf: named(leaf) if isinstance(leaf, fx.Node) else leaf)
-
-
-def _kind(node: fx.Node) -> Any:
-    value = metadata(node)
-    return (str(value.shape), value.dtype) if isinstance(value, torch.Tensor) else str(type(value))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 import functools
 from typing import Any
 
@@ -15,7 +15,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
-from decomp.refolding.found import Findings, Results, Wanted, fold_of
+from decomp.refolding.found import Findings, Found, Results, Wanted, fold_of
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.programs import Refolded, with_folds
 from decomp.refolding.regions import Surroundings
@@ -25,8 +25,9 @@ from decomp.refolding.searches.functions import Functions
 from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
 from decomp.refolding.searches.rules_backwards import RulesBackwards
+from decomp.refolding.searches.stones import OnStones, Step
 from decomp.refolding.searches.weights import Weights
-from decomp.refolding.trials import Runner, Verdict
+from decomp.refolding.trials import Known, Runner
 from decomp.rules.rules import Rules
 
 ROUNDS = (Functions, Weights, BatchNorms, Attention, Products, Names)
@@ -51,22 +52,54 @@ def search(
 ) -> Search:
     """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
     the values of inputs that are constants of the program, by name."""
-    verdicts: dict[Any, Verdict] = {}
-    counts: dict[str, int] = {}
-    results, rewrite, around = Results(), None, Surroundings(graph, owner, constants)
-    folded, missed = list[Folded](), list[Missed]()
-    for kind in (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS):
-        findings: Findings = kind(around, Runner(around, verdicts), wanted).search()
-        made = [fold_of(found, around, counts, results) for found in findings.chosen(around)]
-        counts.update((record.node, record.nodes) for _, record in made)
-        missed += findings.missed
-        folded += [record for _, record in made]
-        if made:
-            step = _folded(around.graph, owner, [fold for fold, _ in made])
-            rewrite = step if rewrite is None else rewrite.then(step)
-            around = Surroundings(rewrite.graph, owner, constants)
-    rewrite = rewrite if rewrite is not None else _folded(graph, owner, [])
-    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, folded, missed))
+    whole = Surroundings(graph, owner, constants)
+    kinds: tuple[_Kind, ...] = (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS)
+    known = Known()
+    missed: list[Missed] = []
+    if wanted.to is not None:
+        stones = _Rounds(whole, replace(wanted, stones=True), known)
+        stones.run(kinds)
+        missed = stones.missed
+        kinds = (functools.partial(OnStones, steps=stones.steps), *kinds)
+    rounds = _Rounds(whole, wanted, known)
+    rounds.run(kinds)
+    rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
+    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed + rounds.missed))
+
+
+_Kind = Callable[[Surroundings, Runner, Wanted], Any]
+
+
+class _Rounds:
+    """Searches, one after the other, each in the graph that those before it have folded."""
+
+    def __init__(self, around: Surroundings, wanted: Wanted, known: Known) -> None:
+        self.around, self.wanted, self.known = around, wanted, known
+        self.rewrite: Rewrite | None = None
+        self.folded: list[Folded] = []
+        self.missed: list[Missed] = []
+        self.steps: list[Step] = []
+        self._counts: dict[str, int] = {}
+        self._results = Results()
+
+    def run(self, kinds: Iterable[_Kind]) -> None:
+        """Look for each kind of op."""
+        for kind in kinds:
+            findings: Findings = kind(self.around, Runner(self.around, self.known), self.wanted).search()
+            self.missed += findings.missed
+            chosen = list(findings.chosen(self.around))
+            if chosen:
+                self._fold(chosen)
+
+    def _fold(self, chosen: list[Found]) -> None:
+        around = self.around
+        made = [fold_of(found, around, self._counts, self._results) for found in chosen]
+        self._counts.update((record.node, record.nodes) for _, record in made)
+        self.folded += [record for _, record in made]
+        self.steps.append(Step(self.rewrite, chosen))
+        step = _folded(around.graph, around.owner, [fold for fold, _ in made])
+        self.rewrite = step if self.rewrite is None else self.rewrite.then(step)
+        self.around = around.after(self.rewrite.graph)
 
 
 def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> tuple[list[Folded], list[Missed]]:

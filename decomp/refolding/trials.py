@@ -4,7 +4,7 @@ in float64, in values and in gradients, and if in its own dtype the region is ab
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import fx
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
-from decomp.refolding.regions import Region, Surroundings, structure
+from decomp.refolding.regions import Region, Surroundings
 from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node
 
@@ -40,13 +40,21 @@ class Verdict:
     """Why they are not the same; None if they are."""
 
 
+@dataclass
+class Known:
+    """What was found out of regions, by their structure."""
+
+    verdicts: dict[Any, Verdict] = field(default_factory=dict)
+    readings: dict[Any, Any] = field(default_factory=dict)
+    """The functions of one value."""
+
+
 class Runner:
     """Runs parts of a graph on real tensors."""
 
-    def __init__(self, around: Surroundings, verdicts: dict[Any, Verdict] | None = None) -> None:
+    def __init__(self, around: Surroundings, known: Known | None = None) -> None:
         self.around = around
-        self.verdicts = verdicts if verdicts is not None else {}
-        """What was found out of regions of the same structure."""
+        self.known = known if known is not None else Known()
         self.sizes: dict[Any, int] = {}
         self.constants: dict[tuple[fx.Node, bool], Any] = {}
 
@@ -108,10 +116,11 @@ class Runner:
 
     def compare(self, region: Region, call: Function, name: str) -> Verdict:
         """Whether a region computes what a call does; `name` says which call it is, with its numbers."""
-        key = (name, structure(region.inputs, region.nodes))
-        if key not in self.verdicts:
-            self.verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs])
-        return self.verdicts[key]
+        key = (name, self.around.structures.of(region.inputs, region.nodes))
+        verdicts = self.known.verdicts
+        if key not in verdicts:
+            verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs])
+        return verdicts[key]
 
     def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> Verdict:
         wide, worst = self.function(region, wide=True), 0.0

@@ -236,9 +236,23 @@ def test_a_mask_among_the_constants_is_causal_or_it_is_not(first):
         assert call.args[3:] == (None, 0.0, True)
 
 
-def test_attention_alone_is_asked_for():
+@pytest.mark.parametrize("to", [targets.core_aten, targets.tinygrad], ids=lambda to: to.name)
+def test_attention_alone_is_asked_for(to):
     module, args = build("bert")
-    program = decomp.lower(torch.export.export(module.eval(), args), to=targets.core_aten).result
-    assert len(calls(program, to=["scaled_dot_product_attention"])) == 2
-    without_views = decomp.Target("chip", ["scaled_dot_product_attention"])  # which could not bring operands into shape
+    program = decomp.lower(torch.export.export(module.eval(), args), to=to).result
+    assert len(calls(program, to=[ATTENTION])) == 2
+    without_views = decomp.Target("chip", [ATTENTION])  # which could not bring operands into shape
     assert calls(program, to=without_views) == []
+
+
+def test_what_attention_was_found_on_is_taken_back():
+    module, args = build("bert")
+    program = decomp.lower(torch.export.export(module.eval(), args), to=targets.tinygrad).result
+    before = {node.name: str(node.target) for node in program.graph.nodes}
+    refolding = decomp.refold(program, to=[ATTENTION], verify="values")
+    assert {each.op for each in refolding.folded} == {f"aten.{ATTENTION}.default"}
+    nodes = {node.name: node for node in refolding.result.graph.nodes}
+    attention = {each.node for each in refolding.folded}
+    shown = nodes.keys() - before.keys()  # operands in their shape
+    assert {name for name in nodes.keys() & before.keys() if before[name] != str(nodes[name].target)} == attention
+    assert {user.name for name in shown for user in nodes[name].users} <= shown | attention

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.refolding import found as searches
-from decomp.refolding.found import wanted_by
+from decomp.refolding.found import Wanted
 from decomp.refolding.prepared import run_fake
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.searching import search
@@ -324,11 +324,35 @@ def test_layers_of_one_structure_are_tried_once():
         around = Surroundings(program.graph, program.graph_module)
         from decomp.refolding.searches.functions import Functions
 
-        findings = Functions(around, Counting(around), wanted_by(None)).search()
+        findings = Functions(around, Counting(around), Wanted()).search()
         return len(tried), len(findings.found)
 
     few, many = counted(3), counted(30)
     assert many[0] <= few[0] + 2 and many[1] >= 60
+
+
+def test_a_constant_whose_parts_are_used_twice_is_told_apart_by_its_steps():
+    """Spelled out, it would be longer than any memory."""
+
+    def forward(x):
+        scale = torch.ones(8)
+        for _ in range(64):
+            scale = scale + scale
+        return erf_gelu(x) * (scale / 2.0**64)
+
+    assert found(exported(forward, X)) == {"gelu": 1}
+
+
+def test_constants_that_differ_deep_inside_are_two():
+    def forward(x):
+        ones, twos = torch.ones(8), torch.ones(8) * 2
+        return torch.sigmoid(x) * x * (ones + 0 * ones), torch.sigmoid(x) * x * (twos + 0 * twos)
+
+    around = Surroundings(exported(forward, X).graph, nn.Module())
+    last = [node for node in around.graph.nodes if node.op == "output"][0].args[0]
+    given = [[each for each in node.all_input_nodes if each not in around.constant] for node in last]
+    first, second = (around.structures.of(inputs, (node,)) for inputs, node in zip(given, last))
+    assert first != second
 
 
 def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
@@ -384,6 +408,33 @@ def test_only_ops_that_are_wanted_are_folded():
     assert sorted(each.op for each in refolding.folded) == ["aten._softmax.default", "aten.gelu.default"]
 
 
+@pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
+def test_what_is_wanted_says_what_stays_and_not_what_is_found(to):
+    module, args = model("encoder")
+    program = decomp.lower(torch.export.export(module.eval(), args), to=to).result
+    everything = decomp.refold(program).folded
+    for op in dict.fromkeys(each.op for each in everything):
+        alone = decomp.refold(program, to=[op.split(".")[1]], verify="values").folded
+        assert {each.op.split(".")[1] for each in alone} == {op.split(".")[1]}
+        assert {each.node for each in alone} >= {each.node for each in everything if each.op == op}
+
+
+def test_a_wanted_op_inside_of_another_is_found():
+    """Silu is what would be found of it all."""
+    written = exported(lambda x: x * (1 / (1 + torch.exp(-x))), X)
+    assert found(written, to=["sigmoid"], verify="values") == {"sigmoid": 1}
+
+
+def test_what_was_nearly_a_wanted_op_is_told():
+    def safe(x):
+        hidden = torch.isneginf(x).all(-1, keepdim=True)
+        return torch.where(hidden, 0.0, textbook_softmax(x))
+
+    program = exported(safe, X)
+    assert set(whys(program, to=["softmax"])) == {"softmax"}
+    assert not whys(program, to=["gelu"])
+
+
 def test_bodies_of_control_flow_are_searched_too():
     def branches(x):
         return torch.cond(x.sum() > 0, lambda x: erf_gelu(x), lambda x: quick_silu(x), (x,))
@@ -436,7 +487,7 @@ def test_a_rule_that_does_not_hold_is_not_believed():
 
 def test_searching_finds_what_refold_finds():
     program = exported(erf_gelu, X)
-    assert [each.op for each in search(program.graph, program.graph_module, wanted_by(None)).folded] == [
+    assert [each.op for each in search(program.graph, program.graph_module, Wanted()).folded] == [
         "aten.gelu.default"
     ]
 

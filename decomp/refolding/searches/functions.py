@@ -17,7 +17,7 @@ from decomp.ir.dtypes import name_of
 from decomp.refolding.found import Findings, Found, Wanted, spelled_as
 from decomp.refolding.outcome import Missed
 from decomp.refolding.readings import POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
-from decomp.refolding.regions import VIEWS, Region, Surroundings, is_float, op_called, structure
+from decomp.refolding.regions import VIEWS, Region, Surroundings, is_float, op_called
 from decomp.refolding.trials import SAME, Runner, distance
 
 STEPS = 32
@@ -33,7 +33,6 @@ class Functions:
 
     def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
-        self.known: dict[Any, list[tuple[int, Reading, float, str | None]]] = {}
         self.findings = Findings()
 
     def search(self) -> Findings:
@@ -52,10 +51,10 @@ class Functions:
         below = self.around.below(x)
         if not any(op_called(node) in SEEDS for node in below):
             return
-        key = structure((x,), below)
-        if key not in self.known:
-            self.known[key] = list(self._readings(x, below))
-        for place, reading, error, fault in self.known[key]:
+        key, known = self.around.structures.of((x,), below), self.runner.known.readings
+        if key not in known:
+            known[key] = list(self._readings(x, below))
+        for place, reading, error, fault in known[key]:
             self._take(x, below[place], reading, error, fault)
 
     def _take(self, x: fx.Node, root: fx.Node, reading: Reading, error: float, fault: str | None) -> None:
@@ -67,7 +66,8 @@ class Functions:
             return
         fault = fault or self.around.why_open(region)
         if fault is not None:
-            self.findings.missed.append(Missed(reading.name, root.name, fault))
+            if self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root):
+                self.findings.missed.append(Missed(reading.name, root.name, fault))
             return
         gain = len(region) - 1
         self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain))

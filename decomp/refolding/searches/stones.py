@@ -1,0 +1,103 @@
+"""Calls that are wanted and were found on stepping stones: among calls that nobody asked for, which were folded on the
+way. Here each is looked at in the graph without the stones: it stands if it computes what all nodes do that the stones
+stood for; stones of which nothing came are never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.graphs.rewrite import Rewrite
+from decomp.ir.call import metadata
+from decomp.refolding.found import Findings, Found, Trier, Wanted
+from decomp.refolding.prepared import Operand, Prepared, can_be_made, reshaped
+from decomp.refolding.regions import Surroundings
+from decomp.refolding.trials import Runner
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one search folded, and how the graph that it looked at came from the first one."""
+
+    rewrite: Rewrite | None
+    found: Sequence[Found]
+
+
+class OnStones(Trier):
+    """The search in one graph, of which `steps` were made with stones."""
+
+    limit = math.inf
+
+    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted, steps: Sequence[Step]) -> None:
+        super().__init__(around, runner, wanted)
+        self.steps = steps
+
+    def search(self) -> Findings:
+        """All that is found."""
+        for step in self.steps:
+            sources = _Sources(step.rewrite)
+            for found in step.found:
+                root = sources.node(found.region.root)
+                operands = list(sources.operands(found.operands))
+                if root is not None and len(operands) == len(found.operands):
+                    self._take(found, root, tuple(operands), sources)
+        return self.findings
+
+    def _take(self, found: Found, root: fx.Node, operands: tuple[Any, ...], sources: _Sources) -> None:
+        spelling = found.spelling
+        if self.wanted(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
+            statistics, rare = (tuple(sources.nodes(each)) for each in (found.region.statistics, found.region.rare))
+            whole = self.stands(root, found.name, spelling, operands, statistics, rare)
+            if whole is not None:
+                self.take(whole)
+
+
+class _Sources:
+    """What gave the values of a graph in the first one."""
+
+    def __init__(self, rewrite: Rewrite | None) -> None:
+        self._known: dict[fx.Node, fx.Node] | None = None
+        if rewrite is not None:
+            self._known = {new: old for old, new in rewrite.values.items() if isinstance(new, fx.Node)}
+
+    def node(self, node: fx.Node) -> fx.Node | None:
+        """The node that gave a value; None where a stone was given it alone."""
+        return node if self._known is None else self._known.get(node)
+
+    def nodes(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+        """Those of `nodes`, where there are any."""
+        return (found for node in nodes if (found := self.node(node)) is not None)
+
+    def operands(self, given: Sequence[Any]) -> Iterator[Any]:
+        """Operands in the first graph; they end before one that cannot be made there."""
+        for arg in given:
+            found = self._operand(arg) if isinstance(arg, (fx.Node, Prepared)) else arg
+            if found is None and arg is not None:
+                return
+            yield found
+
+    def _operand(self, arg: Operand) -> Operand | None:
+        source = self.node(arg) if isinstance(arg, fx.Node) else None
+        if source is not None:
+            return source
+        if isinstance(arg, fx.Node) and (arg.kwargs or not _is_plain_call(arg)):
+            return None
+        args = list(self.operands(arg.args))
+        if len(args) < len(arg.args):
+            return None
+        if arg.target is aten.view.default and isinstance(args[0], fx.Node):
+            return reshaped(*args)
+        found = Prepared(arg.target, tuple(args))
+        return found if can_be_made(found) else None
+
+
+def _is_plain_call(node: fx.Node) -> bool:
+    """Whether a node is a call of an op that gives one tensor."""
+    return isinstance(node.target, torch._ops.OpOverload) and isinstance(metadata(node), torch.Tensor)

@@ -1,0 +1,88 @@
+"""What parts of graphs compute, told apart by numbers: calls alike have one number, each is spelled out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.ir.call import metadata
+from decomp.ir.signature import is_symbolic
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+
+
+class Structures:
+    """The numbers of calls, over several graphs."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._calls: dict[fx.Node, tuple[int, list[fx.Node]]] = {}
+        self._constants: dict[fx.Node, int] = {}
+        self._kinds: dict[fx.Node, int] = {}
+        self._targets: dict[int, Any] = {}
+        """Those told apart by identity, kept alive: hashing an overload is slow."""
+
+    def of(self, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> tuple[int, ...]:
+        """What nodes compute from some inputs: the calls, with operands by number, shapes and dtypes."""
+        places = {node: i for i, node in enumerate(inputs)}
+        found = [len(inputs), *map(self._kind, inputs)]
+        for node in nodes:
+            called, operands = self._call(node)
+            found.append(called)
+            for operand in operands:
+                place = places.get(operand)
+                found.append(place if place is not None else -1 - self._constant(operand))
+            places[node] = len(places)
+        return tuple(found)
+
+    def _call(self, node: fx.Node) -> tuple[int, list[fx.Node]]:
+        """The number of a call without its operands, and these."""
+        found = self._calls.get(node)
+        if found is None:
+            operands: list[fx.Node] = []
+            plain = fx.node.map_aggregate((node.args, node.kwargs), lambda leaf: _noted(leaf, operands))
+            target: Any = node.target
+            if not isinstance(target, str):
+                self._targets[id(target)] = target
+                target = id(target)
+            key = (target, repr(plain), len(operands), self._kind(node))
+            found = self._calls[node] = self._number(key), operands
+        return found
+
+    def _constant(self, node: fx.Node) -> int:
+        """The number of a value that depends on no data."""
+        found = self._constants.get(node)
+        if found is None:
+            value = metadata(node)
+            if isinstance(value, SYMBOLIC):
+                key: Any = str(value)
+            else:
+                called, operands = self._call(node)
+                key = (called, *map(self._constant, operands))
+            found = self._constants[node] = self._number(key)
+        return found
+
+    def _kind(self, node: fx.Node) -> int:
+        found = self._kinds.get(node)
+        if found is None:
+            value = metadata(node)
+            tensor = isinstance(value, torch.Tensor)
+            if tensor and not is_symbolic(value):
+                key: Any = (value.shape, value.dtype)
+            else:
+                key = (str(value.shape), value.dtype) if tensor else str(type(value))
+            found = self._kinds[node] = self._number(("kind", key))
+        return found
+
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _noted(leaf: Any, operands: list[fx.Node]) -> Any:
+    """An argument; an ellipsis in the place of a node, which is noted."""
+    if isinstance(leaf, fx.Node):
+        operands.append(leaf)
+        return ...
+    return leaf
