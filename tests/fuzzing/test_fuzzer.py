@@ -67,6 +67,13 @@ def test_a_planted_fault_is_seen(name):
     assert compared(RIGHT, replace(RIGHT, body=body)).startswith(text)
 
 
+def test_what_comes_of_an_infinite_gradient_is_anybodys_and_all_else_is_seen():
+    whole, by_parts = "v1 = x0.floor().abs().sqrt()", "v1 = (x0 - (x0 - x0.floor())).abs().sqrt()"
+    assert compared(made(whole), made(by_parts)) == ""
+    assert compared(made(whole), made(f"{by_parts} + x0 - x0.detach()")).startswith("gradient of input 0: values")
+    assert compared(made("v1 = x0 * 2"), made("v1 = x0 * float('inf') * 0 + x0 * 2")).startswith("output 0: values")
+
+
 def test_strides_of_dimensions_of_size_one_are_no_difference():
     one, other = "v1 = x0[:, 0:1]", "v1 = x0.as_strided((3, 1), (4, 7))"
     assert compared(made(one), made(other)) == ""
