@@ -1,6 +1,7 @@
 """Losses: an elementwise distance, then the reduction. What is narrower than 32 bits is computed in float32 and rounded
 once, after the reduction. The backward ops of these losses are in `loss_backward`."""
 
+from collections.abc import Callable
 import math
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.reduce.reduction import known_empty
+from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
@@ -135,12 +137,35 @@ def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, 
     taken of the others, unless all of them are asked for."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
         return cross_entropy_by_log_softmax(x, target, weight, reduction, ignore_index, label_smoothing)
+    return _of_sums(x, target, weight, reduction, ignore_index, _log_of_sum)
+
+
+@register(aten.cross_entropy_loss, level="standard")
+def cross_entropy_by_binary(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+    """The same with ln Σ 2^(s·log₂e) for log Σ exp(s): an entry's error of |s| ε counts with its share in the sum,
+    which is the less the larger |s| is."""
+    if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
+        return decline("only the index of one class, without smoothing")
+    return _of_sums(x, target, weight, reduction, ignore_index, _log_of_binary_sum)
+
+
+def _of_sums(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,
+             log_of_sum: Callable[[Tensor, int], Tensor]) -> Tensor:
     classes, scores = 0 if x.dim() == 1 else 1, wide(x)
     counted, index = _classes_of(target, ignore_index)
     picked = torch.gather(scores, classes, index.unsqueeze(classes))
     largest = torch.amax(scores.detach(), [classes], keepdim=True)
-    total = torch.log(torch.sum(torch.exp(scores - largest), [classes], keepdim=True))
+    total = log_of_sum(scores - largest, classes)
     return cast(_weighed((picked - largest - total).squeeze(classes), counted, index, weight, reduction)[0], x.dtype)
+
+
+def _log_of_sum(x: Tensor, dim: int) -> Tensor:
+    return torch.log(torch.sum(torch.exp(x), [dim], keepdim=True))
+
+
+def _log_of_binary_sum(x: Tensor, dim: int) -> Tensor:
+    return torch.log2(torch.sum(torch.exp2(x * LOG2_E), [dim], keepdim=True)) * math.log(2)
 
 
 @register(aten.binary_cross_entropy)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.pointwise.exponent_bits import LONG_EXP, LOWEST, NEEDS, power_and_factor
 from decomp_rules.pointwise.exponential import at_least, exp_up_to
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.floating import LOG2_E
@@ -52,6 +53,21 @@ def _of_parts(x: Tensor, dim: int, half_to_float: bool, few_ops: bool = False) -
     if half_to_float or known_empty(x):
         return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
     powers = exp_up_to(below_largest(wide(x), dim), few_ops=few_ops)
+    return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
+
+
+@register(aten._softmax, level="standard", needs=NEEDS, forward_only=True)
+def softmax_of_powers(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """e / Σe with e = exp(x − max x), 0 where that is subnormal. As `_softmax`, 6.9 ULP."""
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    wider = wide(x)
+    if wider.dtype != torch.float32:
+        return decline("the polynomial is for float32")
+    # A long polynomial is faster here: Inductor (torch 2.13) computes the powers a second time, rather than keep them,
+    # unless they take more than 50 operations, constants included.
+    power, factor = power_and_factor(at_least(below_largest(wider, dim), LOWEST), coefficients=LONG_EXP)
+    powers = factor * power
     return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
 
 

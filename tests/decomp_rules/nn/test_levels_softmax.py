@@ -103,3 +103,20 @@ def test_fast(function: Any) -> None:
         assert not [node for node in program.graph.nodes if "_to_copy" in str(node.target)]
         error = (program(half).double() - function(half.double())).abs()
         assert error.max() <= (0.05 if function is softmax else 0.3)
+
+
+def test_a_cross_entropy_of_binary_powers_takes_fewer_calls_and_is_as_right() -> None:
+    scores, target = torch.randn(64, 300) * 8, torch.randint(0, 300, (64,))
+    target[3] = -100
+    scores[5, 7] = -math.inf
+
+    def entropy(x: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(x, target)
+
+    lowered = at_level(entropy, [scores], "standard")
+    found, exact = ((f, x.requires_grad_()) for f, x in ((lowered, scores), (entropy, scores.detach().double())))
+    values = [f(x) for f, x in (found, exact)]
+    torch.testing.assert_close(values[0].double(), values[1], rtol=2e-7, atol=0)
+    slopes = [torch.autograd.grad(value, x)[0].double() for value, (_, x) in zip(values, (found, exact))]
+    torch.testing.assert_close(*slopes, rtol=2e-5, atol=1e-12)
+    assert calls(entropy, [scores.detach()], "standard") < calls(entropy, [scores.detach()], "exact") - 10
