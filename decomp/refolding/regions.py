@@ -198,26 +198,27 @@ def looks_only(node: fx.Node) -> bool:
 
 
 def structure(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Any:
-    """What nodes compute from some inputs: the calls, with operands by number, shapes and dtypes."""
+    """What nodes compute from some inputs: the calls, and constants that they take, with operands by number, shapes and
+    dtypes."""
     numbers = {node: i for i, node in enumerate(inputs)}
     calls: list[Any] = [_kind(node) for node in inputs]
 
-    def named(node: fx.Node) -> Any:
-        if node in numbers:
-            return f"%{numbers[node]}"
-        value = metadata(node)
-        if isinstance(value, SYMBOLIC):
-            return str(value)
-        return _constant(node)
+    def named(node: fx.Node) -> str:
+        if node not in numbers:
+            value = metadata(node)
+            if isinstance(value, SYMBOLIC):
+                return str(value)
+            add(node)
+        return f"%{numbers[node]}"
+
+    def add(node: fx.Node) -> None:
+        given = repr(_plain((node.args, node.kwargs), named))
+        numbers[node] = len(numbers)
+        calls.append((str(node.target), given, _kind(node)))
 
     for node in nodes:
-        numbers[node] = len(numbers)
-        calls.append((str(node.target), repr(_plain((node.args, node.kwargs), named)), _kind(node)))
+        add(node)
     return tuple(calls)
-
-
-def _constant(node: fx.Node) -> str:
-    return f"{node.target}{_plain((node.args, node.kwargs), _constant)}"
 
 
 def _plain(value: Any, named: Any) -> Any:

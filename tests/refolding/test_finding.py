@@ -14,7 +14,7 @@ import decomp
 from decomp.refolding import found as searches
 from decomp.refolding.found import wanted_by
 from decomp.refolding.prepared import run_fake
-from decomp.refolding.regions import Surroundings
+from decomp.refolding.regions import Surroundings, structure
 from decomp.refolding.searching import search
 from decomp.refolding.trials import Runner
 from decomp_rules import targets
@@ -461,3 +461,14 @@ def test_attention_is_followed_by_views_that_hold_for_each_kernel(records):
     assert [each.op for each in refolding.folded] == ["aten.scaled_dot_product_attention.default"]
     with torch.set_grad_enabled(records):  # which kernel runs depends on it
         torch.testing.assert_close(refolding.result.module()(*operands), model(*operands))
+
+
+def test_constants_that_are_computed_from_others_are_told_once():
+    def length(count):
+        graph = fx.Graph()
+        x, constant = graph.placeholder("x"), graph.call_function(torch.ops.aten.full.default, ([2], True))
+        for _ in range(count):
+            constant = graph.call_function(torch.ops.aten.logical_not.default, (constant,))
+        return len(str(structure((x,), (graph.call_function(torch.ops.aten.mul.Tensor, (x, constant)),))))
+
+    assert length(12) < 2 * length(6) < 4 * length(3)
