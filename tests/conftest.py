@@ -94,6 +94,14 @@ def _processes_that_measure_start_at_once():
     isolation.subprocess = types.SimpleNamespace(Popen=Python, PIPE=isolation.subprocess.PIPE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _what_the_machine_can_do_is_measured_once():
+    """Each run of benchmarks measures the bandwidth of the machine, and its products of matrices, for a second."""
+    from decomp.tools.benchmarking import machine
+
+    machine.limits = functools.cache(machine.limits)
+
+
 def _hasten_seeds():
     """Have `torch.manual_seed` keep no formatted stack of each of its calls for devices that may be there later, where
     there are none. PyTorch is not imported here: the process that only hands cases to the others does without it."""
