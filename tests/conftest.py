@@ -54,6 +54,7 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_finish(session):
     _hasten_decompositions()
     _hasten_seeds()
+    _hasten_guards()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -109,6 +110,14 @@ def _hasten_seeds():
     if torch is not None and torch.accelerator.current_accelerator(check_available=True) is None:
         for devices in (torch.cuda.random, torch.mtia, torch.xpu.random):
             devices._lazy_call = lambda *args, **kwargs: None
+
+
+def _hasten_guards():
+    """Have `torch.compile` not measure how long its guards take, for its logs: it flushes the caches of the processor
+    before, once for each graph, which takes as long as compiling a small one (torch 2.13)."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    if guards is not None:
+        guards.profile_guard_manager = lambda *given: 0.0
 
 
 def pytest_runtest_setup():
