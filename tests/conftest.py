@@ -54,6 +54,7 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_finish(session):
     _hasten_decompositions()
     _hasten_seeds()
+    _hasten_guards()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -94,6 +95,14 @@ def _processes_that_measure_start_at_once():
     isolation.subprocess = types.SimpleNamespace(Popen=Python, PIPE=isolation.subprocess.PIPE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _what_the_machine_can_do_is_measured_once():
+    """Each run of benchmarks measures the bandwidth of the machine, and its products of matrices, for a second."""
+    from decomp.tools.benchmarking import machine
+
+    machine.limits = functools.cache(machine.limits)
+
+
 def _hasten_seeds():
     """Have `torch.manual_seed` keep no formatted stack of each of its calls for devices that may be there later, where
     there are none. PyTorch is not imported here: the process that only hands cases to the others does without it."""
@@ -101,6 +110,14 @@ def _hasten_seeds():
     if torch is not None and torch.accelerator.current_accelerator(check_available=True) is None:
         for devices in (torch.cuda.random, torch.mtia, torch.xpu.random):
             devices._lazy_call = lambda *args, **kwargs: None
+
+
+def _hasten_guards():
+    """Have `torch.compile` not measure how long its guards take, for its logs: it flushes the caches of the processor
+    before, once for each graph, which takes as long as compiling a small one (torch 2.13)."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    if guards is not None:
+        guards.profile_guard_manager = lambda *given: 0.0
 
 
 def pytest_runtest_setup():

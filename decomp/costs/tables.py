@@ -13,7 +13,8 @@ A view costs nothing unless the table names it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 from dataclasses import dataclass, fields
 import functools
 import math
@@ -97,18 +98,26 @@ def table(source: str | Path | Mapping[str, Any]) -> Table:
     if isinstance(source, Mapping):
         return table_of(source, "the table")
     path = Path(source)
-    try:
+    with errors_name(path):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         if "costs" not in data:
             raise CostError("has no [costs]")
         return table_of(data["costs"], path.name)
+
+
+@contextlib.contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Within, what is wrong with a TOML file, or with what it says, is raised with the name of the file: as
+    `TargetError`, or as `UnknownOpInFile`."""
+    try:
+        yield
     except OSError as error:
         raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except RecursionError as error:
         raise TargetError(f"{path}: not valid TOML for a target: nested too deeply") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{path}: not valid TOML: {error}") from error
-    except CostError as error:
+    except (TargetError, CostError) as error:
         raise TargetError(f"{path}: {error}") from error
     except UnknownOp as error:
         raise UnknownOpInFile(f"{path}: {error}") from error

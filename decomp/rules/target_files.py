@@ -27,7 +27,8 @@ from typing import Any
 
 import torch
 
-from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile
+from decomp.costs.tables import errors_name
+from decomp.errors import TargetError
 from decomp.ir.call import Call, Predicate
 from decomp.ir.dtypes import KINDS, is_of, unknown_in
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
@@ -41,19 +42,9 @@ _KEYS = ("name", "description", *_LISTS, "when", "costs", "dtypes")
 
 def read(path: Path) -> Target:
     """The target that the file describes. Raises `TargetError` and `UnknownOp`, both with the file's name."""
-    try:
+    with errors_name(path):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         return _priced(_target(data, path.stem), data, path.name)
-    except OSError as error:
-        raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except RecursionError as error:
-        raise TargetError(f"{path}: not valid TOML for a target: nested too deeply") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path}: not valid TOML: {error}") from error
-    except (TargetError, CostError) as error:
-        raise TargetError(f"{path}: {error}") from error
-    except UnknownOp as error:
-        raise UnknownOpInFile(f"{path}: {error}") from error
 
 
 def _target(data: dict[str, Any], stem: str) -> Target:

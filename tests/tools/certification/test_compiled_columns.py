@@ -37,11 +37,15 @@ DIFFERING = {
 """Rules that differ where they are compiled. They may become fewer."""
 
 
-def column_of(op, function, target=targets.tinygrad, most_calls=MOST_CALLS):
-    """The verdicts on a function as the rule of an op."""
+def rules_of(op, function):
     rules = Rules(level="exact")
     rules.register(op)(function)
-    (found,) = columns([(rules[op][0], target, "exact")], most_calls)
+    return rules
+
+
+def column_of(op, function, most_calls=MOST_CALLS):
+    """The verdicts on a function as the rule of an op."""
+    (found,) = columns([(rules_of(op, function)[op][0], targets.tinygrad, "exact")], most_calls)
     return found.verdicts
 
 
@@ -65,35 +69,42 @@ def half_of_whole(x):
     return torch.bitwise_right_shift(torch.clamp(x, -1000, 1000).to(torch.int32), 1).to(x.dtype)
 
 
-@NEEDS_COMPILER
-def test_signed_overflow_is_seen():
-    assert " differ, " in column_of("relu", negative_by_shift)["float32"]
+FUNCTIONS = {
+    "overflow": ("relu", negative_by_shift, targets.tinygrad),
+    "cast": ("isnan", nan_by_cast, targets.core_aten - ["isnan"]),
+    "half": ("floor", half_of_whole, targets.tinygrad),
+    "sine": ("cos", lambda x: torch.sin(x) + 1, targets.tinygrad),
+    "infinite times 0": ("relu", lambda x: torch.where(x < 0, x * 0, x), targets.tinygrad),
+    "power": ("exp", lambda x: torch.exp2(x * 1.5), targets.tinygrad),
+}
+"""Functions, each as the rule of an op for a target."""
+
+
+@pytest.fixture(scope="module")
+def said():
+    """The verdicts on these in float32. They are compiled together, so one that differs costs no other."""
+    ways = [(rules_of(op, function)[op][0], target, "exact") for op, function, target in FUNCTIONS.values()]
+    return {name: found.verdicts["float32"] for name, found in zip(FUNCTIONS, columns(ways, MOST_CALLS))}
 
 
 @NEEDS_COMPILER
-def test_a_cast_of_a_float_to_an_integer_that_does_not_hold_it_is_seen():
-    said = column_of("isnan", nan_by_cast, targets.core_aten - ["isnan"])["float32"]
-    assert said.endswith(" differ, False instead of True at nan")
+def test_signed_overflow_is_seen(said):
+    assert " differ, " in said["overflow"]
 
 
 @NEEDS_COMPILER
-def test_what_is_defined_is_as_eager_however_wrong():
-    assert column_of("floor", half_of_whole)["float32"] == "as eager"
-    assert column_of("cos", lambda x: torch.sin(x) + 1)["float32"] == "as eager"
+def test_a_cast_of_a_float_to_an_integer_that_does_not_hold_it_is_seen(said):
+    assert said["cast"].endswith(" differ, False instead of True at nan")
 
 
 @NEEDS_COMPILER
-def test_a_product_by_the_number_0_is_nan_where_it_is_infinite_times_0():
-    assert column_of("relu", lambda x: torch.where(x < 0, x * 0, x))["float32"] == "as eager"
+def test_what_is_defined_is_as_eager_however_wrong(said):
+    assert said["half"] == said["sine"] == said["power"] == "as eager"
 
 
 @NEEDS_COMPILER
-def test_one_that_does_not_compile_costs_no_other():
-    rules = Rules(level="exact")
-    rules.register("exp")(lambda x: torch.exp2(x * 1.5))
-    rules.register("relu")(negative_by_shift)
-    found = columns([(rules[op][0], targets.tinygrad, "exact") for op in ("exp", "relu")], MOST_CALLS)
-    assert [" differ, " in column.verdicts["float32"] for column in found] == [False, True]
+def test_a_product_by_the_number_0_is_nan_where_it_is_infinite_times_0(said):
+    assert said["infinite times 0"] == "as eager"
 
 
 def test_what_is_not_compiled_says_why():
