@@ -203,21 +203,30 @@ def _random(emit: Emitter, node: fx.Node, tensor: fx.Node, name: str, args: Any,
     return emit.like(node, "call_function", getattr(getattr(aten, plain), overload), args, kwargs)
 
 
-def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any) -> fx.Node:
-    """`source`, a tensor or a number, in the shape and dtype of `tensor`: the value of `tensor.copy_(source)`."""
+def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any, as_item: bool = False) -> fx.Node:
+    """`source`, a tensor or a number, in the shape and dtype of `tensor`: the value of `tensor.copy_(source)`; or of an
+    item that is set, where the source may have more dimensions, of size one."""
     if not isinstance(source, fx.Node):
         return _like(emit, node, "full_like", (tensor, source), {})
     to, what = metadata(tensor), metadata(source)
     if isinstance(what, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return _like(emit, node, "full_like", (tensor, source), {})
     if not isinstance(to, torch.Tensor) or not isinstance(what, torch.Tensor):
-        wide = emit.node("call_method", "expand_as", (source, tensor), {}, at=node)
+        wide = _of_unknown_shape(emit, node, tensor, source, as_item)
         return _like(emit, node, "clone", (emit.node("call_method", "to", (wide, tensor), {}, at=node),), {})
     if what.dim() > to.dim():
         source = emit.reshape(source, tensor, node)
     elif what.shape != to.shape:
         source = emit.node(*_expansion(emit, source, tensor, node), at=node)
     return _in_layout(emit, node, source, to)
+
+
+def _of_unknown_shape(emit: Emitter, node: fx.Node, tensor: fx.Node, source: fx.Node, as_item: bool) -> fx.Node:
+    if not as_item:
+        return emit.node("call_method", "expand_as", (source, tensor), {}, at=node)
+    both = emit.node("call_function", torch.broadcast_tensors, (source, tensor), {}, at=node)
+    wide = emit.node("call_function", operator.getitem, (both, 0), {}, at=node)
+    return emit.node("call_method", "reshape_as", (wide, tensor), {}, at=node)
 
 
 def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
@@ -260,7 +269,7 @@ def setitem_value(emit: Emitter, node: fx.Node, tensor: fx.Node, index: Any, val
         raise refusal(node, "it is not known whether its index is a number or a tensor", "pass args=")
     items = index if isinstance(index, tuple) else (index,)
     if basic:
-        return put_index(emit, tensor, items, lambda part: copy_value(emit, node, part, value), node)
+        return put_index(emit, tensor, items, lambda part: copy_value(emit, node, part, value, as_item=True), node)
     return _index_put(emit, node, tensor, items, value)
 
 

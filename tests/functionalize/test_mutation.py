@@ -123,6 +123,7 @@ IN_PLACE = {
     "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2), "tril": lambda y: y.tril_(),
     "setitem": lambda y: y.__setitem__((slice(None), 1), 4.0),
     "setitem row": lambda y: y.__setitem__(0, torch.ones(3)),
+    "setitem row of a row": lambda y: y.__setitem__(0, y[1:] * 2),
     "setitem none": lambda y: y.__setitem__((None, ..., slice(1, 3)), 2.0),
     "setitem mask": lambda y: y.__setitem__(y > 0.5, 0.0),
     "setitem list": lambda y: y.__setitem__((slice(None), [0, 2]), torch.zeros(2, 2)),
