@@ -21,7 +21,7 @@ FAMILIES = (
     " special.powers special.error_function special.functions special.orthogonal_polynomials special.incomplete_gamma"
     " special.normal special.gamma special.zeta special.bessel special.modified_bessel reduce.order_statistics"
     " reduce.differences index.histograms shape.copies index.index_reduction index.data_dependent"
-    " pointwise.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"
+    " special.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"
     " pointwise.arithmetic pointwise.comparison index.selection index.numbering pointwise.bits pointwise.casts"
     " creation.factories shape.shapes shape.slicing shape.diagonals index.indexing index.scattering index.sorting"
     " index.sorting_networks index.one_hot"

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from decomp_rules.pointwise import number_theory, representation
+from decomp_rules.pointwise import representation
+from decomp_rules.special import number_theory
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten

@@ -1,0 +1,81 @@
+"""How much is tried and run to find ops: what is alike is tried once."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import decomp
+from decomp.refolding import found as searches
+from decomp.refolding.found import Wanted
+from decomp.refolding.prepared import run_fake
+from decomp.refolding.regions import Surroundings
+from decomp.refolding.trials import Runner
+from tests.refolding.test_finding import X, erf_gelu, exported, found, rms_norm
+
+
+def deep(layers):
+    """The program of many layers of one structure."""
+
+    def forward(x):
+        for _ in range(layers):
+            x = erf_gelu(rms_norm(x)) + x
+        return x
+
+    return exported(forward, X)
+
+
+def test_layers_of_one_structure_are_tried_once():
+    def counted(layers):
+        program = deep(layers)
+        tried = []
+
+        class Counting(Runner):
+            def _compared(self, *args):
+                tried.append(args)
+                return super()._compared(*args)
+
+        around = Surroundings(program.graph, program.graph_module)
+        from decomp.refolding.searches.functions import Functions
+
+        findings = Functions(around, Counting(around), Wanted()).search()
+        return len(tried), len(findings.found)
+
+    few, many = counted(3), counted(30)
+    assert many[0] <= few[0] + 2 and many[1] >= 60
+
+
+def test_a_constant_whose_parts_are_used_twice_is_told_apart_by_its_steps():
+    """Spelled out, it would be longer than any memory."""
+
+    def forward(x):
+        scale = torch.ones(8)
+        for _ in range(64):
+            scale = scale + scale
+        return erf_gelu(x) * (scale / 2.0**64)
+
+    assert found(exported(forward, X)) == {"gelu": 1}
+
+
+def test_constants_that_differ_deep_inside_are_two():
+    def forward(x):
+        ones, twos = torch.ones(8), torch.ones(8) * 2
+        return torch.sigmoid(x) * x * (ones + 0 * ones), torch.sigmoid(x) * x * (twos + 0 * twos)
+
+    around = Surroundings(exported(forward, X).graph, nn.Module())
+    last = [node for node in around.graph.nodes if node.op == "output"][0].args[0]
+    given = [[each for each in node.all_input_nodes if each not in around.constant] for node in last]
+    first, second = (around.structures.of(inputs, (node,)) for inputs, node in zip(given, last))
+    assert first != second
+
+
+def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
+    def counted(layers):
+        runs = []
+        monkeypatch.setattr(searches, "run_fake", lambda *args: runs.append(args) or run_fake(*args))
+        refolding = decomp.refold(deep(layers))
+        values = [n.meta["val"] for n in refolding.result.graph.nodes if "gelu" in str(n.target)]
+        assert len({value.untyped_storage()._cdata for value in values}) == len(values) == layers
+        return len(runs)
+
+    assert counted(3) == counted(12)
