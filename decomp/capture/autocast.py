@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.errors import CaptureError, describe
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.tracing import fake_like
+from decomp.graphs.tracing import fake_like, on_metadata
 from decomp.ir.call import metadata
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -121,7 +121,7 @@ def _seen_casts(
     """Casts of inputs that happen when the call runs, by the identity of the input."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
     seen = _Casts({id(fake) for fake in fakes.values()})
-    with torch.no_grad(), mode, seen, _policy(policy):
+    with on_metadata(mode), seen, _policy(policy):
         node.target(*args, **kwargs)  # type: ignore[operator]
     return seen.found
 
@@ -161,7 +161,7 @@ def _set_dtype(node: fx.Node) -> None:
         return
     fakes = {n: fake_like(expected.fake_mode, metadata(n)) for n in node.all_input_nodes}
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
-    with torch.no_grad(), expected.fake_mode:
+    with on_metadata(expected.fake_mode):
         found = tree_leaves(node.target(*args, **kwargs))[0]
     if found.dtype == expected.dtype:
         return

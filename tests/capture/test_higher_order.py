@@ -284,3 +284,18 @@ def test_dtypes_that_an_op_takes_together_under_autocast_alone(dtypes):
     program, inputs = Program(), tuple(torch.ones(4, 4).to(dtype) for dtype in dtypes)
     lowered = decomp.lower(program, to=targets.core_aten, args=inputs).result
     torch.testing.assert_close(lowered(*inputs), program(*inputs))
+
+
+def test_dynamic_sizes_under_autocast():
+    """Kernels of Python alone take symbolic sizes."""
+
+    class Interpolated(nn.Module):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return torch.lerp(x.amin(0), x, 0.3) @ x.t()
+
+    x = torch.randn(3, 4)
+    exported = torch.export.export(Interpolated(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    lowered = decomp.lower(exported, to=targets.tinygrad).result.module()
+    other = torch.randn(5, 4)
+    torch.testing.assert_close(lowered(other), Interpolated()(other), rtol=2e-2, atol=2e-2)
