@@ -135,7 +135,7 @@ class _Simplification:
             inner = settings.without_constants if is_traced_anew(graph, name) else settings
             if (body, inner) not in self.done:
                 parts, found = self._parts(body.graph, body, None, inner)
-                self.done[body, inner] = frontends.graph_module(body, parts)
+                self.done[body, inner] = frontends.graph_module(body, parts, is_body=True)
                 if found is not None:
                     check_simplified(found, ())
             submodules[name] = self.done[body, inner]

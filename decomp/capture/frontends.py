@@ -367,9 +367,9 @@ def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None
     return (exported if program.kind == "exported" else unlifted(exported, program.graph)), exported
 
 
-def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
+def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.GraphModule:
     """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
-    is first run."""
+    is first run. `is_body`: whether a higher-order op runs it."""
     attributes: dict[str, Any] = {}
     for node in parts.graph.nodes:
         spell_numbers(node)
@@ -380,7 +380,7 @@ def graph_module(root: nn.Module, parts: Parts) -> fx.GraphModule:
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
-    module = lazy_graph_module(attributes, parts.graph, name)
+    module = lazy_graph_module(attributes, parts.graph, name, is_body)
     for name in attributes:
         if name in parts.constants or _is_no_state(root, name):
             _leave_out_of_state(module, name)

@@ -422,7 +422,7 @@ def _parts(
     """What a module around a lowered graph is made of, its bodies being built first; `lowered` has those that are."""
     for body in graph.planned.bodies.values():
         if body not in lowered:
-            lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered))
+            lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered), is_body=True)
     submodules = {name: lowered[body] for name, body in graph.planned.bodies.items()}
     signed = [(write.source, write.value) for write in graph.owed[: graph.signed]]
     return Parts(graph.graph, graph.constants, submodules, signed)

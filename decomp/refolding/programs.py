@@ -116,7 +116,7 @@ def rebuilt(graphs: Graphs, refolded: Mapping[nn.Module, Refolded]) -> Any:
     program = graphs.program
     for body in reversed(graphs.by_owner):
         if body is not program.root:
-            made[body] = frontends.graph_module(body, _parts(body, refolded[body], made))
+            made[body] = frontends.graph_module(body, _parts(body, refolded[body], made), is_body=True)
     result, _ = frontends.rebuild(program, _parts(program.root, refolded[program.root], made))
     if program.by_example:
         check_inputs(result, program.graph, None)

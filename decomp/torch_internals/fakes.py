@@ -10,6 +10,7 @@ from torch._guards import (
     TracingContext as TracingContext,  # where `torch.compile` keeps what it knows of the graph that a backend is given
 )
 from torch._guards import (
+    active_fake_mode as active_fake_mode,
     detect_fake_mode as detect_fake_mode,
 )
 from torch._subclasses import fake_impls as fake_impls

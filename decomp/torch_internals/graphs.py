@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export.exported_program import _common_getitem_elimination_pass
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule, _make_graph_module, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
+
+from decomp.torch_internals.fakes import FakeTensor, active_fake_mode
 
 # The codegen of graphs that take and return trees: of `torch.export`'s modules, and of traces with concrete arguments.
 PyTreeCodeGen = fx.graph._PyTreeCodeGen
@@ -23,9 +25,21 @@ get_data_attr = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 DropoutNd = nn.modules.dropout._DropoutNd
 
 
-def lazy_graph_module(root: Any, graph: fx.Graph, name: str) -> fx.GraphModule:
+class _Body(_LazyGraphModule):
+    """A body of a higher-order op. PyTorch traces it anew where it runs with gradients, in a fake mode that takes no
+    other tensors (torch 2.13, `materialize_as_graph`): there its constants are copied into the mode."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and active_fake_mode() is not None:
+            return torch.ops.aten.lift_fresh_copy.default(value)
+        return value
+
+
+def lazy_graph_module(root: Any, graph: fx.Graph, name: str, is_body: bool = False) -> fx.GraphModule:
     """A `GraphModule` that generates its code when it is first run; the public class does so at once, 30 µs a node:
-    https://github.com/pytorch/pytorch/pull/117911."""
+    https://github.com/pytorch/pytorch/pull/117911. `is_body`: whether a higher-order op runs it."""
     with _use_lazy_graph_module(True):
-        module: fx.GraphModule = _make_graph_module(root, graph, class_name=name)
+        kind = {"graph_module_cls": _Body} if is_body else {}
+        module: fx.GraphModule = _make_graph_module(root, graph, class_name=name, **kind)
     return module
