@@ -1,5 +1,6 @@
 """Each piece of private API of PyTorch that the package uses is there, and does what it is used for."""
 
+import copy
 import importlib
 import pkgutil
 from typing import Any
@@ -141,6 +142,18 @@ def is_raised_where_fakes_cannot_tell():
 def makes_a_real_tensor():
     with fakes.FakeTensorMode(), fakes.unset_fake_temporarily():
         assert type(torch.ones(2)) is torch.Tensor
+
+
+@piece("fakes.active_fake_mode")
+def traces_bodies_in_a_mode_of_its_own():
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.mul, (graph.placeholder("x"), graph.get_attr("table"))))
+    table = torch.tensor([2.0])
+    body = graphs.lazy_graph_module({"table": table}, graph, "Made", is_body=True)
+    assert body.table is table and copy.deepcopy(body)(torch.ones(1)).item() == 2.0
+    with fakes.FakeTensorMode() as mode:
+        assert fakes.active_fake_mode() is mode
+        assert isinstance(body(torch.ones(1)), fakes.FakeTensor)
 
 
 @piece("fakes.TracingContext", "fakes.detect_fake_mode")

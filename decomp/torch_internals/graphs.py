@@ -10,7 +10,7 @@ from torch.export.exported_program import _common_getitem_elimination_pass
 from torch.fx._lazy_graph_module import _LazyGraphModule, _make_graph_module, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 
-from decomp.torch_internals.fakes import FakeTensor, active_fake_mode
+from decomp.torch_internals import fakes as _fakes
 
 # The codegen of graphs that take and return trees: of `torch.export`'s modules, and of traces with concrete arguments.
 PyTreeCodeGen = fx.graph._PyTreeCodeGen
@@ -31,9 +31,9 @@ class _Body(_LazyGraphModule):
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and active_fake_mode() is not None:
-            return torch.ops.aten.lift_fresh_copy.default(value)
-        return value
+        if not isinstance(value, torch.Tensor) or isinstance(value, _fakes.FakeTensor):
+            return value
+        return value if _fakes.active_fake_mode() is None else torch.ops.aten.lift_fresh_copy.default(value)
 
 
 def lazy_graph_module(root: Any, graph: fx.Graph, name: str, is_body: bool = False) -> fx.GraphModule:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
+from tests.forms import Holder
 
 
 class Cond(nn.Module):
@@ -299,3 +300,28 @@ def test_dynamic_sizes_under_autocast():
     lowered = decomp.lower(exported, to=targets.tinygrad).result.module()
     other = torch.randn(5, 4)
     torch.testing.assert_close(lowered(other), Interpolated()(other), rtol=2e-2, atol=2e-2)
+
+
+TABLED = {
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda t: t.cumprod(0), lambda t: t.cumprod(1), (x,)),
+    "map": lambda x: map_rows(lambda t: t.cumprod(0), x),
+    "scan": lambda x: scan(lambda c, t: (c + t.cumprod(0), c * t.cumprod(0)), torch.ones(4), x)[1],
+    "cond in map": lambda x: map_rows(lambda t: torch.cond(t.sum() > 0, lambda u: u.cumprod(0), torch.sin, (t,)), x),
+    "a constant in map": lambda x: map_rows(lambda t: t * torch.ones(4).cumsum(0), x),
+}
+
+
+@pytest.mark.parametrize("form", ["exported", "exported graph", "copied", "simplified"])
+@pytest.mark.parametrize("name", TABLED)
+def test_bodies_with_tensors_of_rules_are_trained(name, form):
+    """PyTorch traces them anew, in a fake mode of its own."""
+    x = torch.rand(3, 4) + 0.5
+    exported = torch.export.export(Holder(TABLED[name]), (x,))
+    if form == "exported":
+        lowered = decomp.lower(exported, to=targets.core_aten).result.module()
+    else:
+        lowered = decomp.lower(exported.module(), to=targets.core_aten, args=(x,), simplify=form != "simplified").result
+        lowered = copy.deepcopy(lowered) if form == "copied" else lowered
+        lowered = decomp.simplify(lowered) if form == "simplified" else lowered
+    torch.testing.assert_close(lowered(x), TABLED[name](x))
+    torch.testing.assert_close(_gradient(lowered, x), _gradient(TABLED[name], x))
