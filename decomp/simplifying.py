@@ -24,6 +24,7 @@ from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Everything, Target
 from decomp.simplification.checking import check_simplified
+from decomp.simplification.freezing import is_traced_anew
 from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplified
 
 
@@ -98,7 +99,7 @@ class _Simplification:
 
     def __init__(self, program: Program, target: Target, settings: Settings) -> None:
         self.program, self.target, self.settings = program, target, settings
-        self.done: dict[nn.Module, fx.GraphModule] = {}
+        self.done: dict[tuple[nn.Module, Settings], fx.GraphModule] = {}
         self.removed: Counter[str] = Counter()
         self.laws: Counter[str] = Counter()
         self.before = 0
@@ -106,7 +107,7 @@ class _Simplification:
     def result(self) -> Any:
         """The program put together again, and checked."""
         program = self.program
-        parts, found = self._parts(program.graph, program.root, program.exported)
+        parts, found = self._parts(program.graph, program.root, program.exported, self.settings)
         result, exported = frontends.rebuild(program, parts)
         if program.by_example:
             check_inputs(result, program.graph, None)
@@ -124,18 +125,21 @@ class _Simplification:
         }  # fmt: skip
         return result
 
-    def _parts(self, graph: fx.Graph, root: nn.Module, exported: Any) -> tuple[Parts, Simplified | None]:
+    def _parts(
+        self, graph: fx.Graph, root: nn.Module, exported: Any, settings: Settings
+    ) -> tuple[Parts, Simplified | None]:
         """A graph simplified, with what it needs, its sub-programs first."""
         bodies = _bodies(graph, root)
         submodules: dict[str, nn.Module] = {}
         for name, body in bodies.items():
-            if body not in self.done:
-                parts, found = self._parts(body.graph, body, None)
-                self.done[body] = frontends.graph_module(body, parts, is_body=True)
+            inner = settings.without_constants if is_traced_anew(graph, name) else settings
+            if (body, inner) not in self.done:
+                parts, found = self._parts(body.graph, body, None, inner)
+                self.done[body, inner] = frontends.graph_module(body, parts, is_body=True)
                 if found is not None:
                     check_simplified(found, ())
-            submodules[name] = self.done[body]
-        found = simplified(Subject.of(graph, root, self.target, exported), self.settings)
+            submodules[name] = self.done[body, inner]
+        found = simplified(Subject.of(graph, root, self.target, exported), settings)
         self.before += sum(node.op.startswith("call") for node in graph.nodes)
         if found is not None:
             self.removed.update(found.counts)

@@ -3,7 +3,7 @@ program: a decision for each of its nodes, and the graphs that these nodes stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
+from decomp.simplification.freezing import is_traced_anew
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
@@ -340,3 +341,15 @@ class Planned:
     """What planning remembers for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""
+
+
+def bodies_traced_anew(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
+    """The bodies that a call traces when the program runs, and those within them."""
+    by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
+    for graph in waiting:
+        inside = graph.owner in found
+        for name, body in graph.bodies.items():
+            if body not in found and (inside or is_traced_anew(graph.graph, name)):
+                found.add(body)
+                waiting.append(by_owner[body])
+    return found

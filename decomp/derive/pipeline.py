@@ -26,6 +26,7 @@ from decomp.derive.decisions import (
     Plan,
     Planned,
     PlannedGraph,
+    bodies_traced_anew,
     not_in_pairs,
     with_reasons,
 )
@@ -375,7 +376,9 @@ def _with_writes(planned: PlannedGraph, retraced: Retraced) -> RewrittenGraph:
 def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
     """Simplify the lowered graphs, from what rules made of them."""
     graphs = rewritten.graphs
-    simpler = (simplified(_subject(graph, target), settings) for graph in graphs)
+    traced = bodies_traced_anew([graph.planned for graph in graphs])
+    own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
+    simpler = (simplified(_subject(graph, target), each) for graph, each in zip(graphs, own))
     return Rewritten(tuple(replace(graph, simplified=each) for graph, each in zip(graphs, simpler)))
 
 

@@ -13,6 +13,7 @@ from torch import fx
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.call import substituted
 from decomp.metadata.agreement import described, same_bits, same_metadata, shown
+from decomp.metadata.strides import same_layout
 from decomp.proof.correspondence import (
     Correspondence,
     EffectsChanged,
@@ -26,7 +27,6 @@ from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codege
 from decomp.proof.replay import same, same_call
 from decomp.simplification.freezing import LARGEST
 from decomp.simplification.images import Images
-from decomp.simplification.new_calls import same_value
 from decomp.simplification.simplifier import Simplified
 from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Term
@@ -134,8 +134,7 @@ class _Replay:
         before, after = node.meta.get("val"), value.meta.get("val")
         if before is after or before is None:
             return
-        alike = same_value(after, before) if _is_strided(before) else same_metadata(before, after)
-        if not alike:
+        if not same_metadata(before, after) or _is_strided(before) and not same_layout(before, after):
             problem = f"{value.name!r}, which stands for {node.name!r}, has other metadata"
             raise MetadataChanged(problem, value, node, expected=described(before), found=described(after))
 

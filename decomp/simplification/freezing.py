@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from decomp.ir.aliases import attribute
 from decomp.ir.call import substituted
+from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.ambient_modes import neutral
 from decomp.simplification.new_calls import same_value
 from decomp.simplification.surroundings import Surroundings
@@ -90,6 +91,14 @@ class Constants:
             return known.detach() if known is not None else None
         args, kwargs = substituted((term.args, term.kwargs), self._values.__getitem__, Term)
         return term.target(*args, **kwargs)
+
+
+def is_traced_anew(graph: fx.Graph, body: str) -> bool:
+    """Whether a call traces the body of this name, with fake tensors, when it runs with gradients, as every
+    higher-order op does that is differentiated by a graph of its own. (In 2.13 `materialize_as_graph` has a mode that
+    takes no other tensors.) Such a body can have no constants."""
+    users = (user for node in graph.find_nodes(op="get_attr") if str(node.target) == body for user in node.users)
+    return any(getattr(user.target, "__name__", "") not in RUN_ONCE for user in users)
 
 
 def frozen(terms: Iterable[Term], constants: Constants, around: Surroundings) -> dict[Term, torch.Tensor]:

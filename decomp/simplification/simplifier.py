@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import itertools
 import operator
 from typing import Any
@@ -48,6 +48,12 @@ class Settings:
     """Whether what only gradients need is kept; None: where the program has an input that may require one."""
     freeze: bool = False
     """Whether parameters and buffers are constants."""
+
+    @property
+    def without_constants(self) -> Settings:
+        """The same for a graph that can have no tensors of its own."""
+        training = False if self.freeze else self.training
+        return replace(self, passes=self.passes - {FREEZING}, training=training, freeze=False)
 
     @property
     def laws(self) -> Laws:

@@ -380,3 +380,13 @@ def test_a_number_has_the_digits_that_the_full_tensor_had(dtype):
     program = torch.export.export(Of(scaled), (x,))
     simpler = decomp.simplify(program).module()
     assert torch.equal(simpler(x), scaled(x))
+
+
+def test_strides_of_dimensions_of_size_one_may_differ_between_calls_that_become_one():
+    class Largest(nn.Module):
+        def forward(self, x):
+            return x.unflatten(1, (-1, 2)).cummax(-5)[0] + 1
+
+    x = torch.randn(4, 1, 4, 2).permute(1, 3, 0, 2)
+    lowered = decomp.lower(torch.fx.symbolic_trace(Largest()), to=targets.tinygrad, args=(x,)).result
+    torch.testing.assert_close(lowered(x), Largest()(x))
