@@ -19,6 +19,7 @@ from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import is_same_tensor, is_view_on_meta, view_bases
 from decomp.ir.call import metadata
 from decomp.ir.effects import recorded_behind
+from decomp.ir.ops import of_function
 
 if TYPE_CHECKING:
     from decomp.derive.decisions import Decision, Derived
@@ -119,7 +120,7 @@ def _with_call(call: torch._ops.OpOverload, given: list[fx.Node], derived: Deriv
 
 
 def _called(rewrite: Rewrite, call: torch._ops.OpOverload, node: fx.Node) -> fx.Node:
-    name = f"{node.name}_{call._opname}"
+    name = f"{node.name}_{of_function(call).op.short}"
     new = rewrite.add("call_function", call, (rewrite.values[node],), {}, name, at=node)
     value = metadata(node)
     if value is not None:

@@ -42,7 +42,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
     """The region that a node runs, if nothing but its operations is in it. Where gradients are switched on, or sizes
     come from data, it stays."""
     name = node.target.__name__ if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
-    if name == _WITHOUT_GRADIENT and node.args[0] is False:
+    if _switches_gradients_off(node):
         place = 1
     elif name == "wrap_with_autocast":
         place = 4
@@ -192,8 +192,8 @@ def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphM
 def runs_untracked(graph: fx.Graph, name: str) -> bool:
     """Whether a body runs in regions without gradients alone."""
     calls = [user for node in graph.find_nodes(op="get_attr", target=name) for user in node.users]
-    return bool(calls) and all(_of_gradients(call) and call.args[0] is False for call in calls)
+    return bool(calls) and all(map(_switches_gradients_off, calls))
 
 
-def _of_gradients(call: fx.Node) -> bool:
-    return getattr(call.target, "__name__", "") == _WITHOUT_GRADIENT
+def _switches_gradients_off(call: fx.Node) -> bool:
+    return getattr(call.target, "__name__", "") == _WITHOUT_GRADIENT and call.args[0] is False

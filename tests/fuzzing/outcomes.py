@@ -156,10 +156,10 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
             continue
         if problem.startswith("values") and again is not None:
             known = known or _perturbed(again)
-            found = theirs[name]
+            other = theirs[name]
             if name.startswith("gradient") and known and all(run.overflowed for run in known):
-                found = torch.where(found.isfinite(), found, value)
-            problem = _unlike(value, found, [run.values().get(name) for run in known])
+                other = torch.where(other.isfinite(), other, value)
+            problem = _unlike(value, other, [run.values().get(name) for run in known])
         if problem and not (zeros and problem == "requires_grad False, not True"):
             return f"{name}: {problem}"
     return ""
