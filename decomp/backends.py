@@ -17,6 +17,7 @@ from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.ir.aliases import attribute
+from decomp.ir.call import metadata
 from decomp.ir.effects import switches
 from decomp.ir.op_facts import DISTINCT_OPERANDS, SWITCHED_REGIONS
 from decomp.lowering import lower
@@ -26,6 +27,7 @@ from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.runtime.output_layouts import with_layouts
 from decomp.runtime.tables import Backend
+from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -95,7 +97,7 @@ class _Compilation:
         from decomp.capture.dynamo import NotSpelled, in_overloads
         from decomp.torch_internals.compiling import aot_module_simplified
 
-        def autograd(before: fx.GraphModule) -> Callable[..., Any]:
+        def autograd(before: fx.GraphModule, inputs: list[Any] = inputs) -> Callable[..., Any]:
             found: Callable[..., Any] = aot_module_simplified(
                 before,
                 inputs,
@@ -121,7 +123,7 @@ class _Compilation:
         casts = is_any_autocast_enabled()
         _prepare_regions(before_autograd)
         with DisableAutocast():
-            result = autograd(before_autograd)
+            result = autograd(before_autograd, _with_their_own_sizes(module, inputs))
         return _without_autocast(result) if casts else result
 
     def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
@@ -136,6 +138,16 @@ class _Compilation:
         result = lower(module, **self.settings, partial=partial, training=training).result
         assert isinstance(result, fx.GraphModule)
         return result
+
+
+def _with_their_own_sizes(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, and in the place of one of which another is a view Dynamo's own fake tensor: AOTAutograd would give
+    it the symbolic sizes by which the other was made, which nobody can guard on (torch 2.13). For programs that write
+    to no memory which inputs share."""
+    bases = {id(value._base) for value in inputs if isinstance(value, torch.Tensor) and value._base is not None}
+    fakes = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
+    pairs = zip(inputs, fakes)
+    return [fake if id(value) in bases and isinstance(fake, FakeTensor) else value for value, fake in pairs]
 
 
 def _gradient_is_wanted(inputs: Sequence[Any]) -> bool:
@@ -302,6 +314,7 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
     graphs = [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     for inner in graphs:
         _lift_constants(inner)
+        _spell_comparisons_of_masks(inner)
     table = select_decomp_table()
     if not any(node.target in table for inner in graphs for node in inner.graph.nodes):
         return module
@@ -312,6 +325,26 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
             return traced(*inputs)
         with mode:
             return traced(*inputs)
+
+
+def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:
+    """Inductor bounds what it compares, and cannot compare the bounds of Booleans that are known (torch 2.13): that
+    masks differ is for it that they are exclusive."""
+    aten = torch.ops.aten
+    for node in module.graph.nodes:
+        if node.target not in (aten.ne.Scalar, aten.ne.Tensor) or not all(map(_is_mask, node.args)):
+            continue
+        mask, other = node.args
+        if other is True:
+            node.target, node.args = aten.logical_not.default, (mask,)
+        elif isinstance(other, fx.Node):
+            node.target = aten.logical_xor.default
+    module.recompile()
+
+
+def _is_mask(operand: Any) -> bool:
+    value = metadata(operand) if isinstance(operand, fx.Node) else operand
+    return isinstance(value, bool) or isinstance(value, torch.Tensor) and value.dtype == torch.bool
 
 
 def _lift_constants(module: fx.GraphModule) -> None:

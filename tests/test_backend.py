@@ -378,3 +378,31 @@ def test_in_place_products_and_sums_which_dynamo_makes_a_prim_of_inductor(return
     wanted = [x.clone() for x in given]
     compiled(*given), step(*wanted)
     torch.testing.assert_close(given, wanted)
+
+
+@NEEDS_COMPILER
+def test_an_input_and_a_view_of_it_have_sizes_that_can_be_guarded() -> None:
+    def function(x: torch.Tensor, turned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.unfold(0, 2, 2), turned.sum(0)
+
+    compiled = torch.compile(function, backend=decomp.backend(to=targets.core_aten, compiler="inductor"))
+    for rows in (3, 5, 6):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x, x.t()), function(x, x.t()))
+
+
+@NEEDS_COMPILER
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+def test_inductor_compares_masks_that_are_known() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale *= -1.25
+            return x.cummax(0)[0]
+
+    compiled = torch.compile(Table(), backend=decomp.backend(to=targets.tinygrad, compiler="inductor"))
+    x = torch.randn(1, 2, 4)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(Table(), x))

@@ -40,7 +40,7 @@ from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.nonfinite_constants import spell_numbers
-from decomp.torch_internals.fakes import FakeTensorMode, unset_fake_temporarily
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen, lazy_graph_module
 from decomp.torch_internals.pytree import tree_flatten
 
@@ -129,7 +129,19 @@ def _of_module(
 def _exported(program: ExportedProgram, kind: str) -> Program:
     graph = program.graph
     _lint(graph)
+    _refuse_lost_tensors(program)
     return Program(graph, program.graph_module, kind, "aten", mode_of(graph), program)
+
+
+def _refuse_lost_tensors(program: ExportedProgram) -> None:
+    """Refuse a program with a constant that was a tensor of its trace (torch 2.13, strict=True), unless all of the
+    model was on fake tensors."""
+    lost = [name for name, value in program.constants.items() if isinstance(value, FakeTensor)]
+    if lost and not any(isinstance(value, FakeTensor) for value in program.state_dict.values()):
+        raise CaptureError(
+            f"torch.export took a tensor that the program computes for a constant, {lost[0]!r}: it does not follow "
+            "x.data\n  to do: use x.detach() in the place of x.data"
+        )
 
 
 def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Program:

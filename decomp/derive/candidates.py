@@ -29,7 +29,8 @@ from decomp.derive.expansion import (
 from decomp.derive.other_sizes import OtherSizes
 from decomp.derive.planning_memory import Memory
 from decomp.derive.stride_propagation import changed_strides
-from decomp.errors import RuleError, spelled
+from decomp.errors import CaptureError, RuleError, describe, spelled
+from decomp.graphs.refused_dtypes import refused_dtypes
 from decomp.graphs.template import Stamp
 from decomp.ir.aliases import view_bases
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
@@ -232,6 +233,8 @@ class Candidates:
         try:
             found = expand_composite(site) if rule is None else expand(rule, bound, site)
         except RuleError as error:
+            if why := refused_dtypes(request.node):
+                raise CaptureError(_refused_by_pytorch(request.node, why)) from error
             raise error.at(request.node) from error.__cause__
         self.runs += isinstance(found, Expansion)
         return self._narrow(found)
@@ -271,6 +274,11 @@ class Candidates:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")
+
+
+def _refused_by_pytorch(node: fx.Node, why: str) -> str:
+    remedy = "cast its operands to one dtype; autocast is recorded by torch.export, and not by a symbolic trace"
+    return f"PyTorch itself does not run {spelled(node.target)} here: {why}\n  at {describe(node)}\n  to do: {remedy}"
 
 
 class ComplexCalls:

@@ -366,7 +366,7 @@ def _with_writes(planned: PlannedGraph, retraced: Retraced) -> RewrittenGraph:
         hidden = write.untracked and write.differentiable
         (signed if has_signature and not hidden else copied).append(write)
     if copied:
-        append_writes(retraced.graph, copied)
+        append_writes(retraced.graph, copied, planned.program.dialect == "aten")
     return RewrittenGraph(planned, retraced, (*signed, *copied), len(signed))
 
 

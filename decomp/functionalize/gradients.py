@@ -53,7 +53,7 @@ class GradientSources:
     def _is_source(self, node: fx.Node) -> bool:
         if node.op == "placeholder" and node.name not in self.state:
             return _is_plain(metadata(node))
-        return node.op in ("placeholder", "get_attr") and input_requires_grad(node, self.root)
+        return node.op in ("placeholder", "get_attr", "call_module") and input_requires_grad(node, self.root)
 
 
 def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:

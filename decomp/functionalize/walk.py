@@ -62,8 +62,9 @@ def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
 def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> Functional:
     """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
     state to its inputs. Raises `MutationError` for what cannot be followed."""
-    functional = _Walk(graph, root, state=state).functional()
-    keep_saved_values(functional, root)
+    walk = _Walk(graph, root, state=state)
+    functional = walk.functional()
+    keep_saved_values(functional, root, walk.emit.is_aten)
     return functional
 
 

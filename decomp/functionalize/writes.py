@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.graphs.graph_builder import is_aten, own_memory
+from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
@@ -62,9 +62,8 @@ class Functional:
         return Functional(self.rewrite.then(after), writes, self.submodules, captured, self.before)
 
 
-def append_writes(graph: fx.Graph, writes: Iterable[Write]) -> None:
+def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) -> None:
     """Write inputs and buffers back, by `copy_` nodes before the output."""
-    aten_dialect = is_aten(graph)
     with graph.inserting_before(graph.output_node()):
         for write in writes:
             target = _detach(graph, write.source, aten_dialect) if write.untracked else write.source
@@ -76,7 +75,7 @@ def append_writes(graph: fx.Graph, writes: Iterable[Write]) -> None:
     graph.lint()
 
 
-def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
+def keep_saved_values(functional: Functional, root: nn.Module | None, aten_dialect: bool) -> None:
     """Where autograd may save the old value of an input or buffer that is written back, calls read a copy of it: else
     autograd refuses the backward pass, because a saved tensor was modified in place."""
     if not functional.writes:
@@ -84,14 +83,14 @@ def keep_saved_values(functional: Functional, root: nn.Module | None) -> None:
     saved = _saved_values(functional.graph, root)
     for write in functional.writes:
         if write.source in saved:
-            _use_copy_of_old_value(functional.rewrite, write.source)
+            _use_copy_of_old_value(functional.rewrite, write.source, aten_dialect)
 
 
-def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node) -> None:
+def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node, aten_dialect: bool) -> None:
     after = node.next
     while after.op in ("placeholder", "get_attr"):
         after = after.next
-    clone = aten.clone.default if is_aten(rewrite.graph) else torch.clone
+    clone = aten.clone.default if aten_dialect else torch.clone
     with rewrite.graph.inserting_before(after):
         new = rewrite.graph.create_node("call_function", clone, (node,), {}, name=f"{node.name}_before")
     new.meta = dict(node.meta)
@@ -106,9 +105,8 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
     """The nodes whose memory calls may save for the backward pass, directly or through a view."""
     tracked: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr"):
-            if input_requires_grad(node, root):
-                tracked.add(node)
+        if node.op in ("placeholder", "get_attr", "call_module") and input_requires_grad(node, root):
+            tracked.add(node)
         elif any(n in tracked for n in node.all_input_nodes) and _is_differentiable(node):
             tracked.add(node)
     saved: set[fx.Node] = set()
@@ -150,9 +148,12 @@ def can_require_grad(value: Any) -> bool:
 
 
 def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
-    """Whether an input may require a gradient: parameters do, buffers do not, other inputs as the example does."""
-    if node.op == "get_attr":
+    """Whether an input may require a gradient: parameters do, buffers do not, other inputs as the example does; and
+    what a module gives, by the parameters of its own."""
+    if node.op in ("get_attr", "call_module"):
         value = attribute(root, str(node.target)) if root is not None else None
+        if isinstance(value, nn.Module):
+            return any(parameter.requires_grad for parameter in value.parameters())
         return bool(getattr(value, "requires_grad", False))
     value = metadata(node)
     return bool(value.requires_grad) if isinstance(value, torch.Tensor) else can_require_grad(value)

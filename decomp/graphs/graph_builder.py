@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, on_metadata, without_guards
-from decomp.ir.aliases import spelling_of
+from decomp.ir.aliases import bodies, spelling_of
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import captured_metadata
@@ -174,14 +174,19 @@ def own_memory(value: Any) -> Any:
 
 def is_aten(graph: fx.Graph) -> bool:
     """Whether a graph spells all its calls of ops as overloads, as `torch.export` does: one that has functions, methods
-    or modules too is in the torch dialect, which can hold overloads."""
+    or modules too is in the torch dialect, which can hold overloads. Where higher-order ops are all that it calls,
+    their bodies tell."""
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
     return (
-        any(isinstance(target, torch._ops.OpOverload) for target in targets)
+        (any(isinstance(target, torch._ops.OpOverload) for target in targets) or _has_aten_bodies(graph))
         and not any(node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn"
                     for node in graph.nodes)
         and not any(map(_is_function_of_torch, targets))
     )
+
+
+def _has_aten_bodies(graph: fx.Graph) -> bool:
+    return any(is_aten(body.graph) for node in graph.nodes for _, body in bodies(node, graph.owning_module))
 
 
 def _is_function_of_torch(target: Any) -> bool:

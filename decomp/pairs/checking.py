@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 import operator
 from typing import Any
 
@@ -148,10 +148,10 @@ class _Replay:
         """A call on what stands for its operands, complex tensors being put together before it."""
         if node.op == "output" and new.op != "output":
             raise OutputsChanged("the output is not that of the source", new, node)
-        operands = {}
+        operands: dict[fx.Node, Any] = {}
         for given in node.all_input_nodes:
             image = self.images[given]
-            operands[given] = self._whole_of(image, metadata(given), new)
+            operands[given] = self._whole_of(image, metadata(given), new, operands.values())
             if node.op == "output" and isinstance(image, fx.Node):
                 operands[given] = self.own.get((image, given, self.regions[new]), image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
@@ -159,19 +159,21 @@ class _Replay:
         require_same_region(new, node, self.regions)
         return new
 
-    def _whole_of(self, image: Any, value: Any, user: fx.Node) -> Any:
-        """What a call that stays takes: the complex tensors of the pairs, and what is no pair as it is."""
+    def _whole_of(self, image: Any, value: Any, user: fx.Node, taken: Collection[Any]) -> Any:
+        """What a call that stays takes: the complex tensors of the pairs, and what is no pair as it is. Of two tensors
+        of the same parts, that which is not `taken` as another operand."""
         if isinstance(image, fx.Node) or not isinstance(value, (torch.Tensor, tuple, list)):
             return image
         if isinstance(value, torch.Tensor):
-            return self._made_of(image, user)
-        return tuple(self._whole_of(each, of, user) for each, of in zip(image, value))
+            return self._made_of(image, user, taken)
+        return tuple(self._whole_of(each, of, user, taken) for each, of in zip(image, value))
 
-    def _made_of(self, pair: Any, user: fx.Node) -> fx.Node | None:
+    def _made_of(self, pair: Any, user: fx.Node, taken: Collection[Any]) -> fx.Node | None:
         """The complex tensor, put together of these parts, that a call takes."""
         at = self.regions[user]
-        made = (each for each in user.all_input_nodes if each in self.whole and self.regions[each] == at)
-        return next((each for each in made if same(self.whole[each], pair)), None)
+        made = [each for each in user.all_input_nodes if each in self.whole and self.regions[each] == at]
+        alike = [each for each in made if same(self.whole[each], pair)]
+        return next((each for each in alike if each not in taken), alike[0] if alike else None)
 
     def _stamped(self, node: fx.Node, stamp: Stamp) -> Any:
         """What an expansion on the parts of the operands gives; its calls are there, one after the other."""

@@ -113,3 +113,19 @@ def test_a_deep_copy_whose_inputs_have_other_names_is_lowered():
     torch.testing.assert_close(lowered.result.module()(*found), copied.module()(*wanted))
     torch.testing.assert_close(found, wanted)
     assert decomp.plan(copy.deepcopy(lowered.result), to=targets.tinygrad).complete
+
+
+def test_a_program_whose_calls_are_all_in_a_region_is_in_overloads():
+    class Region(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.norm(x)
+
+    model, x = Region(), torch.randn(3, 4)
+    exported = torch.export.export(copy.deepcopy(model), (x,))
+    found = decomp.lower(exported, to=targets.luminal).result.module()(x)
+    torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)

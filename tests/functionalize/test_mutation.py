@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 import decomp
 from decomp.functionalize.walk import append_writes, functionalize, mutates
+from decomp.graphs.graph_builder import is_aten
 from decomp_rules import targets
 
 
@@ -27,7 +28,7 @@ def functional(gm):
         assert not mutates(inner.graph, inner)
         setattr(new, name, inner)
     assert not mutates(new.graph, new)
-    append_writes(result.graph, result.writes)
+    append_writes(result.graph, result.writes, aten_dialect=is_aten(gm.graph))
     new.graph = result.graph
     return new
 

@@ -271,3 +271,21 @@ def test_what_is_written_into_a_detached_parameter_is_not_tracked_in_the_paramet
         results.append((out, weight.detach(), *torch.autograd.grad(out.sum(), weight)))
         assert weight.is_leaf and weight.requires_grad
     torch.testing.assert_close(*results)
+
+
+def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_write():
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 4)
+            self.register_buffer("table", torch.linspace(0, 1, 12).view(3, 4))
+
+        def forward(self, x):
+            y = self.head(self.table)
+            y.detach().add_(1)
+            return y.sin() * x
+
+    source = Head()
+    result = decomp.decompose(torch.fx.symbolic_trace(source), decomp.Rules())
+    found, wanted = (torch.autograd.grad(m(torch.ones(1)).sum(), source.head.weight)[0] for m in (result, source))
+    torch.testing.assert_close(found, wanted)

@@ -266,7 +266,7 @@ def _other_kernels(seed: int):
 
 
 class Perturbing(TorchDispatchMode):
-    """Every fresh float result is off by a few units in the last place."""
+    """Every fresh float result is off by a few units in the last place, and a zero is of either sign."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -314,7 +314,8 @@ class Perturbing(TorchDispatchMode):
             width = value.real.dtype if value.is_complex() else value.dtype
             noise = torch.rand(value.shape, generator=self.random, dtype=torch.float64) - 0.5
             factor = 1 + 8 * torch.finfo(width).eps * noise
-            value.copy_((_as_double(value) * factor).to(value.dtype))
+            shaken = (_as_double(value) * factor).to(value.dtype)
+            value.copy_(torch.where((value == 0) & (noise < 0), -shaken, shaken))
 
 
 def _as_double(value):

@@ -83,10 +83,16 @@ def _indented(lines):
 
 
 def program(seed: int) -> Program:
-    """The program of a seed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return _Writer(seed).written()
+    """The program of a seed. What PyTorch warns of once in a process must not decide about programs."""
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
+            return _Writer(seed).written()
+    finally:
+        torch.set_warn_always(always)
 
 
 class _Writer:

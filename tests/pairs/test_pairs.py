@@ -396,3 +396,15 @@ def test_a_call_that_left_its_region_is_found_out():
             check_in_pairs(pairs)
         before.append(moved)
     check_in_pairs(pairs)
+
+
+def test_two_complex_results_of_the_same_parts_are_told_apart():
+    class Twins(nn.Module):
+        def forward(self, x, written):
+            one, other = torch.complex(x, x), torch.complex(x, x)
+            written.mul_(3)
+            return other, one, other
+
+    args = torch.randn(3), torch.randn(3)
+    lowered = decomp.lower(torch.fx.symbolic_trace(Twins()), to=targets.luminal, args=args).result
+    torch.testing.assert_close(lowered(*copy.deepcopy(args)), Twins()(*copy.deepcopy(args)))

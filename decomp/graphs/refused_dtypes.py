@@ -1,0 +1,45 @@
+"""Calls that PyTorch's fake tensors take and its kernels refuse: products of float16 and float32, for one (torch 2.13).
+Under autocast they are cast, which a symbolic trace does not record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.errors import first_line
+from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import size_hint
+from decomp.torch_internals import pytree
+
+_LARGEST = 1 << 22
+
+
+def refused_dtypes(node: fx.Node) -> str | None:
+    """Why the kernel of a call takes no operands of these dtypes, in PyTorch's words: it is run on zeros. None if it
+    takes them, or if that is not found out, as for operands of more than four million elements."""
+    operands = [metadata(given) for given in node.all_input_nodes]
+    tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
+    if len({tensor.dtype for tensor in tensors}) < 2 or any(_numel(tensor) > _LARGEST for tensor in tensors):
+        return None
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda given: pytree.tree_map(_zeros, metadata(given)))
+    function = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+    try:
+        with torch.no_grad():
+            function(*args, **kwargs)
+    except RuntimeError as error:
+        reason = first_line(error)
+        return reason if "dtype" in reason or "type" in reason.split() else None
+    return None
+
+
+def _numel(tensor: torch.Tensor) -> Any:
+    sizes = [size_hint(size, 1) for size in tensor.shape]
+    return torch.Size(sizes).numel()
+
+
+def _zeros(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return size_hint(value, 1)
+    return torch.zeros([size_hint(size, 1) for size in value.shape], dtype=value.dtype)
