@@ -55,7 +55,7 @@ class AliasSets:
     def input_key(self, node: fx.Node) -> Any:
         """A key that two inputs share if their example values are on one storage."""
         value = metadata(node) if node.op == "placeholder" and node.users and not self.is_body else None
-        return ("input", _storage(value)) if isinstance(value, FakeTensor) else None
+        return ("input", storage_of(value)) if isinstance(value, FakeTensor) else None
 
     def _tensor(self, node: fx.Node) -> Any:
         """The parameter or buffer that a node reads, if it does."""
@@ -100,12 +100,13 @@ def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: S
     results = _results_of(graph)
     if any(alias_sets.may_alias(node, result) for node in written_inputs for result in results):
         return True
-    storages = {node: _storage(value) for node, value in zip(placeholders, inputs)}
+    storages = {node: storage_of(value) for node, value in zip(placeholders, inputs)}
     all_storages = list(storages.values())
     return any(all_storages.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
 
 
-def _storage(value: Any) -> int | None:
+def storage_of(value: Any) -> int | None:
+    """The storage of a strided tensor, as something to compare."""
     strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return value.untyped_storage()._cdata if strided else None
 

@@ -11,7 +11,7 @@ from decomp.functionalize.gradients import reaches
 from decomp.functionalize.views import View, replay, write_into_base
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
-from decomp.ir.aliases import refusal
+from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import metadata
 
 
@@ -83,6 +83,21 @@ class Tensor:
     """The tensor object that a node of the source is. Ops such as squeeze_() change which alias it is."""
 
     alias: Alias
+
+
+def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names: list[fx.Node]) -> None:
+    """Raises `MutationError` where `node`, a `squeeze_()` or its like, changes the shape of what is perhaps another
+    tensor, of an input itself, or of what dropout hands on, under another of the `names` of the tensor: PyTorch's
+    metadata tells of a copy (torch 2.13), and of its old shape from there on."""
+    if tensor.alias.view is not None and tensor.alias.view.may_be_base:
+        raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
+                      "pass args=, so that shapes and strides are known; or use the function that returns a view")
+    remedy = "use the function that returns a view"
+    if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
+        raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself", remedy)
+    for other in names if metadata(node) is not None else ():
+        if other.op in ("call_function", "call_method") and spelling_of(other).op.short.endswith("dropout"):
+            raise refusal(node, f"it changes the shape of what {other.name!r} hands on, and no metadata tells", remedy)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from decomp.functionalize.functional_ops import cast, functional_variant, functi
 from decomp.functionalize.gradients import GradientSources, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
-from decomp.functionalize.storage import Alias, Memory, Tensor
+from decomp.functionalize.storage import Alias, Memory, Tensor, refuse_change_of_shape
 from decomp.functionalize.views import element_view, listed_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
@@ -47,8 +47,6 @@ from decomp.torch_internals.modes import set_grad_enabled
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
 aten = torch.ops.aten
-
-GRADIENT_SWITCHES = (set_grad_enabled,)
 
 
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
@@ -135,7 +133,7 @@ class _Walk:
     def _visit(self, node: fx.Node) -> None:
         if node.op in ("placeholder", "get_attr"):
             self._input(node)
-        elif node.target in GRADIENT_SWITCHES:
+        elif node.target is set_grad_enabled:
             self.memory.set_grad_enabled(bool(node.args[0]), node)
             self._copy(node)
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -289,12 +287,7 @@ class _Walk:
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and its like: the tensor is from now on a view of what it was."""
         tensor = self.tensors[target]
-        if tensor.alias.view is not None and tensor.alias.view.may_be_base:
-            raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
-                          "pass args=, so that shapes and strides are known; or use the function that returns a view")
-        if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
-            raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself",
-                          "use the function that returns a view")
+        refuse_change_of_shape(node, target, tensor, [other for other, one in self.tensors.items() if one is tensor])
         base = self.memory.read(tensor.alias, node)
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         new = functional_view(self.emit, node, *call)

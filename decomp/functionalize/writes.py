@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.functionalize.alias_sets import storage_of
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
@@ -77,13 +78,16 @@ def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) 
 
 def keep_saved_values(functional: Functional, root: nn.Module | None, aten_dialect: bool) -> None:
     """Where autograd may save the old value of an input or buffer that is written back, calls read a copy of it: else
-    autograd refuses the backward pass, because a saved tensor was modified in place."""
+    autograd refuses the backward pass, because a saved tensor was modified in place. (It takes all views of one tensor
+    for modified, those of other elements too.)"""
     if not functional.writes:
         return
     saved = _saved_values(functional.graph, root)
-    for write in functional.writes:
-        if write.source in saved:
-            _use_copy_of_old_value(functional.rewrite, write.source, aten_dialect)
+    sources = [write.source for write in functional.writes]
+    storages = {storage_of(metadata(source)) for source in sources} - {None}
+    for node in [node for node in functional.graph.nodes if node.op in ("placeholder", "get_attr")]:
+        if node in saved and (node in sources or storage_of(metadata(node)) in storages):
+            _use_copy_of_old_value(functional.rewrite, node, aten_dialect)
 
 
 def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node, aten_dialect: bool) -> None:

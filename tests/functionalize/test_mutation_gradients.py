@@ -289,3 +289,22 @@ def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_writ
     result = decomp.decompose(torch.fx.symbolic_trace(source), decomp.Rules())
     found, wanted = (torch.autograd.grad(m(torch.ones(1)).sum(), source.head.weight)[0] for m in (result, source))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("rows", [3, 0])
+def test_an_input_beside_one_that_is_written_is_trained(rows):
+    """Autograd counts writes by tensor, and two halves of one are one to it."""
+    class Halves(nn.Module):
+        def forward(self, left, right):
+            left.clamp_max_(1.5)
+            return nn.functional.silu(right) + left
+
+    def gradient(module, base):
+        whole = base * 1
+        return torch.autograd.grad(module(whole[:, :2], whole[:, 2:]).sum(), base)[0]
+
+    base = torch.randn(rows, 4, requires_grad=True)
+    example = torch.randn(rows, 4)
+    halves = example[:, :2].requires_grad_(), example[:, 2:].requires_grad_()
+    lowered = decomp.lower(torch.fx.symbolic_trace(Halves()), to=targets.tinygrad, args=halves).result
+    torch.testing.assert_close(gradient(lowered, base), gradient(Halves(), base))

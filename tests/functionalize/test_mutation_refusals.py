@@ -327,3 +327,19 @@ def test_an_output_of_another_size_is_seen_in_a_graph_with_example_inputs():
 
     with pytest.raises(MutationError, match="out= changes the size of 'kept'"):
         decomp.lower(fx.symbolic_trace(Program()), to=targets.core_aten, args=(torch.ones(3, 4),))
+
+
+def test_a_new_shape_of_what_dropout_hands_on_is_refused():
+    class Handed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = nn.Dropout(0.0)
+
+        def forward(self, x):
+            y = x * 2
+            z = self.dropout(y)
+            y.t_()
+            return torch.zeros_like(z[0])
+
+    with pytest.raises(decomp.MutationError, match="shape of what 'dropout' hands on, and no metadata tells"):
+        decomp.lower(Handed(), to=targets.core_aten, args=(torch.randn(3, 4),))

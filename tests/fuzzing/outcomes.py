@@ -37,7 +37,7 @@ class Outcome:
     whole: frozenset[int] = frozenset()
     """Those of them that are all of an input."""
     overflowed: bool = False
-    """Whether a gradient was infinite or NaN on the way, where that was looked at."""
+    """Whether a gradient, or what it was made of, was infinite or NaN, where that was looked at."""
 
     def values(self) -> dict[str, Any]:
         """All values by name."""
@@ -272,7 +272,8 @@ class Perturbing(TorchDispatchMode):
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
         self.overflowed = False
-        """Whether a gradient was infinite or NaN: what comes of it by another way is promised at no level but exact."""
+        """Whether a gradient, or what it was made of, was infinite or NaN: what comes of that by another way is
+        promised at no level but exact."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(name in function._schema.name for name in (*CANCELLING, *TIED)):
@@ -287,7 +288,7 @@ class Perturbing(TorchDispatchMode):
             with torch.no_grad():
                 self._shake_by(result, args[0])
         if torch._C._current_graph_task_id() != -1:  # which is there while a backward pass runs
-            self.overflowed |= not all(map(_is_finite, tree_leaves(result)))
+            self.overflowed |= not all(map(_is_finite, tree_leaves((result, args))))
         return result
 
     def _shaken(self, function, value):
