@@ -16,10 +16,10 @@ from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
-from decomp.ir.aliases import attribute
+from decomp.graphs.traced_bodies import lift_constants, prepare_bodies
 from decomp.ir.call import metadata
 from decomp.ir.effects import switches
-from decomp.ir.op_facts import DISTINCT_OPERANDS, SWITCHED_REGIONS
+from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import lower
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
@@ -121,7 +121,7 @@ class _Compilation:
         before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
-        _prepare_regions(before_autograd)
+        prepare_bodies(before_autograd)
         with DisableAutocast():
             result = autograd(before_autograd, _with_their_own_sizes(module, inputs))
         return _without_autocast(result) if casts else result
@@ -167,45 +167,6 @@ def _warn_of_gradients(why: str) -> None:
         f"not those of the rules; because {why}",
         stacklevel=2,
     )
-
-
-def _prepare_regions(module: fx.GraphModule) -> None:
-    """Spell bodies of higher-order ops, and their calls, so that AOTAutograd traces them anew (torch 2.13)."""
-    for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
-        _separate_operands(inner)
-        if inner is not module:
-            _hide_constants(inner)
-
-
-def _hide_constants(body: fx.GraphModule) -> None:
-    """AOTAutograd makes buffers inputs of the program, those of bodies too, where nothing hands them on: the constants
-    of a body are attributes that it does not see."""
-    names = {str(node.target) for node in body.graph.nodes if node.op == "get_attr"}
-    for name in names & body._buffers.keys():
-        value = body._buffers.pop(name)
-        body._non_persistent_buffers_set.discard(name)
-        object.__setattr__(body, name, value)
-    _lift_constants(body)
-
-
-def _separate_operands(module: fx.GraphModule) -> None:
-    """Two operands of control flow are never the same tensor to PyTorch; rules may have made them one."""
-    calls = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in DISTINCT_OPERANDS]
-    for node in calls:
-        seen: set[fx.Node] = set()
-
-        def own(operand: fx.Node, node: fx.Node = node, seen: set[fx.Node] = seen) -> fx.Node:
-            if operand not in seen or not isinstance(operand.meta.get("val"), torch.Tensor):
-                seen.add(operand)
-                return operand
-            with module.graph.inserting_before(node):
-                copied = module.graph.call_function(torch.ops.aten.clone.default, (operand,))
-            copied.meta = dict(operand.meta)
-            return copied
-
-        node.args = fx.node.map_arg(node.args, own)
-    if calls:
-        module.recompile()
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,7 +274,7 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
 
     graphs = [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     for inner in graphs:
-        _lift_constants(inner)
+        lift_constants(inner)
         _spell_comparisons_of_masks(inner)
     table = select_decomp_table()
     if not any(node.target in table for inner in graphs for node in inner.graph.nodes):
@@ -345,15 +306,3 @@ def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:
 def _is_mask(operand: Any) -> bool:
     value = metadata(operand) if isinstance(operand, fx.Node) else operand
     return isinstance(value, bool) or isinstance(value, torch.Tensor) and value.dtype == torch.bool
-
-
-def _lift_constants(module: fx.GraphModule) -> None:
-    """Spell constants as PyTorch's own graphs do: Inductor runs graphs on fake tensors, which take a real one (torch
-    2.13) as the argument of this op alone."""
-    for node in module.graph.nodes:
-        if node.op == "get_attr" and isinstance(attribute(module, str(node.target)), torch.Tensor):
-            with module.graph.inserting_after(node):
-                lifted = module.graph.call_function(torch.ops.aten.lift_fresh_copy.default, (node,))
-            lifted.meta = dict(node.meta)
-            node.replace_all_uses_with(lifted, lambda user: user is not lifted)
-    module.recompile()

@@ -406,3 +406,12 @@ def test_inductor_compares_masks_that_are_known() -> None:
     compiled = torch.compile(Table(), backend=decomp.backend(to=targets.tinygrad, compiler="inductor"))
     x = torch.randn(1, 2, 4)
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(Table(), x))
+
+
+def test_branches_whose_gradients_lie_differently_are_trained() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: a.cumprod(0), lambda a: a.cumprod(1), (x,))
+
+    compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad))
+    x = torch.rand(3, 4)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(lambda x: x.cumprod(0), x))

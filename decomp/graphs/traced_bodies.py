@@ -1,0 +1,91 @@
+"""Bodies of control flow as PyTorch traces them anew (torch 2.13): AOTAutograd for their gradients, Inductor to compile
+them."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from decomp.ir.aliases import attribute, bodies
+from decomp.ir.call import metadata
+from decomp.ir.op_facts import DISTINCT_OPERANDS
+from decomp.metadata.strides import is_in_order
+
+aten = torch.ops.aten
+
+
+def prepare_bodies(module: fx.GraphModule) -> None:
+    """Spell bodies of higher-order ops, and their calls, so that AOTAutograd traces them anew (torch 2.13)."""
+    for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
+        _separate_operands(inner)
+        for node in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+            for _, branch in bodies(node, inner):
+                _lay_out_gradients(branch)
+        if inner is not module:
+            _hide_constants(inner)
+
+
+def _hide_constants(body: fx.GraphModule) -> None:
+    """AOTAutograd makes buffers inputs of the program, those of bodies too, where nothing hands them on: the constants
+    of a body are attributes that it does not see."""
+    names = {str(node.target) for node in body.graph.nodes if node.op == "get_attr"}
+    for name in names & body._buffers.keys():
+        value = body._buffers.pop(name)
+        body._non_persistent_buffers_set.discard(name)
+        object.__setattr__(body, name, value)
+    lift_constants(body)
+
+
+def _separate_operands(module: fx.GraphModule) -> None:
+    """Two operands of control flow are never the same tensor to PyTorch; rules may have made them one."""
+    calls = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in DISTINCT_OPERANDS]
+    for node in calls:
+        seen: set[fx.Node] = set()
+
+        def own(operand: fx.Node, node: fx.Node = node, seen: set[fx.Node] = seen) -> fx.Node:
+            if operand not in seen or not isinstance(operand.meta.get("val"), torch.Tensor):
+                seen.add(operand)
+                return operand
+            with module.graph.inserting_before(node):
+                copied = module.graph.call_function(aten.clone.default, (operand,))
+            copied.meta = dict(operand.meta)
+            return copied
+
+        node.args = fx.node.map_arg(node.args, own)
+    if calls:
+        module.recompile()
+
+
+def _lay_out_gradients(branch: fx.GraphModule) -> None:
+    """The gradients that branches give must lie alike in memory: of an operand that is viewed as one dimension and back
+    the gradient lies in order, whatever the branch makes of it."""
+    inputs = branch.graph.find_nodes(op="placeholder")
+    viewed = [node for node in inputs if node.users and _has_rows(metadata(node))]
+    for node in viewed:
+        value, users = metadata(node), list(node.users)
+        with branch.graph.inserting_after(inputs[-1]):
+            flat = branch.graph.call_function(aten.view.default, (node, [-1]))
+        with branch.graph.inserting_after(flat):
+            again = branch.graph.call_function(aten.view_as.default, (flat, node))
+        flat.meta, again.meta = {"val": value.view(-1)}, dict(node.meta)
+        for user in users:
+            user.replace_input_with(node, again)
+    if viewed:
+        branch.recompile()
+
+
+def _has_rows(value: object) -> bool:
+    """Whether a value may have a gradient that does not lie in order where it does itself."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1 and is_in_order(value)
+
+
+def lift_constants(module: fx.GraphModule) -> None:
+    """Spell constants as PyTorch's own graphs do: Inductor runs graphs on fake tensors, which take a real one (torch
+    2.13) as the argument of this op alone."""
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(attribute(module, str(node.target)), torch.Tensor):
+            with module.graph.inserting_after(node):
+                lifted = module.graph.call_function(aten.lift_fresh_copy.default, (node,))
+            lifted.meta = dict(node.meta)
+            node.replace_all_uses_with(lifted, lambda user: user is not lifted)
+    module.recompile()
