@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from decomp.metadata.nonfinite_constants import same_constant
+from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape, same_size
 
 
@@ -75,10 +76,11 @@ def described(value: Any) -> str:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last bit, strides included; NaN is NaN."""
+    """Whether two values are the same to the last bit, strides included where there is more than one element; NaN is
+    NaN."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and repr(one) == repr(other)
-    return one.stride() == other.stride() and same_elements(one, other)
+    return same_elements(one, other) and same_layout(one, other)
 
 
 def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -185,13 +185,14 @@ def _apart(value: Any) -> Any:
 
 def off_kinks(operands: Sequence[Any]) -> list[Any]:
     """The operands, floats moved by about a thousandth of what is usual among them: none are equal then, and none 0,
-    as half of what `relu` gives is."""
+    as half of what `relu` gives is, or next to it, where a rule may take subnormal numbers for 0."""
     draw = torch.Generator().manual_seed(0)
 
     def off(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not leaf.numel():
             return leaf
         usual = leaf.nan_to_num(0.0, 0.0, 0.0).double().square().mean().sqrt()
+        usual = usual.clamp(min=2.0**14 * torch.finfo(leaf.dtype).smallest_normal)
         noise = torch.randn(leaf.shape, generator=draw).to(leaf.device)
         return leaf + (noise * 2.0**-10 * usual).to(leaf.dtype)
 

@@ -115,5 +115,6 @@ def test_bits_are_those_of_zeros_nans_and_strides():
     assert same_bits(nan, nan.clone()) and not same_bits(nan, torch.tensor([0.0, 1.0]))
     assert not same_bits(torch.tensor(0.0), torch.tensor(-0.0))
     assert not same_bits(X, X.double()) and not same_bits(X, X.t().contiguous().t())
+    assert same_bits(X[:1], X[:1].as_strided((1, X.shape[1]), (7, X.stride(1))))
     assert same_bits(torch.tensor(1j), torch.tensor(1j))
     assert not same_bits(torch.tensor(1j), torch.tensor(complex(-0.0, 1)))

@@ -89,6 +89,12 @@ def _to_the_first(x, *_):
     return first + (windows.amax((3, 5)) - first).detach()
 
 
+def test_subnormal_numbers_have_the_gradient_of_zero_at_standard():
+    x = torch.full((3, 4), 1e-42, requires_grad=True)
+    source = torch.export.export(nn.ReLU(), (x,))
+    decomp.lower(source, to=targets.tinygrad, verify="values")
+
+
 def test_another_gradient_is_named():
     with pytest.raises(GradientsDiffer, match="has other gradients: gives"):
         lowered(lambda x: torch.where(x > 0, x, 0) + (x - x.detach()) * 0.5)
