@@ -58,7 +58,7 @@ def least(system, price, name, above=()):
     return min(ways)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(systems, prices, programs)
 def test_each_op_takes_the_cheapest_of_all_derivations(system, price, program):
     rules, table = rules_of(system), costs.table(price)
@@ -69,7 +69,7 @@ def test_each_op_takes_the_cheapest_of_all_derivations(system, price, program):
     assert len(plan.blocked) == sum(each == math.inf for each in wanted)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(systems, prices, programs)
 def test_what_is_executed_costs_what_was_promised(system, price, program):
     rules, table = rules_of(system), costs.table(price)
@@ -83,7 +83,7 @@ def test_what_is_executed_costs_what_was_promised(system, price, program):
     assert costs.total(lowered, lambda call: price[call.op.short]) == wanted
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(systems, prices, programs, st.randoms(use_true_random=False))
 def test_the_price_does_not_depend_on_the_order_of_rules_nor_on_what_was_planned_before(system, price, program, draw):
     shuffled = {name: draw.sample(alternatives, len(alternatives)) for name, alternatives in system.items()}

@@ -11,7 +11,7 @@ import decomp
 import decomp_rules
 from tests.forms import module_of
 
-few = settings(derandomize=True, deadline=None, max_examples=25, database=None, suppress_health_check=list(HealthCheck))
+few = settings(derandomize=True, deadline=None, max_examples=15, database=None, suppress_health_check=list(HealthCheck))
 
 PURE = [
     lambda x, y: F.relu(x),

@@ -67,10 +67,12 @@ def overload_of(name):
     return getattr(getattr(aten, packet), overload)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", BINARY)
-def test_a_broadcast_result_lies_as_the_kernel_lays_it(name):
-    rng, mended = random.Random(name), 0
-    for _ in range(150):
+def test_a_broadcast_result_lies_as_the_kernel_lays_it(name, seed):
+    rng, mended = random.Random(f"{name} {seed}"), 0
+    for _ in range(50):
         shape = [rng.choice((2, 3, 4)) for _ in range(rng.randint(2, 4))]
         other = [size if rng.random() < 0.7 else 1 for size in shape][rng.randint(0, len(shape)) :]
         pair = [turned(shape, rng), turned(other, rng, gaps=False)]
@@ -93,9 +95,11 @@ def test_a_rounded_quotient_lies_as_the_kernel_lays_it(mode):
     assert same_strides(said, real) == (mode == "trunc")
 
 
-def test_what_is_picked_by_index_lies_as_the_kernel_lays_it():
-    rng, wrong, mended = random.Random(0), 0, 0
-    for _ in range(600):
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_picked_by_index_lies_as_the_kernel_lays_it(seed):
+    rng, wrong, mended = random.Random(seed), 0, 0
+    for _ in range(150):
         shape = [rng.choice((2, 3, 4)) for _ in range(rng.randint(1, 4))]
         wide = [rng.choice((2, 3, 4)) for _ in range(rng.randint(1, 3))]
         indices = [None] * len(shape)
@@ -105,7 +109,7 @@ def test_what_is_picked_by_index_lies_as_the_kernel_lays_it():
         right, before = check(aten.index.Tensor, (turned(shape, rng), indices))
         wrong += not right
         mended += right and not before
-    assert mended > 50 and wrong == 0
+    assert mended > 12 and wrong == 0
 
 
 def test_an_index_of_no_dimensions_is_left_to_fake_tensors():

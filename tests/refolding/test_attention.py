@@ -2,6 +2,7 @@
 those that show."""
 
 from collections import Counter
+import functools
 import math
 
 import pytest
@@ -236,18 +237,22 @@ def test_a_mask_among_the_constants_is_causal_or_it_is_not(first):
         assert call.args[3:] == (None, 0.0, True)
 
 
+@functools.cache
+def bert_on(target):
+    module, args = build("bert")
+    return decomp.lower(torch.export.export(module.eval(), args), to=target).result
+
+
 @pytest.mark.parametrize("to", [targets.core_aten, targets.tinygrad], ids=lambda to: to.name)
 def test_attention_alone_is_asked_for(to):
-    module, args = build("bert")
-    program = decomp.lower(torch.export.export(module.eval(), args), to=to).result
+    program = bert_on(to)
     assert len(calls(program, to=[ATTENTION])) == 2
     without_views = decomp.Target("chip", [ATTENTION])  # which could not bring operands into shape
     assert calls(program, to=without_views) == []
 
 
 def test_what_attention_was_found_on_is_taken_back():
-    module, args = build("bert")
-    program = decomp.lower(torch.export.export(module.eval(), args), to=targets.tinygrad).result
+    program = bert_on(targets.tinygrad)
     before = {node.name: str(node.target) for node in program.graph.nodes}
     refolding = decomp.refold(program, to=[ATTENTION], verify="values")
     assert {each.op for each in refolding.folded} == {f"aten.{ATTENTION}.default"}
