@@ -7,6 +7,7 @@ from torch import fx
 
 from decomp.metadata.fakes import mode_of
 from decomp.proof.correspondence import NotAsRecorded
+from decomp.simplification.laws import Law
 from decomp.simplification.new_calls import NewCalls
 from decomp.simplification.normal_form import Conditions, Inner
 from decomp.simplification.simplifier import Simplified
@@ -47,18 +48,21 @@ class Images:
         """What stands for a call by its record; `above` are the records of calls that were put above others."""
         for name in names:
             each = self._laws.by_name.get(name)
-            result = each.rewrite(call) if each is not None else None
-            if each is not None and type(result) is Sunk:
-                result = self._conditions.placed(each, node, call, result)
-                result = self._on_inner(node, result, above.pop(), above) if result is not None and above else None
-            elif each is None or result is None or not self._conditions.may_apply(each, node, call, result):
-                result = None
+            result = self._applied(each, node, call, above) if each is not None else None
             if result is None:
                 raise NotAsRecorded(f"the law {name!r} does not hold for {node.name!r}", None, node)
-            if type(result) is Term:
+            if isinstance(result, Term):
                 return result
-            call = result  # type: ignore[assignment]
+            call = result
         return self._made(node, call, merged)
+
+    def _applied(self, each: Law, node: fx.Node, call: Call, above: list[Inner]) -> Term | Call | None:
+        """What a law gives for a call; None if it may not be applied."""
+        result, conditions = each.rewrite(call), self._conditions
+        if isinstance(result, Sunk):
+            lower = conditions.placed(each, node, call, result)
+            return self._on_inner(node, lower, above.pop(), above) if lower is not None and above else None
+        return result if result is not None and conditions.may_apply(each, node, call, result) else None
 
     def _on_inner(self, node: fx.Node, lower: Call, record: Inner, above: list[Inner]) -> Call:
         term = self._rewritten(node, lower.args[0].as_call(), record.names, record.merged, above)
@@ -69,8 +73,8 @@ class Images:
         """The term for a call, that of `owner` if it makes the same."""
         if owner is None:
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
-        made = (self.of.get(owner), *self.inner.get(owner, ()))
-        image = next((each for each in made if each is not None and key_of(each) == key_of(call)), None)
+        made = ([self.of[owner]] if owner in self.of else []) + self.inner.get(owner, [])
+        image = next((each for each in made if key_of(each) == key_of(call)), None)
         if image is None or not self._conditions.may_share(node, image):
             raise NotAsRecorded(f"{node.name!r} is not the same call as {owner.name!r}", None, node)
         if self.around.place.get(node) != self.around.place.get(owner):

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""
 
-Rewrite = Callable[[Call], "Term | Call | Sunk | None"]
+Rewrite = Callable[[Call], Term | Call | Sunk | None]
 """An equal term, a simpler call, one below another, or None where the law says nothing."""
 
 

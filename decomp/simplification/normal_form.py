@@ -168,7 +168,7 @@ class Normalizer:
     def _sunk(self, node: fx.Node, call: Call) -> Call | None:
         """The lower one of two calls that stand for one, if the view that it is on may sink."""
         found = SINKING.rewrite(call)
-        return self._conditions.placed(SINKING, node, call, found) if type(found) is Sunk else None
+        return self._conditions.placed(SINKING, node, call, found) if isinstance(found, Sunk) else None
 
     def _on_inner(self, node: fx.Node, lower: Call, sinks: int) -> Call:
         """The lower one of two calls on the normal form of the upper one."""
@@ -194,7 +194,7 @@ def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple
     """The first law that applies to a call, and what it gives."""
     for each in laws.of(call.target):
         found = each.rewrite(call)
-        if found is not None and conditions.may_apply(each, node, call, found):
+        if found is not None and not isinstance(found, Sunk) and conditions.may_apply(each, node, call, found):
             return each, found
     return None
 

@@ -30,7 +30,7 @@ from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Nor
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.sinking_regions import paying
 from decomp.simplification.surroundings import PlainCalls, Surroundings, gradient_inputs
-from decomp.simplification.terms import Term
+from decomp.simplification.terms import Sunk, Term
 
 LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS, SINKING)
 """All laws; the result does not depend on their order."""
@@ -205,13 +205,24 @@ class _Search:
 
     def _where_views_sink(self, best: _Form) -> Counter[fx.Node]:
         form, needed, _ = best
-        constants = self._constants
-        chosen = paying(_ordered(self.subject.graph, form, needed), constants.is_constant if constants else bool)
+        order, barred = _ordered(self.subject.graph, form, needed), set[Term]()
+        if self._constants is not None:
+            barred.update(filter(self._constants.is_constant, order))
+        chosen = paying(order, barred)
+        while refused := {term for term in chosen if not self._may_sink(term)}:
+            barred |= refused
+            chosen = paying(order, barred)
         found: Counter[fx.Node] = Counter()
         for node, term in form.terms.items() if chosen else ():
             inner = form.inner.get(node, ())
             found[node] += term in chosen or any(each.term in chosen for each in inner)
         return +found
+
+    def _may_sink(self, term: Term) -> bool:
+        """Whether a view that a term is computed from may sink below it; True where that is not a view yet."""
+        call = term.as_call()
+        found = SINKING.rewrite(call)
+        return type(found) is not Sunk or self._conditions.placed(SINKING, term.owner, call, found) is not None
 
     def _normal_form(self, sinks: Mapping[fx.Node, int]) -> tuple[_Form, set[Term]]:
         """A normal form in which views sink where `sinks` says, and what is needed of it but for constants."""

@@ -1,5 +1,5 @@
-"""A view below an op: `view(f(a))` for `f(view(a))`, where `f` computes element by element, or along dimensions that the
-view leaves alone. One law, which by itself saves nothing: `sinking_regions` finds out where it pays."""
+"""A view below an op: `view(f(a))` for `f(view(a))`, where `f` computes element by element, or along dimensions that
+the view leaves alone. One law, which by itself saves nothing: `sinking_regions` finds out where it pays."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def _is_free(arg: Any, turn: Turn, rank: int) -> bool:
 _POINTWISE, _DIM, _DIMS = "pointwise", "dim", "dims"
 _ALONG = {
     aten.amax.default: _DIMS, aten.amin.default: _DIMS, aten.sum.dim_IntList: _DIMS, aten.mean.dim: _DIMS,
-    aten._softmax.default: _DIM, aten._log_softmax.default: _DIM, aten.slice.Tensor: _DIM,
+    aten._softmax.default: _DIM, aten._log_softmax.default: _DIM, aten.softmax.int: _DIM, aten.log_softmax.int: _DIM,
+    aten.slice.Tensor: _DIM,
 }  # fmt: skip
 """Ops along dimensions that their second argument names."""
 _KINDS: dict[int, str] = {id(target): kind for target, kind in _ALONG.items()}

@@ -5,8 +5,7 @@ as it was needs a view. A part is taken if that makes fewer calls."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
 from decomp.simplification.laws import PERMUTING, order_of
@@ -14,7 +13,7 @@ from decomp.simplification.sinking import Turn, Turned, shape_of, sunk, turned
 from decomp.simplification.terms import Term
 
 
-def paying(order: Iterable[Term], barred: Any) -> set[Term]:
+def paying(order: Iterable[Term], barred: Collection[Term]) -> set[Term]:
     """The terms, of those that are computed in this `order`, below which views are to sink; none of those `barred`."""
     regions = _Regions(list(order), barred)
     if not regions.inside:
@@ -27,14 +26,15 @@ def paying(order: Iterable[Term], barred: Any) -> set[Term]:
 class _Regions:
     """All calls below which views could sink, and what that changes."""
 
-    def __init__(self, order: list[Term], barred: Any) -> None:
+    def __init__(self, order: list[Term], barred: Collection[Term]) -> None:
         self.order = order
         self.inside: dict[Term, Turn] = {}
         """The calls, and by what views."""
         self._entries: dict[Term, Turned | None] = {}
         for term in order:
-            found = sunk(term, self._known) if not (term.leaves or term.returned) and term.op == _CALL else None
-            if found is not None and not barred(term):
+            plain = term.op == _CALL and not (term.leaves or term.returned)
+            found = sunk(term, self._known) if plain and term not in barred else None
+            if found is not None:
                 self.inside[term] = found[0]
 
     def _known(self, term: Term) -> Turned | None:

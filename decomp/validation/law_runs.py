@@ -53,6 +53,7 @@ class Application:
     def key(self) -> Any:
         """What two applications have in common that compute the same by the same laws."""
         names: dict[Term, str] = {}
+        leaves = self._leaves()
 
         def named(operand: Term) -> str:
             known = operand in names
@@ -60,17 +61,17 @@ class Application:
             return name if known else f"{name}: {described(operand.value)}"
 
         made = [*self.above, self.image]
-        image = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
-        image = image if self.is_call else named(self.image)
+        calls_made = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
+        image = str(calls_made) if self.is_call else named(self.image)
+
         def operand(node: fx.Node) -> _Name:
-            term = self.images[node]
-            if node not in self.lowered or node in self.calls:
-                return _Name(named(term))
-            return _Name(f"{term.target}{substituted(term.args, named, Term)}")
+            path = _views_from(leaves, self.images[node], self.lowered)
+            views = "".join(f"{view.target}{view.args[1:]}" for view in path)
+            return _Name(views + named(path[0].args[0] if path else self.images[node]))
 
         calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), operand)),
                   names.setdefault(self.images[n], f"%{len(names)}")) for n in self.calls]  # fmt: skip
-        return self.laws, str(self.image.target), str(image), str(calls)
+        return self.laws, str(self.image.target), image, str(calls)
 
     @property
     def turns(self) -> int:
@@ -102,10 +103,10 @@ class Application:
     def _value(self, operand: fx.Node, found: dict[Term, Any]) -> Any:
         """The value of an operand; what the image does not depend on may be anything."""
         term = self.images[operand]
-        if term not in found and operand in self.lowered and all(each in found for each in term.operands):
-            args, kwargs = substituted((term.args, term.kwargs), found.__getitem__, Term)
-            found[term] = term.target(*args, **kwargs)
-        elif term not in found:
+        if term not in found:
+            for view in _views_from(found, term, self.lowered):
+                found[view] = view.target(found[view.args[0]], *view.args[1:])
+        if term not in found:
             found[term] = unusual_operand(term.value, 1 + len(found))
         return found[term]
 
@@ -158,15 +159,26 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
                 known[key] = _run(application)
 
 
+def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node]) -> list[Term]:
+    """The views below what was put above a node by which a term shows a value that is known; none if it shows none."""
+    found: list[Term] = []
+    while term.owner in lowered and term.target in (torch.ops.aten.view.default, torch.ops.aten.permute.default):
+        found.insert(0, term)
+        term = term.args[0]
+        if term in known:
+            return found
+    return []
+
+
 def _calls_between(node: fx.Node, leaves: set[Term], images: Images) -> Iterator[fx.Node]:
     """The calls that compute a node from the operands of its image, and from what has effects, in order."""
     seen, waiting = {node}, [node]
     for current in waiting:
         operands = current.all_input_nodes if len(seen) < LIMIT else ()
         for operand in operands:
-            lowered = operand in images.inner and leaves.intersection(images.of[operand].operands)
-            opaque = lowered or operand in images.around.effectful or not operand.op.startswith("call")
-            if operand not in seen and not opaque and images.of[operand] not in leaves:
+            opaque = operand in images.around.effectful or not operand.op.startswith("call")
+            known = opaque or images.of[operand] in leaves or _views_from(leaves, images.of[operand], images.inner)
+            if operand not in seen and not known:
                 seen.add(operand)
                 waiting.append(operand)
     return iter(sorted(seen))
