@@ -87,7 +87,9 @@ class Conditions:
         read = terms_in(found.args if isinstance(found, Call) else found)
         if written and any(term.owner in written for term in read):
             return False
-        return not place or all(place.get(term.owner) == place.get(node) for term in terms_in(call.args))
+        # What is read was not written: only in which region the operands were computed matters.
+        region = place.get(node, _OUTSIDE)[0]
+        return not place or all(place.get(term.owner, _OUTSIDE)[0] == region for term in terms_in(call.args))
 
     def may_share(self, node: fx.Node, term: Term) -> bool:
         """Whether a node may be computed where an equal call is."""
@@ -99,6 +101,8 @@ class Conditions:
         return node not in around.tracked or not self._exact or node.target in _LINEAR
 
 
+_OUTSIDE = (0, 0)
+"""The place of what is in no region, and reads nothing that is written."""
 _BY_STRIDES = frozenset((
     aten.clone.default, aten.contiguous.default, aten._to_copy.default, aten.reshape.default, aten.to.dtype,
     aten.to.dtype_layout, aten.to.device, aten.to.other, aten.flatten.using_ints, aten.reshape_as.default,

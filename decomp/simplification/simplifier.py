@@ -260,7 +260,7 @@ def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> lis
     for node in graph.nodes:
         terms = [form.terms[node]]
         if node in form.inner:
-            terms = [*(each.term for each in form.inner[node]), *terms]
+            terms = list(dict.fromkeys([*(each.term for each in form.inner[node]), *terms]))
         found += [term for term in terms if term.owner is node and term in needed]
     return found
 
@@ -274,7 +274,7 @@ def _attributes(subject: Subject) -> Iterator[str]:
 
 
 def _counted(
-    graph: fx.Graph, form: NormalForm, needed: Collection[Term], fixed: Collection[Term], laws: Laws
+    graph: fx.Graph, form: NormalForm, needed: set[Term], fixed: Collection[Term], laws: Laws
 ) -> dict[str, int]:
     """How many calls were removed, by pass; `fixed` are those of which constants were made."""
     counts: Counter[str] = Counter()
@@ -294,7 +294,8 @@ def _counted(
         else:
             counts[FREEZING if term in fixed else chained.get(node, DEAD)] += 1
     for node, inner in form.inner.items():
-        counts[SINKING.family] -= sum(each.term.owner is node and each.term in needed for each in inner)
+        own = {each.term for each in inner if each.term.owner is node} - {form.terms[node]}
+        counts[SINKING.family] -= len(own & needed)
     return {family: count for family, count in counts.most_common() if count}
 
 
@@ -313,11 +314,13 @@ class _Emission:
         for node in subject.graph.nodes:
             term = self._terms[node]
             for each in form.inner.get(node, ()):
-                if each.term in needed and each.term.owner is node:
+                if each.term in needed and each.term.owner is node and each.term is not term:
                     self.above[each.term] = self._put_above(each.term)
+                elif each.term in needed and each.term is term and term.owner is node:
+                    self.above[term] = self._nodes[term] = self._put(term, names.get(term, node.name))
             if term not in needed:
                 continue
-            if term.owner is node:
+            if term.owner is node and term not in self._nodes:
                 self._nodes[term] = self._put(term, names.get(term, node.name))
             self.rewrite.values[node] = self._nodes[term]
 
