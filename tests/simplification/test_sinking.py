@@ -94,7 +94,8 @@ STAYS: dict[str, tuple[Callable[..., Any], list[str]]] = {
     ),
     "what is returned": (lambda x: x.neg().view(6, 4).exp().view(2, 3, 4), ["neg", "view", "exp", "view"]),
     "other strides": (
-        lambda x: _in_order(x.permute(2, 0, 1)).exp().permute(1, 2, 0).sin(), ["permute", "clone", "exp", "permute", "sin"],
+        lambda x: _in_order(x.permute(2, 0, 1)).exp().permute(1, 2, 0).sin(),
+        ["permute", "clone", "exp", "permute", "sin"],
     ),
     "no elements": (lambda x: x[:0].view(0, 12).exp().view(0, 3, 4).sin(), ["slice", "view", "exp", "view", "sin"]),
 }  # fmt: skip
