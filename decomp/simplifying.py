@@ -47,11 +47,12 @@ def simplify(
     - `program`: a module, GraphModule or ExportedProgram, which is not changed; or a `Lowering`, of which another one
       is made that is simplified so.
     - `passes`: some of "dead_code", "common_subexpressions", "no_ops" (copies, casts, views, sums and products that
-      change nothing), "chains" (a view of a view as one), "broadcasting" (operands that the op expands by itself),
-      "scalars" (numbers for tensors full of one) and "constants" (what is computed from factories alone, such as masks
-      and positions, as tensors of up to 65,536 elements); all, unless given. They run as one, and their order does not
-      matter. All but the first two work on calls of ATen with shapes: those of an ExportedProgram, or of a
-      module with `args`. (A GraphModule that calls functions of PyTorch can be exported first.)
+      change nothing), "chains" (a view of a view as one), "sinking" (views below what is computed element by element,
+      or along dimensions that they leave alone, where that makes fewer calls), "broadcasting" (operands that the op
+      expands by itself), "scalars" (numbers for tensors full of one) and "constants" (what is computed from factories
+      alone, such as masks and positions, as tensors of up to 65,536 elements); all, unless given. They run as one, and
+      their order does not matter. All but the first two work on calls of ATen with shapes: those of an ExportedProgram,
+      or of a module with `args`. (A GraphModule that calls functions of PyTorch can be exported first.)
     - `to`: calls that are made new are legal in this target; any are, by default. A lowering has its own.
     - `freeze`: parameters and buffers that are not written are taken as they are now: what depends on them alone is
       computed once, by the same kernels, into buffers of the result.

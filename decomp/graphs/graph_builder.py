@@ -15,7 +15,8 @@ from decomp.graphs.tracing import fake_like, on_metadata, without_guards
 from decomp.ir.aliases import bodies, spelling_of
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
-from decomp.metadata.fakes import captured_metadata
+from decomp.metadata.fakes import Fakes, captured_metadata
+from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.strides import is_in_order, same_layout
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tree_map
@@ -43,6 +44,7 @@ class Emitter:
         """Nodes whose strides differ from the captured metadata that their users were traced with, and that."""
         self.is_aten = is_aten(source)
         self.key, self.mode = captured_metadata(source)
+        self._fakes = Fakes(self.mode) if self.mode is not None else None
 
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
         """Copy `node`, with its name and metadata."""
@@ -131,6 +133,10 @@ class Emitter:
         if any(metadata(n) is None for n in nodes_in((args, kwargs))):
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
+        if self._fakes is not None and isinstance(target, torch._ops.OpOverload):
+            found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
+            if found is not NotImplemented:
+                return found
         function = getattr(args[0], target) if op == "call_method" else target
         with on_metadata(self.mode):
             return function(*(args[1:] if op == "call_method" else args), **kwargs)

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.ir.signature import is_symbolic
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 
@@ -69,10 +68,11 @@ class Structures:
         if found is None:
             value = metadata(node)
             tensor = isinstance(value, torch.Tensor)
-            if tensor and not is_symbolic(value):
-                key: Any = (value.shape, value.dtype)
+            shape = value.shape if tensor else ()
+            if tensor and all([type(size) is int for size in shape]):
+                key: Any = (shape, value.dtype)
             else:
-                key = (str(value.shape), value.dtype) if tensor else str(type(value))
+                key = (str(shape), value.dtype) if tensor else str(type(value))
             found = self._kinds[node] = self._number(("kind", key))
         return found
 

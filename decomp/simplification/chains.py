@@ -17,17 +17,17 @@ RESHAPING = (
     aten.squeeze.dims, aten.unflatten.int, aten.view_as.default,
 )  # fmt: skip
 """Views of all elements in their order."""
-_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.reshape_as.default)
+RESHAPING_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.reshape_as.default)
 """Views of all elements in their order where strides allow it, copies elsewhere."""
 
 
-@law("chains", *RESHAPING, *_WHERE_POSSIBLE)
+@law("chains", *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
 def view_of_a_view(call: Call) -> Call | None:
-    inner = call.operand(0, *RESHAPING, *_WHERE_POSSIBLE)
+    inner = call.operand(0, *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
     if inner is None or not isinstance(call.value, torch.Tensor) or same_sizes(inner.value, call.value):
         return None
     given, outer = inner.args[0], call.target
-    copies = outer in _WHERE_POSSIBLE or inner.target in _WHERE_POSSIBLE
+    copies = outer in RESHAPING_WHERE_POSSIBLE or inner.target in RESHAPING_WHERE_POSSIBLE
     reshapes = outer is aten.reshape.default or copies and not is_surely_contiguous(given.value)
     target = aten.reshape.default if reshapes else aten.view.default
     shape = list(call.value.shape)

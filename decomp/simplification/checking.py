@@ -63,10 +63,16 @@ class _Replay:
         self.constants = found.subject.constants(self.around, found.settings)
         self.values: Mapping[fx.Node, Any] = with_lifted(found.rewrite.values, work.place)
         self.bound: dict[fx.Node, Term] = {}
+        self.nodes: dict[Term, fx.Node] = {}
 
     def visit(self, node: fx.Node) -> None:
         """Find the term for a node anew, and hold it against the node of the new graph."""
         image = self.images.visit(node)
+        for each, record in zip(self.images.inner.get(node, ()), self.found.inner.get(node, ())):
+            above = self.found.above.get(record.term)
+            if above is not None and each.owner is node:
+                self._require_made(node, each, above)
+                self._require_same(each.value, node, above)
         value = self.values.get(node)
         if value is None:
             if node in self.around.effectful or node in self.found.subject.results:
@@ -84,6 +90,7 @@ class _Replay:
         """The new node makes the call of a term, and stands for no other."""
         if self.bound.setdefault(value, image) is not image:
             raise NotAsRecorded(f"{value.name!r} stands for two different calls", value, node)
+        self.nodes[image] = value
         name = self.found.frozen.get(node)
         if name is not None:
             self._require_constant(node, image, value, name)
@@ -128,10 +135,13 @@ class _Replay:
             raise OutputsChanged("the outputs changed", value, node, expected=shown(expected), found=shown(results))
 
     def _node_of(self, term: Term) -> Any:
-        return self.values.get(term.owner)
+        return self.nodes.get(term)
 
     def _require_metadata(self, node: fx.Node, value: fx.Node) -> None:
-        before, after = node.meta.get("val"), value.meta.get("val")
+        self._require_same(node.meta.get("val"), node, value)
+
+    def _require_same(self, before: Any, node: fx.Node, value: fx.Node) -> None:
+        after = value.meta.get("val")
         if before is after or before is None:
             return
         if not same_metadata(before, after) or _is_strided(before) and not same_layout(before, after):

@@ -7,11 +7,12 @@ from torch import fx
 
 from decomp.metadata.fakes import mode_of
 from decomp.proof.correspondence import NotAsRecorded
+from decomp.simplification.laws import Law
 from decomp.simplification.new_calls import NewCalls
-from decomp.simplification.normal_form import Conditions
+from decomp.simplification.normal_form import Conditions, Inner
 from decomp.simplification.simplifier import Simplified
 from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Term, key_of
+from decomp.simplification.terms import Call, Sunk, Term, key_of
 
 
 class Images:
@@ -24,6 +25,8 @@ class Images:
         self._conditions, self._laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
         self.of: dict[fx.Node, Term] = {}
         """For each node that was visited, what stands for it."""
+        self.inner: dict[fx.Node, list[Term]] = {}
+        """For each node below which views sank, the calls above these, the uppermost first."""
 
     def visit(self, node: fx.Node) -> Term:
         """What stands for a node, the images of whose operands are known. Raises `NotAsRecorded`."""
@@ -36,19 +39,43 @@ class Images:
         call = Call.of(node, self.of)
         if node in self.around.effectful:
             return Term(node, node.op, None, call.args, call.kwargs, call.value)
-        for name in self._found.applied.get(node, ()):
+        above = list(self._found.inner.get(node, ()))
+        return self._rewritten(node, call, self._found.applied.get(node, ()), self._found.merged.get(node), above)
+
+    def _rewritten(
+        self, node: fx.Node, call: Call, names: tuple[str, ...], merged: fx.Node | None, above: list[Inner]
+    ) -> Term:
+        """What stands for a call by its record; `above` are the records of calls that were put above others."""
+        for name in names:
             each = self._laws.by_name.get(name)
-            result = each.rewrite(call) if each is not None else None
-            if each is None or result is None or not self._conditions.may_apply(each, node, call, result):
+            result = self._applied(each, node, call, above) if each is not None else None
+            if result is None:
                 raise NotAsRecorded(f"the law {name!r} does not hold for {node.name!r}", None, node)
-            if type(result) is Term:
+            if isinstance(result, Term):
                 return result
-            call = result  # type: ignore[assignment]
-        owner = self._found.merged.get(node)
+            call = result
+        return self._made(node, call, merged)
+
+    def _applied(self, each: Law, node: fx.Node, call: Call, above: list[Inner]) -> Term | Call | None:
+        """What a law gives for a call; None if it may not be applied."""
+        result, conditions = each.rewrite(call), self._conditions
+        if isinstance(result, Sunk):
+            lower = conditions.placed(each, node, call, result)
+            return self._on_inner(node, lower, above.pop(), above) if lower is not None and above else None
+        return result if result is not None and conditions.may_apply(each, node, call, result) else None
+
+    def _on_inner(self, node: fx.Node, lower: Call, record: Inner, above: list[Inner]) -> Call:
+        term = self._rewritten(node, lower.args[0].as_call(), record.names, record.merged, above)
+        self.inner.setdefault(node, []).append(term)
+        return lower.made(lower.target, term, *lower.args[1:])
+
+    def _made(self, node: fx.Node, call: Call, owner: fx.Node | None) -> Term:
+        """The term for a call, that of `owner` if it makes the same."""
         if owner is None:
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
-        image = self.of.get(owner)
-        if image is None or key_of(image) != key_of(call) or not self._conditions.may_share(node, image):
+        made = ([self.of[owner]] if owner in self.of else []) + self.inner.get(owner, [])
+        image = next((each for each in made if key_of(each) == key_of(call)), None)
+        if image is None or not self._conditions.may_share(node, image):
             raise NotAsRecorded(f"{node.name!r} is not the same call as {owner.name!r}", None, node)
         if self.around.place.get(node) != self.around.place.get(owner):
             raise NotAsRecorded(f"{node.name!r} is in another region than {owner.name!r}", None, node)

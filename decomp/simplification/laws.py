@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from decomp.metadata.symbolic_sizes import expression
-from decomp.simplification.terms import Call, Term
+from decomp.simplification.terms import Call, Sunk, Term
 
 aten = torch.ops.aten
 
 PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""
 
-Rewrite = Callable[[Call], "Term | Call | None"]
-"""An equal term, a simpler call, or None where the law says nothing."""
+Rewrite = Callable[[Call], Term | Call | Sunk | None]
+"""An equal term, a simpler call, one below another, or None where the law says nothing."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,23 @@ class NewCalls:
         self._target, self._mode = target, mode
         self._fakes = Fakes(mode) if mode is not None else None
         self._known: dict[Any, bool] = {}
+        self._values: dict[Any, Any] = {}
+
+    def placed(self, call: Call, owner: fx.Node) -> Term | None:
+        """The term for a call whose metadata is not known yet; None if it is not legal, or has symbolic sizes."""
+        key = key_of(self._signature(call))
+        if key not in self._values:
+            self._values[key] = self._value(call)
+        call.value = self._values[key]
+        legal = call.value is not None and self._is_legal(call)
+        return Term(owner, call.op, call.target, call.args, call.kwargs, call.value) if legal else None
+
+    def _value(self, call: Call) -> Any:
+        if self._fakes is None or any(is_symbolic(term.value) for term in operands_of(call)):
+            return None
+        args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
+        found = self.result(call.target, args, kwargs)
+        return found if isinstance(found, FakeTensor) else None
 
     def allowed(self, call: Call) -> bool:
         """Whether the call is legal, and has the result that it is to have."""

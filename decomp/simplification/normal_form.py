@@ -3,6 +3,7 @@ there already is that term. As operands are in normal form before the calls on t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import fx
 from decomp.functionalize.writes import can_require_grad
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
+from decomp.simplification.sinking import SINKING
 from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Term, key_of, terms_in
+from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of, terms_in
 
 aten = torch.ops.aten
 
@@ -28,6 +30,19 @@ class NormalForm:
     """For each node that laws changed, these by name, in order."""
     merged: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """For each node that makes the same call as an earlier one, and became one with it, that one."""
+    inner: dict[fx.Node, list[Inner]] = field(default_factory=dict)
+    """For each node below which views sank, the calls that were put above these, the uppermost first."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A call that was put above that of a node."""
+
+    term: Term
+    names: tuple[str, ...]
+    """The laws that changed it, in order."""
+    merged: fx.Node | None
+    """The node for which the same call was made before, if one was."""
 
 
 class Conditions:
@@ -53,13 +68,28 @@ class Conditions:
             return False
         return same_value(found.value, call.value)
 
+    def placed(self, each: Law, node: fx.Node, call: Call, found: Sunk) -> Call | None:
+        """What stands for `node` where one call is put above another: the lower one, if the law may be applied."""
+        inner, around = self._new.placed(found.inner, node), self._around
+        if inner is None or any(term.owner in around.written for term in inner.operands):
+            return None
+        if self._exact and node in around.tracked:
+            # What is broadcast has a gradient that is a sum, in another order.
+            stay = set(inner.operands) & set(operands_of(call))
+            if any(term.owner in around.tracked for term in stay):
+                return None
+        outer = call.made(found.target, inner, *found.args)
+        return outer if self.may_apply(each, node, call, outer) else None
+
     def _reads_the_same(self, node: fx.Node, call: Call, found: Term | Call) -> bool:
         """Whether what the operands were made of has at `node` the values, and the gradients, that it had before."""
         written, place = self._around.written, self._around.place
         read = terms_in(found.args if isinstance(found, Call) else found)
         if written and any(term.owner in written for term in read):
             return False
-        return not place or all(place.get(term.owner) == place.get(node) for term in terms_in(call.args))
+        # What is read was not written: only in which region the operands were computed matters.
+        region = place.get(node, _OUTSIDE)[0]
+        return not place or all(place.get(term.owner, _OUTSIDE)[0] == region for term in terms_in(call.args))
 
     def may_share(self, node: fx.Node, term: Term) -> bool:
         """Whether a node may be computed where an equal call is."""
@@ -71,6 +101,8 @@ class Conditions:
         return node not in around.tracked or not self._exact or node.target in _LINEAR
 
 
+_OUTSIDE = (0, 0)
+"""The place of what is in no region, and reads nothing that is written."""
 _BY_STRIDES = frozenset((
     aten.clone.default, aten.contiguous.default, aten._to_copy.default, aten.reshape.default, aten.to.dtype,
     aten.to.dtype_layout, aten.to.device, aten.to.other, aten.flatten.using_ints, aten.reshape_as.default,
@@ -88,8 +120,13 @@ _LINEAR = frozenset((
 class Normalizer:
     """Brings the calls of one graph into normal form."""
 
-    def __init__(self, around: Surroundings, laws: Laws, conditions: Conditions, shares: bool) -> None:
+    def __init__(
+        self, around: Surroundings, laws: Laws, conditions: Conditions, shares: bool,
+        sinks: Mapping[fx.Node, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`sinks` says at which nodes views are to sink, and how often."""
         self._around, self._laws, self._conditions, self._shares = around, laws, conditions, shares
+        self._sinks: Mapping[fx.Node, int] = sinks or {}
         self._interned: dict[Any, Term] = {}
         self.form = NormalForm()
 
@@ -105,43 +142,63 @@ class Normalizer:
         terms[node] = term
 
     def _normal(self, node: fx.Node, call: Call) -> Term:
-        names: list[str] = []
-        term: Term | None = None
-        while term is None:
-            found = step(node, call, self._laws, self._conditions)
-            if found is None:
-                term = self._interned_term(node, call)
-                break
-            names.append(found[0].name)
-            if type(found[1]) is Term:
-                term = found[1]
-            else:
-                call = found[1]  # type: ignore[assignment]
+        term, names, merged = self._rewritten(node, call, self._sinks.get(node, 0))
         if names:
             self.form.applied[node] = tuple(names)
+        if merged is not None:
+            self.form.merged[node] = merged
         term.leaves = term.leaves or node in self._around.leaving
         term.returned = term.returned or node in self._around.returned
         return term
 
-    def _interned_term(self, node: fx.Node, call: Call) -> Term:
+    def _rewritten(self, node: fx.Node, call: Call, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
+        """The term for a call, the laws that it was found by, and the node that made it before, if one did."""
+        names: list[str] = []
+        while True:
+            lower = self._sunk(node, call) if sinks else None
+            if lower is not None:
+                names.append(SINKING.name)
+                call, sinks = self._on_inner(node, lower, sinks - 1), 0
+                continue
+            found = step(node, call, self._laws, self._conditions)
+            if found is None:
+                term, merged = self._interned_term(node, call)
+                return term, names, merged
+            names.append(found[0].name)
+            if type(found[1]) is Term:
+                return found[1], names, None
+            call = found[1]  # type: ignore[assignment]
+
+    def _sunk(self, node: fx.Node, call: Call) -> Call | None:
+        """The lower one of two calls that stand for one, if the view that it is on may sink."""
+        found = SINKING.rewrite(call)
+        return self._conditions.placed(SINKING, node, call, found) if isinstance(found, Sunk) else None
+
+    def _on_inner(self, node: fx.Node, lower: Call, sinks: int) -> Call:
+        """The lower one of two calls on the normal form of the upper one."""
+        call = lower.args[0].as_call()
+        term, names, merged = self._rewritten(node, call, sinks)
+        self.form.inner.setdefault(node, []).append(Inner(term, tuple(names), merged))
+        return lower.made(lower.target, term, *lower.args[1:])
+
+    def _interned_term(self, node: fx.Node, call: Call) -> tuple[Term, fx.Node | None]:
         if not self._shares or not _is_deterministic(call.target):
-            return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+            return Term(node, call.op, call.target, call.args, call.kwargs, call.value), None
         place = self._around.place.get(node)
         key = key_of(call, place) if place is not None else key_of(call)
         found = self._interned.get(key)
         if found is not None and self._conditions.may_share(node, found):
-            self.form.merged[node] = found.owner
-            return found
+            return found, found.owner
         term = Term(node, call.op, call.target, call.args, call.kwargs, call.value)
         self._interned.setdefault(key, term)
-        return term
+        return term, None
 
 
 def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple[Law, Term | Call] | None:
     """The first law that applies to a call, and what it gives."""
     for each in laws.of(call.target):
         found = each.rewrite(call)
-        if found is not None and conditions.may_apply(each, node, call, found):
+        if found is not None and not isinstance(found, Sunk) and conditions.may_apply(each, node, call, found):
             return each, found
     return None
 

@@ -26,11 +26,13 @@ from decomp.simplification.freezing import LARGEST, Constants, frozen
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
-from decomp.simplification.normal_form import Conditions, NormalForm, Normalizer
+from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Normalizer
+from decomp.simplification.sinking import SINKING
+from decomp.simplification.sinking_regions import paying
 from decomp.simplification.surroundings import PlainCalls, Surroundings, gradient_inputs
-from decomp.simplification.terms import Term
+from decomp.simplification.terms import Sunk, Term
 
-LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS)
+LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS, SINKING)
 """All laws; the result does not depend on their order."""
 SHARING, DEAD, FREEZING = "common_subexpressions", "dead_code", "constants"
 PASSES: tuple[str, ...] = (DEAD, SHARING, *dict.fromkeys(each.family for each in LAWS))
@@ -124,6 +126,10 @@ class Simplified:
     """For each node that laws changed, these by name, in order."""
     merged: Mapping[fx.Node, fx.Node]
     """For each node that became one with an earlier one because it made the same call, that one."""
+    inner: Mapping[fx.Node, list[Inner]]
+    """For each node below which views sank, the calls that were put above these, the uppermost first."""
+    above: Mapping[Term, fx.Node]
+    """The new nodes of these calls."""
     frozen: Mapping[fx.Node, str]
     """For each node that was computed once, because it is a constant, the attribute that it became."""
     constants: Mapping[str, torch.Tensor]
@@ -149,46 +155,114 @@ class Simplified:
 def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:
     """A graph simplified; None if it is as simple as it can be. It has no more nodes, and computes the same to the last
     bit unless `settings` allow otherwise."""
-    around = subject.around(settings)
-    new = NewCalls(subject.target, mode_of(subject.graph))
     laws = settings.laws if laws is None else laws
-    conditions = Conditions(around, new, settings.exact)
-    normalizer = Normalizer(around, laws, conditions, SHARING in settings.passes)
-    for node in subject.graph.nodes:
-        normalizer.visit(node)
-    form = normalizer.form
-    keeps_dead = DEAD not in settings.passes
-    needed = everything = _needed(subject, form, around, keeps_dead, {})
-    fixed: dict[Term, torch.Tensor] = {}
-    if settings.freeze or FREEZING in settings.passes:
-        order = [term for node in subject.graph.nodes if (term := form.terms[node]).owner is node and term in needed]
-        fixed = frozen(order, subject.constants(around, settings), around)
-    if fixed:
-        needed = _needed(subject, form, around, keeps_dead, fixed)
+    search = _Search(subject, settings, laws)
+    form, needed, fixed = search.found()
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
         return None
     names = dict(zip(fixed, _attributes(subject)))
-    rewrite = _Emission(subject, form, needed, names, new).rewrite
+    emission = _Emission(subject, form, needed, names, search.new)
     return Simplified(
-        subject, settings, rewrite, form.applied, form.merged,
+        subject, settings, emission.rewrite, form.applied, form.merged, form.inner, emission.above,
         {term.owner: name for term, name in names.items()}, {names[term]: value for term, value in fixed.items()},
-        _counted(subject.graph, form, needed, everything - needed | set(fixed), laws),
+        _counted(subject.graph, form, needed, search.everything - needed | set(fixed), laws),
     )  # fmt: skip
 
 
-def _needed(
-    subject: Subject, form: NormalForm, around: Surroundings, keeps_dead: bool, fixed: Collection[Term]
-) -> set[Term]:
-    """The terms that effects and results are computed from; what is `fixed` is computed from nothing."""
-    terms = form.terms
-    needed = {terms[node] for node in subject.results}
-    for node in reversed(subject.graph.nodes):
-        term = terms[node]
-        if node in around.effectful or keeps_dead and not node.users:
-            needed.add(term)
-        if term in needed and term.owner is node and term not in fixed:
-            needed.update(term.operands)
-    return needed
+_Form = tuple[NormalForm, set[Term], dict[Term, torch.Tensor]]
+"""A normal form, what is needed of it, and the constants among that."""
+
+
+class _Search:
+    """The search for the normal form of a graph with the fewest calls: views sink as long as that makes fewer."""
+
+    def __init__(self, subject: Subject, settings: Settings, laws: Laws) -> None:
+        self.subject, self.settings, self.laws = subject, settings, laws
+        self.around = subject.around(settings)
+        self.new = NewCalls(subject.target, mode_of(subject.graph))
+        self._conditions = Conditions(self.around, self.new, settings.exact)
+        self._constants: Constants | None = None
+        if settings.freeze or FREEZING in settings.passes:
+            self._constants = subject.constants(self.around, settings)
+        self.everything: set[Term] = set()
+        """What was needed before there were constants."""
+
+    def found(self) -> _Form:
+        """The normal form, what is needed of it, and which of that are constants."""
+        sinks: Counter[fx.Node] = Counter()
+        best, everything = self._normal_form(sinks)
+        while SINKING.name in self.laws.by_name:
+            more = self._where_views_sink(best)
+            if not more:
+                break
+            sinks = sinks + more
+            other, others = self._normal_form(sinks)
+            if len(other[1]) >= len(best[1]):
+                break
+            best, everything = other, others
+        self.everything = everything
+        return best
+
+    def _where_views_sink(self, best: _Form) -> Counter[fx.Node]:
+        form, needed, _ = best
+        order, barred = _ordered(self.subject.graph, form, needed), set[Term]()
+        if self._constants is not None:
+            barred.update(filter(self._constants.is_constant, order))
+        chosen = paying(order, barred)
+        while refused := {term for term in chosen if not self._may_sink(term)}:
+            barred |= refused
+            chosen = paying(order, barred)
+        found: Counter[fx.Node] = Counter()
+        for node, term in form.terms.items() if chosen else ():
+            inner = form.inner.get(node, ())
+            found[node] += term in chosen or any(each.term in chosen for each in inner)
+        return +found
+
+    def _may_sink(self, term: Term) -> bool:
+        """Whether a view that a term is computed from may sink below it; True where that is not a view yet."""
+        call = term.as_call()
+        found = SINKING.rewrite(call)
+        return type(found) is not Sunk or self._conditions.placed(SINKING, term.owner, call, found) is not None
+
+    def _normal_form(self, sinks: Mapping[fx.Node, int]) -> tuple[_Form, set[Term]]:
+        """A normal form in which views sink where `sinks` says, and what is needed of it but for constants."""
+        graph, settings = self.subject.graph, self.settings
+        normalizer = Normalizer(self.around, self.laws, self._conditions, SHARING in settings.passes, sinks)
+        for node in graph.nodes:
+            normalizer.visit(node)
+        form, fixed = normalizer.form, dict[Term, torch.Tensor]()
+        needed = everything = self._needed(form, {})
+        if self._constants is not None:
+            fixed = frozen(_ordered(graph, form, needed), self._constants, self.around)
+        if fixed:
+            needed = self._needed(form, fixed)
+        return (form, needed, fixed), everything
+
+    def _needed(self, form: NormalForm, fixed: Collection[Term]) -> set[Term]:
+        """The terms that effects and results are computed from; what is `fixed` is computed from nothing."""
+        terms, around, keeps_dead = form.terms, self.around, DEAD not in self.settings.passes
+        needed = {terms[node] for node in self.subject.results}
+        for node in reversed(self.subject.graph.nodes):
+            term = terms[node]
+            if node in around.effectful or keeps_dead and not node.users:
+                needed.add(term)
+            if term in needed and term.owner is node and term not in fixed:
+                needed.update(term.operands)
+            for each in reversed(form.inner.get(node, ())):
+                if each.term in needed and each.term.owner is node and each.term not in fixed:
+                    needed.update(each.term.operands)
+        return needed
+
+
+def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> list[Term]:
+    """Terms that are needed, in the order in which they are computed."""
+    found: list[Term] = []
+    for node in graph.nodes:
+        terms = [form.terms[node]]
+        if node in form.inner:
+            terms = list(dict.fromkeys([*(each.term for each in form.inner[node]), *terms]))
+        found += [term for term in terms if term.owner is node and term in needed]
+    return found
 
 
 def _attributes(subject: Subject) -> Iterator[str]:
@@ -200,7 +274,7 @@ def _attributes(subject: Subject) -> Iterator[str]:
 
 
 def _counted(
-    graph: fx.Graph, form: NormalForm, needed: Collection[Term], fixed: Collection[Term], laws: Laws
+    graph: fx.Graph, form: NormalForm, needed: set[Term], fixed: Collection[Term], laws: Laws
 ) -> dict[str, int]:
     """How many calls were removed, by pass; `fixed` are those of which constants were made."""
     counts: Counter[str] = Counter()
@@ -213,11 +287,16 @@ def _counted(
         if not node.op.startswith("call") or term in needed and term.owner is node and term not in fixed:
             continue
         applied = form.applied.get(node)
-        if term.owner is not node:
+        if node in form.inner:
+            counts[SINKING.family] += 1
+        elif term.owner is not node:
             counts[laws.by_name[applied[-1]].family if applied else SHARING] += 1
         else:
             counts[FREEZING if term in fixed else chained.get(node, DEAD)] += 1
-    return dict(counts.most_common())
+    for node, inner in form.inner.items():
+        own = {each.term for each in inner if each.term.owner is node} - {form.terms[node]}
+        counts[SINKING.family] -= len(own & needed)
+    return {family: count for family, count in counts.most_common() if count}
 
 
 class _Emission:
@@ -230,14 +309,28 @@ class _Emission:
         self._applied, self._plain = form.applied, PlainCalls()
         self.rewrite = Rewrite.of(subject.graph)
         self._nodes: dict[Term, fx.Node] = {}
+        self.above: dict[Term, fx.Node] = {}
         names = _names(subject, form, needed)
         for node in subject.graph.nodes:
             term = self._terms[node]
+            for each in form.inner.get(node, ()):
+                if each.term in needed and each.term.owner is node and each.term is not term:
+                    self.above[each.term] = self._put_above(each.term)
+                elif each.term in needed and each.term is term and term.owner is node:
+                    self.above[term] = self._nodes[term] = self._put(term, names.get(term, node.name))
             if term not in needed:
                 continue
-            if term.owner is node:
+            if term.owner is node and term not in self._nodes:
                 self._nodes[term] = self._put(term, names.get(term, node.name))
             self.rewrite.values[node] = self._nodes[term]
+
+    def _put_above(self, term: Term) -> fx.Node:
+        """A call above that of a node, which is named after that."""
+        new = self._nodes[term] = self._put(term, self.rewrite.free(f"{term.owner.name}_inner"))
+        if term not in self._frozen:
+            new.meta["val"] = own_memory(term.value)
+            self._share_memory(new)
+        return new
 
     def _put(self, term: Term, name: str) -> fx.Node:
         old, nodes = term.owner, self._nodes

@@ -33,6 +33,10 @@ class Term:
     def __repr__(self) -> str:
         return str(self.owner.name)
 
+    def as_call(self) -> Call:
+        """The call that it is."""
+        return Call(self.op, self.target, self.args, self.kwargs, self.value)
+
     @property
     def operands(self) -> Iterator[Term]:
         """The terms among its arguments, with repeats."""
@@ -64,6 +68,15 @@ class Call:
         if type(term) is not Term or (targets and term.target not in targets):
             return None
         return term if targets or isinstance(term.value, torch.Tensor) else None
+
+
+class Sunk:
+    """A call below which another was put: `target` of `inner`, whose metadata nobody knows yet, and of `args`."""
+
+    __slots__ = ("inner", "target", "args")
+
+    def __init__(self, inner: Call, target: Any, args: tuple[Any, ...]) -> None:
+        self.inner, self.target, self.args = inner, target, args
 
 
 def operands_of(call: Call | Term) -> Iterator[Term]:

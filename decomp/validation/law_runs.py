@@ -4,7 +4,7 @@ special values. Each distinct application is run once, and has to give the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.simplification.images import Images
 from decomp.simplification.simplifier import Simplified
-from decomp.simplification.terms import Term, terms_in
+from decomp.simplification.terms import Term
 from decomp.torch_internals.fakes import unset_fake_temporarily
 from decomp.validation.operands import NoOperands, unusual_operand
 from decomp.validation.running_programs import call_node
@@ -42,35 +42,48 @@ class Application:
     """What computes the node from the operands of its image, in order."""
     image: Term
     images: Mapping[fx.Node, Term]
+    lowered: Collection[fx.Node]
+    """The nodes below which views sank: what they give is a view of what was put above them."""
     is_call: bool
     """Whether the image is the call that laws made of the node, and not a value that is there already."""
+    above: Sequence[Term]
+    """The calls that laws put above the image, the uppermost first."""
     root: Any
 
     def key(self) -> Any:
         """What two applications have in common that compute the same by the same laws."""
         names: dict[Term, str] = {}
+        leaves = self._leaves()
 
         def named(operand: Term) -> str:
             known = operand in names
             name = names.setdefault(operand, f"%{len(names)}")
             return name if known else f"{name}: {described(operand.value)}"
 
-        image = substituted((self.image.args, self.image.kwargs), named, Term) if self.is_call else named(self.image)
-        calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), lambda o: _Name(named(self.images[o])))),
+        made = [*self.above, self.image]
+        calls_made = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
+        image = str(calls_made) if self.is_call else named(self.image)
+
+        def operand(node: fx.Node) -> _Name:
+            path = _views_from(leaves, self.images[node], self.lowered)
+            views = "".join(f"{view.target}{view.args[1:]}" for view in path)
+            return _Name(views + named(path[0].args[0] if path else self.images[node]))
+
+        calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), operand)),
                   names.setdefault(self.images[n], f"%{len(names)}")) for n in self.calls]  # fmt: skip
-        return self.laws, str(self.image.target), str(image), str(calls)
+        return self.laws, str(self.image.target), image, str(calls)
 
     @property
     def turns(self) -> int:
         """How often it is to be run: small operands have few special values at a time."""
-        shapes = [getattr(term.value, "shape", ()) for term in _leaves(self.image, self.is_call)]
+        shapes = [getattr(term.value, "shape", ()) for term in self._leaves()]
         smallest = min((math.prod(size_hint(size) or 1 for size in shape) for shape in shapes), default=ELEMENTS)
         return max(3, min(64, ELEMENTS // max(smallest, 1)))
 
     def outcome(self, turn: int) -> tuple[Any, Any]:
         """What the node gives by its calls, and by its image. Raises `NoOperands`, and what kernels raise."""
         values: dict[Term, Any] = {}
-        for i, term in enumerate(_leaves(self.image, self.is_call)):
+        for i, term in enumerate(self._leaves()):
             values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
         found = dict(values)
         for node in self.calls:
@@ -79,12 +92,20 @@ class Application:
             found.setdefault(self.images[node], mine)
         if not self.is_call:
             return mine, values[self.image]
-        args, kwargs = substituted((self.image.args, self.image.kwargs), values.__getitem__, Term)
-        return mine, self.image.target(*args, **kwargs)
+        for term in (*self.above, self.image):
+            args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
+            values[term] = term.target(*args, **kwargs)
+        return mine, values[self.image]
+
+    def _leaves(self) -> Sequence[Term]:
+        return _leaves(self.image, self.is_call, self.above)
 
     def _value(self, operand: fx.Node, found: dict[Term, Any]) -> Any:
         """The value of an operand; what the image does not depend on may be anything."""
         term = self.images[operand]
+        if term not in found:
+            for view in _views_from(found, term, self.lowered):
+                found[view] = view.target(found[view.args[0]], *view.args[1:])
         if term not in found:
             found[term] = unusual_operand(term.value, 1 + len(found))
         return found[term]
@@ -100,9 +121,12 @@ class _Name:
         return self.name
 
 
-def _leaves(image: Term, is_call: bool) -> Sequence[Term]:
-    """The values from which an image is computed."""
-    return tuple(dict.fromkeys(terms_in((image.args, image.kwargs)))) if is_call else (image,)
+def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]:
+    """The values from which an image is computed, by way of what is `above` it."""
+    if not is_call:
+        return (image,)
+    operands = (operand for each in (*above, image) for operand in each.operands)
+    return tuple(dict.fromkeys(operand for operand in operands if operand not in above))
 
 
 def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
@@ -125,11 +149,25 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
         names = found.applied.get(node, ())
         if names and all(laws[name].exact for name in names):
             is_call = image.owner is node or node in found.merged
-            calls = tuple(_calls_between(node, set(_leaves(image, is_call)), images))
-            application = Application(node, names, calls, image, images.of, is_call, found.subject.root)
+            above = images.inner.get(node, ())
+            calls = tuple(_calls_between(node, set(_leaves(image, is_call, above)), images))
+            application = Application(
+                node, names, calls, image, images.of, found.inner, is_call, above, found.subject.root
+            )
             key = application.key()
             if key not in known:
                 known[key] = _run(application)
+
+
+def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node]) -> list[Term]:
+    """The views below what was put above a node by which a term shows a value that is known; none if it shows none."""
+    found: list[Term] = []
+    while term.owner in lowered and term.target in (torch.ops.aten.view.default, torch.ops.aten.permute.default):
+        found.insert(0, term)
+        term = term.args[0]
+        if term in known:
+            return found
+    return []
 
 
 def _calls_between(node: fx.Node, leaves: set[Term], images: Images) -> Iterator[fx.Node]:
@@ -139,7 +177,8 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: Images) -> Iterator
         operands = current.all_input_nodes if len(seen) < LIMIT else ()
         for operand in operands:
             opaque = operand in images.around.effectful or not operand.op.startswith("call")
-            if operand not in seen and not opaque and images.of[operand] not in leaves:
+            known = opaque or images.of[operand] in leaves or _views_from(leaves, images.of[operand], images.inner)
+            if operand not in seen and not known:
                 seen.add(operand)
                 waiting.append(operand)
     return iter(sorted(seen))

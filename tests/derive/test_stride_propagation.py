@@ -7,6 +7,9 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import decomp
+from decomp.derive.stride_propagation import StridePropagation
+from decomp.graphs import graph_builder
+from decomp.graphs.tracing import on_metadata
 from decomp.metadata.strides import dense_order, same_layout, same_strides
 from decomp_rules import RULES, targets
 from tests.opinfo.cases import cases
@@ -225,3 +228,17 @@ def test_memory_with_gaps_of_any_size_is_viewed_and_not_copied(view):
     other = torch.randn(5, 8)[:, ::2]
     found = lowered(other)
     assert found.data_ptr() == other.data_ptr() and torch.equal(found, view(other))
+
+
+def test_what_follows_other_strides_is_found_out_without_the_fake_mode(monkeypatch):
+    exported = torch.export.export(nn.Sequential(nn.Tanh(), nn.Unflatten(1, (2, 3))), (torch.ones(4, 6),))
+    graph = exported.run_decompositions().graph
+    given = next(node for node in graph.nodes if node.op == "placeholder")
+    before = given.meta["val"]
+    with before.fake_mode:
+        given.meta["val"] = torch.empty_strided((4, 6), (1, 4))
+    asked = []
+    monkeypatch.setattr(graph_builder, "on_metadata", lambda mode: asked.append(mode) or on_metadata(mode))
+    propagation = StridePropagation(graph, {given: before}, expected=())
+    strides = {node.name: node.meta["val"].stride() for node in propagation.nodes() if node.op == "call_function"}
+    assert strides["tanh"] == (1, 4) and not asked

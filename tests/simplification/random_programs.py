@@ -39,6 +39,10 @@ STEPS: dict[str, Callable[[random.Random, Tensor], Tensor]] = {
     "chosen twice": lambda draw, x: torch.where(torch.logical_not(torch.logical_not(x < 0)), x.clone(), x),
     "compared": lambda draw, x: (x != x).logical_not().to(x.dtype) * x,
     "squared": lambda draw, x: x * x,
+    "halved while flat": lambda draw, x: (x.reshape(-1) * 0.5).reshape(x.shape),
+    "negated while transposed": lambda draw, x: x.permute(1, 0).neg().permute(1, 0),
+    "summed while flat": lambda draw, x: (x.reshape(-1) + x.reshape(-1).abs() * 2).reshape(2, -1).reshape(x.shape),
+    "led by one": lambda draw, x: (x[None] - x[None].amax(2, keepdim=True)).reshape(x.shape),
     "waste": lambda draw, x: (x.exp(), x)[1],
 }
 

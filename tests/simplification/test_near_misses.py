@@ -17,7 +17,8 @@ import decomp
 from decomp.proof.correspondence import EffectsChanged, NotAsRecorded
 from decomp.rules.target import Everything
 from decomp.simplification.checking import check_simplified
-from decomp.simplification.simplifier import PASSES, Settings, Subject, simplified
+from decomp.simplification.laws import Laws
+from decomp.simplification.simplifier import LAWS, PASSES, Settings, Subject, simplified
 from decomp_rules import targets
 from tests.regions import move_out, sine_with_and_without_gradients
 
@@ -216,6 +217,19 @@ def test_reads_stay_on_their_side_of_a_write():
     read.prepend(write)
     with pytest.raises(EffectsChanged, match="'sin' moved past a write"):
         check_simplified(found)
+
+
+def test_the_order_of_laws_is_of_no_matter_where_what_was_read_is_written_later():
+    def function(x: Any) -> Any:
+        copy = x.clone()
+        again = copy.neg().permute(1, 0).permute(1, 0)
+        return again.sin() + copy.add_(1)
+
+    traced = make_fx(function, tracing_mode="fake")(X)
+    for laws in (LAWS, LAWS[::-1]):
+        found = simplified(Subject.of(traced.graph, traced, Everything("any")), Settings(training=False), Laws(laws))
+        called = [str(node.target).split(".")[1] for node in found.graph.nodes if node.op == "call_function"]
+        assert called == ["clone", "neg", "sin", "add_", "add"]
 
 
 def test_one_pass_alone_does_its_part_alone():

@@ -1,0 +1,157 @@
+"""A view below an op: `view(f(a))` for `f(view(a))`, where `f` computes element by element, or along dimensions that
+the view leaves alone. One law, which by itself saves nothing: `sinking_regions` finds out where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from decomp.ir.aliases import view_arguments
+from decomp.simplification.chains import RESHAPING
+from decomp.simplification.laws import PERMUTING, Law, order_of
+from decomp.simplification.terms import Call, Sunk, Term, terms_in
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How a view changes shapes."""
+
+    given: tuple[int, ...]
+    """Sizes of the leading dimensions that it changes, before; the others stay. Of a permutation, its order."""
+    leading: tuple[int, ...] | None
+    """The same after; None for a permutation."""
+
+    def before(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape that becomes `shape`, if any does."""
+        if self.leading is None:
+            back = dict(zip(self.given, shape))
+            return tuple(back[dim] for dim in range(len(shape))) if len(shape) == len(self.given) else None
+        first = len(self.leading)
+        return (*self.given, *shape[first:]) if shape[:first] == self.leading else None
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A value as a view of another."""
+
+    turn: Turn
+    base: Term
+    shape: tuple[int, ...]
+    """That of the view."""
+
+
+def turned(term: Term) -> Turned | None:
+    """What a term is a view of; None if it is no such view, or its sizes are symbolic."""
+    if id(term.target) not in _VIEWS or not term.args:
+        return None
+    base: Term = term.args[0]
+    given, shape = shape_of(base), shape_of(term)
+    if given is None or shape is None or not given or not shape or 0 in shape:
+        return None
+    order = order_of(term)
+    if order is not None:
+        return Turned(Turn(tuple(order), None), base, shape)
+    kept = 0
+    while kept < min(len(given), len(shape)) and given[-1 - kept] == shape[-1 - kept]:
+        kept += 1
+    return Turned(Turn(given[: len(given) - kept], shape[: len(shape) - kept]), base, shape)
+
+
+_VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTING)))
+
+
+def shape_of(term: Term | Call) -> tuple[int, ...] | None:
+    """The shape of a tensor; None if there are symbols in it."""
+    value = term.value
+    known = isinstance(value, torch.Tensor) and all([type(size) is int for size in value.shape])
+    return tuple(value.shape) if known else None
+
+
+def sunk(call: Call | Term, known: Callable[[Term], Turned | None] = turned) -> tuple[Turn, Sunk] | None:
+    """A call on views as a view of the same call on what they are views of; `known` tells of what a term is one."""
+    views = [known(arg) if type(arg) is Term else None for arg in call.args]
+    turn = next((view.turn for view in views if view is not None), None)
+    kind, shape = _kind(call) if turn is not None else None, shape_of(call)
+    if turn is None or kind is None or shape is None or turn.before(shape) is None:
+        return None
+    args = call.args if kind is _POINTWISE else call.args[:1]
+    new = list(call.args)
+    for place, (arg, view) in enumerate(zip(args, views)):
+        if view is not None and view.turn == turn and len(view.shape) == len(shape) and _fits(turn, view.shape, shape):
+            new[place] = view.base
+        elif not _is_free(arg, turn, len(shape)):
+            return None
+    if kind is not _POINTWISE and not _along(turn, new, kind, len(shape)):
+        return None
+    inner = Call("call_function", call.target, tuple(new), call.kwargs, None)
+    if turn.leading is None:
+        return turn, Sunk(inner, aten.permute.default, (list(turn.given),))
+    return turn, Sunk(inner, aten.view.default, (list(shape),))
+
+
+def _fits(turn: Turn, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether dimensions of an operand are broadcast only where the view leaves them alone."""
+    return turn.leading is not None or shape == result
+
+
+def _is_free(arg: Any, turn: Turn, rank: int) -> bool:
+    """Whether an operand broadcasts alike before and after a view."""
+    if type(arg) is Term:
+        shape = shape_of(arg)
+        kept = rank - len(turn.leading) if turn.leading is not None else 0
+        return shape is not None and len(shape) <= kept
+    return not any(True for _ in terms_in(arg))
+
+
+_POINTWISE, _DIM, _DIMS = "pointwise", "dim", "dims"
+_ALONG = {
+    aten.amax.default: _DIMS, aten.amin.default: _DIMS, aten.sum.dim_IntList: _DIMS, aten.mean.dim: _DIMS,
+    aten._softmax.default: _DIM, aten._log_softmax.default: _DIM, aten.softmax.int: _DIM, aten.log_softmax.int: _DIM,
+    aten.slice.Tensor: _DIM,
+}  # fmt: skip
+"""Ops along dimensions that their second argument names."""
+_KINDS: dict[int, str] = {id(target): kind for target, kind in _ALONG.items()}
+
+
+def _kind(call: Call | Term) -> str | None:
+    """Along what a call works; None for what may not stand above a view."""
+    target, numbers = call.target, not call.kwargs or not any(True for _ in terms_in(call.kwargs))
+    if target is aten._to_copy.default or target is aten.detach.default:
+        return _POINTWISE if set(call.kwargs) <= {"dtype"} else None
+    known = _KINDS.get(id(target))
+    if known is not None or not isinstance(target, torch._ops.OpOverload) or not numbers:
+        return known if numbers else None
+    plain = torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags
+    # A clone has the strides that it is asked for.
+    if not plain or target is aten.clone.default or target._schema.is_mutable or len(target._schema.returns) != 1:
+        return None
+    return None if view_arguments("call_function", target) else _POINTWISE
+
+
+def _along(turn: Turn, args: list[Any], kind: str, rank: int) -> bool:
+    """Whether the dimensions that a call works along are left alone by the view; they are renumbered in `args`."""
+    if turn.leading is None or len(args) < 2:
+        return False
+    dims = args[1] if kind is _DIMS else [args[1]]
+    first = len(turn.leading)
+    if not isinstance(dims, (list, tuple)) or not dims or any(type(dim) is not int for dim in dims):
+        return False
+    whole = [dim % rank for dim in dims]
+    if min(whole) < first:
+        return False
+    moved = [dim - first + len(turn.given) for dim in whole]
+    args[1] = moved if kind is _DIMS else moved[0]
+    return True
+
+
+def _below(call: Call) -> Sunk | None:
+    found = sunk(call)
+    return found[1] if found is not None else None
+
+
+SINKING = Law("view below what was done to it", "sinking", frozenset(), _below, copies=True)
