@@ -192,8 +192,9 @@ def off_kinks(operands: Sequence[Any]) -> list[Any]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not leaf.numel():
             return leaf
         usual = leaf.nan_to_num(0.0, 0.0, 0.0).double().square().mean().sqrt()
-        usual = usual.clamp(min=2.0**14 * torch.finfo(leaf.dtype).smallest_normal)
         noise = torch.randn(leaf.shape, generator=draw).to(leaf.device)
-        return leaf + (noise * 2.0**-10 * usual).to(leaf.dtype)
+        moved = leaf + (noise * 2.0**-10 * usual).to(leaf.dtype)
+        least = torch.finfo(leaf.dtype).smallest_normal
+        return torch.where(moved.abs() < least, torch.full_like(moved, 2 * least).copysign(moved), moved)
 
     return pytree.tree_map(off, list(operands))  # type: ignore[no-any-return]
