@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp_rules.pointwise.exponent_bits import LONG_EXP, LOWEST, NEEDS, power_and_factor
+from decomp_rules.pointwise.exponent_bits import (
+    LONG_EXP,
+    LOWEST,
+    NEEDS,
+    SHORT_EXP,
+    power_and_factor,
+    with_own_derivatives,
+)
 from decomp_rules.pointwise.exponential import at_least, exp_up_to
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.floating import LOG2_E
@@ -68,6 +75,24 @@ def softmax_of_powers(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     # unless they take more than 50 operations, constants included.
     power, factor = power_and_factor(at_least(below_largest(wider, dim), LOWEST), coefficients=LONG_EXP)
     powers = factor * power
+    return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
+
+
+@register(aten._softmax, level="standard", needs=(*NEEDS, "prod"))
+def softmax_of_powers_trained(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """The same with gradients, the powers having their derivatives from themselves."""
+    if half_to_float or known_empty(x):
+        return decline("half_to_float is for GPUs" if half_to_float else "an empty tensor has no largest entry")
+    wider = wide(x)
+    if wider.dtype != torch.float32:
+        return decline("the polynomial is for float32")
+    shifted = at_least(below_largest(wider.detach(), dim), LOWEST)
+    power, factor = power_and_factor(shifted, coefficients=[0.5 * c for c in SHORT_EXP])
+    # A product of one: what the backward needs is computed in the forward and kept. Without it, PyTorch (2.13) reckons
+    # that nothing is cheaper than to compute it from x, and does so twice.
+    half = torch.prod((factor * power).unsqueeze(-1), -1)
+    finite = at_least(wider, torch.finfo(torch.float32).min)
+    powers = with_own_derivatives(half, finite - finite.detach())
     return cast(powers * torch.reciprocal(torch.sum(powers, [dim], keepdim=True)), x.dtype)
 
 

@@ -307,9 +307,9 @@ def hardtanh_beyond_bounds(x: Tensor, min_val: float = -1, max_val: float = 1) -
 @float_math
 def hardsigmoid_between_kinks(x: Tensor) -> Tensor:
     """(x + 3) / 6 between −3 and 3, else 0 or 1, with gradient 0 there. ≤ 1.5 ULP of the op."""
-    inner = number_below(3.0, x.dtype)
-    above = torch.where(torch.gt(x, inner), 1.0, (x + 3) * (1 / 6))
-    return torch.where(torch.lt(x, -inner), 0.0, above)
+    # One selection has a gradient: each would have its mask kept for the backward, which Inductor writes slowly.
+    outside = torch.lt(-x * x, -number_below(9.0, x.dtype))
+    return torch.where(outside, torch.where(x < 0, 0.0, 1.0), (x + 3) * (1 / 6))
 
 
 @register(aten.hardswish, level="standard")
@@ -317,7 +317,8 @@ def hardsigmoid_between_kinks(x: Tensor) -> Tensor:
 def hardswish_between_kinks(x: Tensor) -> Tensor:
     """x·(x + 3) / 6 from −3 to 3, 0·x below and x above. ≤ 2 ULP of the op."""
     inner = number_below(3.0, x.dtype)
-    above = torch.where(torch.gt(x, inner), x, x * ((x + 3) * (1 / 6)))
+    # By a number on the right: a comparison of two tensors PyTorch (2.13) takes for a reduction, and keeps its result.
+    above = torch.where(torch.lt(-x, -inner), x, x * ((x + 3) * (1 / 6)))
     return torch.where(torch.lt(x, -inner), x * 0.0, above)
 
 

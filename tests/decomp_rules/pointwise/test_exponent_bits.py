@@ -10,7 +10,9 @@ import decomp
 from decomp.costs import fused
 from decomp_rules import targets
 from decomp_rules.nn.inference import gelu_of_logit
+from decomp_rules.nn.softmax import softmax_of_powers_trained
 from decomp_rules.pointwise.exponent_bits import sigmoid_of_power, sigmoid_of_power_trained
+from decomp_rules.pointwise.gelu import gelu_of_logistic
 from tests.forms import Holder
 from tests.levels import ulps
 
@@ -43,7 +45,8 @@ def test_sigmoid_has_first_and_second_gradients():
 
 
 @pytest.mark.parametrize(("function", "training", "exponentials"), [
-    (torch.sigmoid, False, 0), (torch.sigmoid, None, 0), (F.silu, False, 0), (softmax, False, 0), (F.gelu, False, 1),
+    (torch.sigmoid, False, 0), (torch.sigmoid, None, 0), (F.silu, False, 0), (softmax, False, 0), (softmax, None, 0),
+    (F.gelu, False, 1), (F.gelu, None, 1),
 ])  # fmt: skip
 def test_by_what_a_compiler_takes_the_bits_are_cheaper_than_exponentials(function, training, exponentials):
     x = torch.randn(8, 16, requires_grad=training is None)
@@ -57,6 +60,79 @@ def test_a_softmax_of_powers_keeps_its_special_rows():
     found = lowered(softmax, rows, False)(rows)
     torch.testing.assert_close(found[0], torch.softmax(rows[0].double(), 0).float(), rtol=3e-7, atol=1.2e-38)
     assert found[0, 2:].tolist() == [0.0, 0.0] and found[1:].isnan().all()
+
+
+def trained_softmax(x):
+    return softmax_of_powers_trained(x, 1, False)
+
+
+def derivatives(function, x):
+    """The value, the gradient of it under some weights, and the gradient of that under others."""
+    x = x.clone().requires_grad_()
+    weights = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).reshape(x.shape).to(x.dtype)
+    value = function(x)
+    (first,) = torch.autograd.grad(value, x, weights, create_graph=True)
+    (second,) = torch.autograd.grad(first, x, weights.flip(0, 1))
+    return value.detach(), first.detach(), second
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+@pytest.mark.parametrize("scale", [1.0, 3.0, 10.0, 60.0])
+def test_a_trained_softmax_and_its_gradients_are_as_right_as_those_of_the_kernel(scale, size):
+    x = torch.randn(20_000 // size, size, generator=torch.Generator().manual_seed(size)) * scale
+    found = zip(derivatives(trained_softmax, x), derivatives(softmax, x), derivatives(softmax, x.double()))
+    for mine, own, exact in found:
+        assert (mine.double() - exact).abs().max() <= 4 * (own.double() - exact).abs().max()
+
+
+def test_a_trained_softmax_of_whole_numbers_has_all_digits_of_what_is_small():
+    x = -torch.arange(86).float()[None]
+    assert ulps(trained_softmax(x), softmax(x.double()), torch.float32).max() <= 4
+
+
+def test_a_trained_softmax_keeps_its_special_rows_and_their_gradients():
+    inf = math.inf
+    x = torch.tensor([[1.0, -inf, 2.0], [-inf] * 3, [inf, 1, 2], [-1e9, -1e9, -3e38], [1e30, -1e30, 3.0],
+                      [math.nan, 1.0, 2.0]])  # fmt: skip
+    for mine, own in zip(derivatives(trained_softmax, x), derivatives(softmax, x)):
+        torch.testing.assert_close(torch.where(own.isnan(), math.nan, mine), own, equal_nan=True)
+    assert trained_softmax(x)[[1, 2, 5]].isnan().all()
+
+
+@pytest.mark.parametrize(("function", "shapes"), [
+    (torch.sigmoid, [(8, 64)]), (F.silu, [(8, 64)]), (F.gelu, [(8, 64)]), (softmax, [(8, 64), (8, 64), (8, 1)]),
+    (F.hardswish, [(8, 64)]),
+])  # fmt: skip
+def test_what_a_compiler_keeps_for_the_backward(function, shapes):
+    """x, of softmax the powers and their sums too; no masks, which Inductor (torch 2.13) writes one by one."""
+    x, kept = torch.randn(8, 64, requires_grad=True), []
+
+    def noted(value):
+        kept.append((tuple(value.shape), value.dtype))
+        return value
+
+    compiled = torch.compile(lowered(function, x, None), backend="aot_eager_decomp_partition")
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda value: value):
+        compiled(x).sum().backward()
+    assert kept == [(shape, torch.float32) for shape in shapes]
+
+
+def test_hardsigmoid_keeps_one_mask_for_the_backward():
+    x, kept = torch.randn(8, 64, requires_grad=True), []
+    compiled = torch.compile(lowered(F.hardsigmoid, x, None), backend="aot_eager_decomp_partition")
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: kept.append(value.dtype) or value, lambda value: value):
+        compiled(x).sum().backward()
+    assert kept == [torch.bool]
+
+
+def test_a_trained_gelu_has_finite_gradients_far_out():
+    x = torch.linspace(-8, 8, 10_001)[None]
+    found = zip(derivatives(gelu_of_logistic, x), derivatives(F.gelu, x.double()), (1e-6, 6e-7, 3e-6))
+    for mine, exact, bound in found:
+        assert (mine.double() - exact).abs().max() <= bound
+    far = torch.tensor([[-1e4, 1e4, -1e30, 1e30, 1e37, -1e37]])
+    assert all(each.isfinite().all() for each in derivatives(gelu_of_logistic, far))
+    assert gelu_of_logistic(INFINITE).tolist()[0] == math.inf and gelu_of_logistic(INFINITE)[1:3].isnan().all()
 
 
 def test_gelu_without_gradients_is_right_above_minus_one_and_as_right_as_the_kernel_below():

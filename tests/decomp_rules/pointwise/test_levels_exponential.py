@@ -35,7 +35,7 @@ CALLS: list[tuple[Callable[..., Any], int, int, int, int]] = [
     (torch.sigmoid, 17, 5, 21, 5),
     (F.silu, 18, 6, 22, 6),
     (torch.tanh, 23, 7, 35, 7),
-    (F.gelu, 31, 20, 32, 21),
+    (F.gelu, 26, 20, 32, 21),
     (gelu_tanh, 22, 10, 26, 11),
     (torch.erf, 33, 33, 82, 82),
     (F.softplus, 26, 16, 41, 41),
