@@ -97,7 +97,8 @@ class Conditions:
         if node in around.written or term.owner in around.written:
             return False
         if term.leaves and node in around.leaving and not isinstance(term.value, _NUMBERS):
-            return False
+            if term.returned and node in around.returned or not around.share_memory(node, term.owner):
+                return False
         return node not in around.tracked or not self._exact or node.target in _LINEAR
 
 

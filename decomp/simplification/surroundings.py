@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.accounting import write_backs
-from decomp.ir.aliases import attribute, mutated_args, spelling_of, view_arguments, view_bases
+from decomp.ir.aliases import attribute, is_view, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorded_behind
 from decomp.ir.op_facts import WITHOUT_GRADIENT
@@ -41,6 +41,8 @@ class Surroundings:
 
     uncertain: set[fx.Node] = field(default_factory=set)
     """Nodes whose strides only the run decides."""
+    memory: _Memory = field(default_factory=lambda: _Memory())
+    """Which nodes may share memory."""
 
     @classmethod
     def of(
@@ -57,6 +59,10 @@ class Surroundings:
         found = cls(leaving=set(results), returned=set(results), uncertain=of_uncertain_strides(graph))
         _look_around(found, graph, root, tracks, written)
         return found
+
+    def share_memory(self, one: fx.Node, other: fx.Node) -> bool:
+        """Whether two nodes are views of the same tensor, or one of the other."""
+        return self.memory.of(one) is self.memory.of(other)
 
 
 def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
@@ -78,7 +84,7 @@ def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str,
 def _look_around(
     found: Surroundings, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], written: Any
 ) -> None:
-    table, memory, plain = EffectTable(root), _Memory(), PlainCalls()
+    table, memory, plain = EffectTable(root), found.memory, PlainCalls()
     trailing = set(write_backs(graph))
     bases: dict[fx.Node, tuple[fx.Node, ...]] = {}
     regions: dict[fx.Node, int] = {}
@@ -96,7 +102,7 @@ def _look_around(
         writes[node] = len(within)
         if plain.of(node) is not None:
             continue
-        bases[node] = view_bases(node, root)
+        bases[node] = tuple(base for base in view_bases(node, root) if is_view(node, base) is not False)
         memory.join(node, bases[node])
         effects = table.of(node)
         if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
