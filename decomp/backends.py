@@ -16,7 +16,7 @@ from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, boundary
 from decomp.functionalize.alias_sets import writes_alias_other_values
-from decomp.graphs.traced_bodies import lift_constants, prepare_bodies
+from decomp.graphs.traced_bodies import compare_with_numbers, lift_constants, prepare_bodies
 from decomp.ir.call import metadata
 from decomp.ir.effects import switches
 from decomp.ir.op_facts import SWITCHED_REGIONS
@@ -72,7 +72,8 @@ def backend(
     }  # fmt: skip
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-        return _Compilation(settings, partial, _inner_compiler(compiler, given)).of(module, list(example_inputs))
+        compilation = _Compilation(settings, partial, _inner_compiler(compiler, given), compiler == "inductor")
+        return compilation.of(module, list(example_inputs))
 
     return compile_graph
 
@@ -91,18 +92,22 @@ class _Compilation:
     partial: bool
     inner: Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]
     """What runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
+    recomputes: bool = False
+    """Whether the backward graph computes anew what that makes cheaper than to keep it, as Inductor reckons."""
 
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         # Seconds of imports that only torch.compile needs.
         from decomp.capture.dynamo import NotSpelled, in_overloads
-        from decomp.torch_internals.compiling import aot_module_simplified
+        from decomp.torch_internals import compiling
 
         def autograd(before: fx.GraphModule, inputs: list[Any] = inputs) -> Callable[..., Any]:
-            found: Callable[..., Any] = aot_module_simplified(
+            recomputing, keeping = compiling.recomputing_partition, compiling.default_partition
+            found: Callable[..., Any] = compiling.aot_module_simplified(
                 before,
                 inputs,
                 fw_compiler=lambda graph, inputs: self._compiled(graph, inputs, False),
                 bw_compiler=lambda graph, inputs: self._compiled(graph, inputs, True),
+                partition_fn=recomputing if self.recomputes else keeping,
                 keep_inference_input_mutations=True,  # those done outside of the graph lose gradients (torch 2.13)
             )
             return found
@@ -122,6 +127,7 @@ class _Compilation:
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
+        compare_with_numbers(before_autograd)
         with DisableAutocast():
             result = autograd(before_autograd, _with_their_own_sizes(module, inputs))
         return _without_autocast(result) if casts else result

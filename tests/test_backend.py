@@ -415,3 +415,21 @@ def test_branches_whose_gradients_lie_differently_are_trained() -> None:
     compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad))
     x = torch.rand(3, 4)
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(lambda x: x.cumprod(0), x))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("function", [torch.sigmoid, F.silu, F.softplus, lambda x: F.huber_loss(x, 2 * x)])
+def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Callable[..., Any]) -> None:
+    """Memory that is written and read again costs more than the arithmetic of these."""
+    kept: list[int] = []
+
+    def note(value: torch.Tensor) -> torch.Tensor:
+        kept.append(value.nbytes)
+        return value
+
+    x = torch.randn(64, 64, requires_grad=True)
+    compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad, compiler="inductor"))
+    compiled(x)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        compiled(x)
+    assert sum(kept) <= x.nbytes

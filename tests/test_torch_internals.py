@@ -60,6 +60,28 @@ def hands_graphs_of_overloads_to_a_compiler():
     assert torch.ops.aten.relu.default in seen
 
 
+@piece("compiling.default_partition", "compiling.recomputing_partition")
+def part_a_joint_graph_with_what_is_kept_between_its_parts():
+    def kept(partition):
+        counts = []
+
+        def compiler(graph, _):
+            counts.append(len(graph.graph.output_node().args[0]) - 1)
+            return compiling.make_boxed_func(graph.forward)
+
+        def backend(module, inputs):
+            return compiling.aot_module_simplified(
+                module, inputs, fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition
+            )
+
+        torch._dynamo.reset()
+        x = torch.ones(4, requires_grad=True)
+        torch.compile(lambda x: x.sin().detach() * x.cos() * x.exp(), backend=backend)(x)
+        return counts[0]
+
+    assert kept(compiling.default_partition) > kept(compiling.recomputing_partition) == 1
+
+
 @piece("compiling.donate_nothing")
 def empties_the_list_of_saved_tensors_that_the_backward_pass_may_write_into():
     lists: list[Any] = []

@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -10,6 +12,7 @@ from decomp.ir.aliases import attribute, bodies
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import DISTINCT_OPERANDS
 from decomp.metadata.strides import is_in_order
+from decomp.torch_internals.fakes import unset_fake_temporarily
 
 aten = torch.ops.aten
 
@@ -89,3 +92,37 @@ def lift_constants(module: fx.GraphModule) -> None:
             lifted.meta = dict(node.meta)
             node.replace_all_uses_with(lifted, lambda user: user is not lifted)
     module.recompile()
+
+
+def compare_with_numbers(module: fx.GraphModule) -> None:
+    """Compare with numbers, and not with tensors full of one: PyTorch's partitioner takes a comparison of two tensors
+    for a reduction, and has its mask kept for the backward (torch 2.13)."""
+    for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
+        for node in inner.graph.nodes:
+            for place, target in enumerate(_BY_NUMBER.get(node.target, ())):
+                number = _number_for(*node.args[:: 1 - 2 * place])
+                if number is not None:
+                    node.target, node.args = target, (node.args[1 - place], number)
+                    break
+        inner.recompile()
+
+
+_BY_NUMBER = {
+    aten.lt.Tensor: (aten.gt.Scalar, aten.lt.Scalar), aten.le.Tensor: (aten.ge.Scalar, aten.le.Scalar),
+    aten.gt.Tensor: (aten.lt.Scalar, aten.gt.Scalar), aten.ge.Tensor: (aten.le.Scalar, aten.ge.Scalar),
+    aten.eq.Tensor: (aten.eq.Scalar, aten.eq.Scalar), aten.ne.Tensor: (aten.ne.Scalar, aten.ne.Scalar),
+}  # fmt: skip
+"""By comparison, the one with a number in the place of the first operand, and of the second."""
+
+
+def _number_for(full: Any, other: Any) -> bool | int | float | None:
+    """The number that a tensor of no dimensions is full of, where it is compared with one of its dtype."""
+    if not isinstance(full, fx.Node) or full.target is not aten.full.default or not isinstance(other, fx.Node):
+        return None
+    value, number = metadata(full), full.args[1]
+    alike = isinstance(value, torch.Tensor) and not value.dim() and metadata(other).dtype == value.dtype
+    if not alike or not isinstance(number, (bool, int, float)):
+        return None
+    with unset_fake_temporarily():
+        rounded: bool | int | float = torch.tensor(number, dtype=value.dtype).item()
+    return rounded

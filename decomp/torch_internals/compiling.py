@@ -3,12 +3,17 @@ costs seconds."""
 
 from typing import Any
 
+import torch
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import (
     aot_module_simplified as aot_module_simplified,  # the public wrapper compiles a module anew at every call of it
 )
 from torch._functorch.aot_autograd import (
     make_boxed_func as make_boxed_func,
+)
+from torch._functorch.partitioners import (
+    default_partition as default_partition,
+    min_cut_rematerialization_partition,
 )
 from torch._inductor import (
     compile_fx as compile_fx,
@@ -25,8 +30,19 @@ from torch.compiler import config as compiler_config
 from decomp.torch_internals.fakes import TracingContext
 
 __all__ = ["GraphLowering", "aot_module_simplified", "compile_fx", "compile_fx_inner", "compiler_config",
-           "donate_nothing", "functorch_config", "inductor_config", "list_mode_options", "list_options",
-           "make_boxed_func", "metrics", "outputs_of_layout", "select_decomp_table"]
+           "default_partition", "donate_nothing", "functorch_config", "inductor_config", "list_mode_options",
+           "list_options", "make_boxed_func", "metrics", "outputs_of_layout", "recomputing_partition",
+           "select_decomp_table"]
+
+
+def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:
+    """The partition of a joint graph whose backward computes anew what that makes cheaper than to keep it, as Inductor
+    reckons. Detached values within are values like others: the partitioner takes each for something to keep."""
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        if all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(node.args[0])
+            joint.graph.erase_node(node)
+    return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def donate_nothing() -> None:
