@@ -417,6 +417,7 @@ def test_branches_whose_gradients_lie_differently_are_trained() -> None:
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(lambda x: x.cumprod(0), x))
 
 
+@pytest.mark.sampled(2)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("function", [torch.sigmoid, F.silu, F.softplus, lambda x: F.huber_loss(x, 2 * x)])
 def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Callable[..., Any]) -> None:

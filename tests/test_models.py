@@ -85,6 +85,7 @@ def test_a_program_without_mutation_lowers_to_a_program_without_mutation(name: s
         assert torch.allclose(got, buffer, rtol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
 def test_a_lowered_program_is_saved_and_loaded(name: str) -> None:
     model, args = build(name)

@@ -204,9 +204,10 @@ def _transformer_encoder_layer_fwd(
 
 
 def unpaired(key: Tensor, value: Tensor) -> bool:
-    """Whether there are more keys than values, or fewer: PyTorch takes such where there is no row to compute."""
-    keys, values = key.shape[-2], value.shape[-2]
-    return type(keys) is int and type(values) is int and keys != values
+    """Whether there are more keys than values, or fewer, or in another batch: PyTorch takes such where there is nothing
+    to compute."""
+    keys, values, width = key.shape[-2], value.shape[-2], value.shape[-1]
+    return type(keys) is int and type(values) is int and keys != values or type(width) is int and width == 0
 
 
 def _scored(

@@ -11,6 +11,8 @@ import warnings
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import decomp
 from decomp.errors import InputsOverlap, InternalError, RuleError
@@ -26,6 +28,7 @@ FORMS = ("exported", "module", "module without args", "exported graph", "graph",
          "decomposed graph", "compiled", "inductor")
 ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(")
 """Ops that PyTorch tracks in an operand to which no gradient flows: rules need not."""
+WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
 INTERNAL = (InternalError, RuleError, VerificationError)
 """Refusals that a program has no part in: the library's own rules, or the proof, failed."""
 
@@ -153,12 +156,32 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
         if text.startswith("gradient") and ".data" in loaded.program.source:
             text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case))
         if text:
+            if form in WITHOUT_METADATA and _widens_in_place(loaded, case):
+                return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
             if _torch_too(loaded, form, cases[:cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
             if "is lost" in text and loaded.program.writes_inputs and form not in COMPILED:
                 return Verdict(form, target, "copied", text)
             return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
     return Verdict(form, target, "right")
+
+
+def _widens_in_place(loaded: Loaded, case) -> bool:
+    """Whether an in-place op takes an operand of a dtype that would be that of the result out of place. Nobody sees
+    that in a program without metadata."""
+    with _Widening() as widening:
+        loaded.run(loaded.module, loaded.module, *case)
+    return widening.seen
+
+
+class _Widening(TorchDispatchMode):
+    seen = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
+            others = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, torch.Tensor)]
+            self.seen |= any(torch.result_type(args[0], other) != args[0].dtype for other in others)
+        return function(*args, **(kwargs or {}))
 
 
 def _may_copy(program: Program) -> bool:

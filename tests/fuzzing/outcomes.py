@@ -49,8 +49,8 @@ class Outcome:
 
 @contextlib.contextmanager
 def restored(*modules: torch.nn.Module | None):
-    """Buffers and parameters of the modules are put back afterwards. (Constants of a lowered program may be expanded;
-    nothing can write to them.)"""
+    """Buffers and parameters of the modules are put back afterwards, without the history of what was written into them.
+    (Constants of a lowered program may be expanded; nothing can write to them.)"""
     state = [value for module in modules if module is not None for value in (*module.buffers(), *module.parameters())
              if not _is_expanded(value)]
     kept = [value.detach().clone() for value in state]
@@ -62,6 +62,8 @@ def restored(*modules: torch.nn.Module | None):
                 value.data = old.clone(memory_format=torch.preserve_format) if value.shape != old.shape else value.data
                 value.detach().copy_(old)
                 value.grad = None
+                if not value.is_leaf:
+                    value.detach_()
 
 
 def _is_expanded(value: torch.Tensor) -> bool:

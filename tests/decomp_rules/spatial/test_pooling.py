@@ -128,6 +128,7 @@ def test_an_element_that_is_put_twice_takes_both_gradients() -> None:
     agrees(RULES, aten.max_unpool2d.default, x, index, [2, 3], fixed=(1,))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op", [F.adaptive_avg_pool2d, lambda x, size: F.adaptive_max_pool2d(x, size, True)[1]])
 def test_adaptive_pooling_of_any_size(op: Callable[..., torch.Tensor]) -> None:
     class Pool(torch.nn.Module):
