@@ -58,7 +58,7 @@ def value_and_gradient(function: Callable[..., Any], x: torch.Tensor) -> tuple[t
     return out.detach(), x.grad
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("function", [of_sizes, of_pictures, of_rows])
 def test_sizes_may_vary_from_the_second_call_on(function: Callable[..., Any], target: decomp.Target) -> None:
@@ -417,7 +417,7 @@ def test_branches_whose_gradients_lie_differently_are_trained() -> None:
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(lambda x: x.cumprod(0), x))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("function", [torch.sigmoid, F.silu, F.softplus, lambda x: F.huber_loss(x, 2 * x)])
 def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Callable[..., Any]) -> None:

@@ -128,7 +128,7 @@ def test_softmax_by_bits_is_finite_as_inductor_compiles_it() -> None:
     _same(nn.Softmax(-1), (x,), targets.tinygrad, compiler="inductor", near=1e-6)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_gives_the_value_and_gradients_of_eager(name: str) -> None:
     module, inputs = model(name)

@@ -166,7 +166,7 @@ def test_the_source_is_left_as_it_was(name: str) -> None:
     assert {key: (id(value), value._version) for key, value in program.state_dict.items()} == state
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["encoder", "resnet", "gpt2"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_torch_compile_runs_and_trains_on_the_target(name: str, target: str) -> None:

@@ -145,7 +145,7 @@ def test_shifts_beyond_the_width_and_quotients_are_those_of_pytorch():
     assert [a.tolist() for a in found] == [a.tolist() for a in Shifts()(x, n)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "resnet", "lstm"])
 def test_models_are_as_exact_as_their_own_float32(name):
     torch.manual_seed(0)
