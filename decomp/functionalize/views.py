@@ -16,6 +16,8 @@ from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import VIEW_KINDS, ViewKind
+from decomp.metadata.strides import same_strides
+from decomp.metadata.symbolic_sizes import expression, same_shape
 
 aten = torch.ops.aten
 
@@ -114,6 +116,15 @@ def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bo
         return emit.computed(op, target, args, kwargs) is not None
     except (RuntimeError, ValueError):
         return False
+
+
+def changes_nothing(base: fx.Node, view: fx.Node) -> bool:
+    """Whether a view is known to be all of its base, element by element in the same place."""
+    before, after = metadata(base), metadata(view)
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    places = [expression(value.storage_offset()) for value in (before, after)]
+    return places[0] == places[1] and same_shape(before.shape, after.shape) and same_strides(before, after)
 
 
 def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:

@@ -18,7 +18,7 @@ from decomp.functionalize.gradients import GradientSources, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
 from decomp.functionalize.storage import Alias, Memory, Tensor, refuse_change_of_shape
-from decomp.functionalize.views import element_view, listed_view, refuse_unknown_layout, view_of
+from decomp.functionalize.views import changes_nothing, element_view, listed_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -287,14 +287,16 @@ class _Walk:
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and its like: the tensor is from now on a view of what it was."""
         tensor = self.tensors[target]
-        refuse_change_of_shape(node, target, tensor, [other for other, one in self.tensors.items() if one is tensor])
         base = self.memory.read(tensor.alias, node)
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         new = functional_view(self.emit, node, *call)
+        self.tensors[node] = tensor
+        if changes_nothing(base, new):  # where gradients are off, the tensor keeps its history
+            return
+        refuse_change_of_shape(node, target, tensor, [other for other, one in self.tensors.items() if one is tensor])
         view = view_of(node, new, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
         tensor.alias = self.memory.reshape(tensor.alias, view, node)
-        self.tensors[node] = tensor
 
     def _batch_norm(self, node: fx.Node) -> None:
         """In training: the functional form, and the running statistics that it returns."""

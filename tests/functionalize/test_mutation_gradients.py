@@ -308,3 +308,16 @@ def test_an_input_beside_one_that_is_written_is_trained(rows):
     halves = example[:, :2].requires_grad_(), example[:, 2:].requires_grad_()
     lowered = decomp.lower(torch.fx.symbolic_trace(Halves()), to=targets.tinygrad, args=halves).result
     torch.testing.assert_close(gradient(lowered, base), gradient(Halves(), base))
+
+
+def test_a_new_shape_in_place_that_is_the_old_one_keeps_the_gradient_where_none_are_recorded():
+    class Squeezed(nn.Module):
+        def forward(self, x):
+            y = x * 1.5
+            with torch.no_grad():
+                y.squeeze_()
+            return y.flatten()
+
+    x = torch.randn(3, 4, requires_grad=True)
+    lowered = decomp.lower(Squeezed(), to=targets.core_aten, args=(x,)).result
+    assert torch.equal(*(torch.autograd.grad(module(x).sum(), x)[0] for module in (lowered, Squeezed())))
