@@ -19,8 +19,7 @@ _LARGEST = 1 << 22
 def refused_dtypes(node: fx.Node) -> str | None:
     """Why the kernel of a call takes no operands of these dtypes, in PyTorch's words: it is run on zeros. None if it
     takes them, or if that is not found out, as for operands of more than four million elements."""
-    operands = [metadata(given) for given in node.all_input_nodes]
-    tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
+    tensors = pytree.tensors_in([metadata(given) for given in node.all_input_nodes])
     if len({tensor.dtype for tensor in tensors}) < 2 or any(_numel(tensor) > _LARGEST for tensor in tensors):
         return None
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda given: pytree.tree_map(_zeros, metadata(given)))
