@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
+from itertools import chain
 from typing import Any
 import warnings
 
@@ -26,6 +27,7 @@ from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.runtime.output_layouts import with_layouts
+from decomp.runtime.shared_outputs import outputs_of, shared_pairs, shown_in
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
@@ -72,7 +74,8 @@ def backend(
     }  # fmt: skip
 
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-        compilation = _Compilation(settings, partial, _inner_compiler(compiler, given), compiler == "inductor")
+        inner, own = _inner_compiler(compiler, given), compiler in _NAMED
+        compilation = _Compilation(settings, partial, inner, compiler == "inductor", keeps_views=own)
         return compilation.of(module, list(example_inputs))
 
     return compile_graph
@@ -94,6 +97,8 @@ class _Compilation:
     """What runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
     recomputes: bool = False
     """Whether the backward graph computes anew what that makes cheaper than to keep it, as Inductor reckons."""
+    keeps_views: bool = True
+    """Whether what is a view in a lowered graph is one when it runs."""
 
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         # Seconds of imports that only torch.compile needs.
@@ -124,6 +129,10 @@ class _Compilation:
             return autograd(module)  # which knows how to hand on memory that inputs and outputs share
         # Partial, because AOTAutograd decomposes composite ops: what is blocked before it may be lowered after it.
         before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
+        if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
+            if _gradient_is_wanted(inputs):
+                _warn_of_gradients("an output is a view, of an input or another output, that the target does not have")
+            return autograd(module)  # which takes such views again
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
@@ -133,12 +142,19 @@ class _Compilation:
         return _without_autocast(result) if casts else result
 
     def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
-        from decomp.torch_internals.compiling import donate_nothing, outputs_of_layout
+        from decomp.torch_internals.compiling import Outputs, donate_nothing, outputs_as_traced
 
         donate_nothing()
+        outputs = Outputs() if is_backward else outputs_as_traced()
+        graph, count = module.graph, len(outputs_of(module.graph))
         # Behind autograd nothing has a gradient any more.
-        found = self.inner(self._lowered(_without_prims(module), self.partial, training=False), inputs, is_backward)
-        return found if is_backward else with_layouts(found, module.graph, *outputs_of_layout())
+        lowered = self._lowered(_without_prims(module), self.partial, training=False)
+        kept = shared_pairs(lowered.graph) if self.keeps_views else frozenset()
+        shown = shown_in(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
+        if len(outputs_of(graph)) > count:
+            lowered = self._lowered(module, self.partial, training=False)
+        found = self.inner(lowered, inputs, is_backward)
+        return found if is_backward else with_layouts(found, graph, outputs.views, outputs.whole, shown, count)
 
     def _lowered(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> fx.GraphModule:
         result = lower(module, **self.settings, partial=partial, training=training).result

@@ -128,3 +128,53 @@ def test_outputs_of_dynamic_sizes_are_the_views_that_they_were_traced_as(functio
         assert all(map(torch.equal, (*found, mine), (*expected, theirs)))
         assert [out.data_ptr() - mine.data_ptr() for out in found if out._is_view() and out._base is mine] == [
             out.data_ptr() - theirs.data_ptr() for out in expected if out._is_view() and out._base is theirs]
+
+
+def diagonal_of_a_result(x):
+    y = x * 2
+    return y.diagonal(), y
+
+
+def two_views_of_one_result(x):
+    y = (x * 2).detach()
+    return y.diagonal(), y[0]
+
+
+def diagonal_of_an_input(x):
+    return x.diagonal(), x.view(16)
+
+
+def bits_of_a_result(x):
+    y = x + 1
+    return y.detach().view(torch.int32), y
+
+
+SHARING = [diagonal_of_a_result, two_views_of_one_result, diagonal_of_an_input, bits_of_a_result]
+
+
+def same_after_a_write(function, backend, x, **options):
+    torch.compiler.reset()
+    for run in (function, torch.compile(function, backend=backend, **options)):
+        read, written = run(x * 1)
+        with torch.no_grad():
+            written.add_(3)
+        yield read
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("function", SHARING)
+def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracked, dynamic):
+    x = torch.linspace(-1, 2, 16).reshape(4, 4).requires_grad_(tracked)
+    backend = decomp.backend(to=targets.tinygrad)
+    torch.testing.assert_close(*same_after_a_write(function, backend, x, dynamic=dynamic))
+
+
+@pytest.mark.parametrize("compiler", ["inductor", backends.numpy])
+@pytest.mark.parametrize("function", SHARING)
+def test_outputs_share_memory_whatever_runs_the_graph(function, compiler):
+    x = torch.linspace(-1, 2, 16).reshape(4, 4)
+    backend = decomp.backend(to=targets.tinygrad, compiler=compiler)
+    torch.testing.assert_close(*same_after_a_write(function, backend, x))

@@ -100,19 +100,20 @@ def empties_the_list_of_saved_tensors_that_the_backward_pass_may_write_into():
     assert lists[0] and lists[1] == []
 
 
-@piece("compiling.outputs_of_layout")
+@piece("compiling.outputs_as_traced")
 def tells_the_outputs_that_are_viewed_as_traced():
-    found: list[Any] = [compiling.outputs_of_layout()]
+    found: list[Any] = [compiling.outputs_as_traced()]
 
     def compiler(graph, _):
-        found.append(compiling.outputs_of_layout())
+        found.append(compiling.outputs_as_traced())
         return compiling.make_boxed_func(graph.forward)
 
     def backend(module, inputs):
         return compiling.aot_module_simplified(module, inputs, fw_compiler=compiler)
 
     torch.compile(lambda x: (x * 2, x.view(-1, x.shape[0])), backend=backend, dynamic=True)(torch.ones(2, 3))
-    assert found == [(frozenset(), frozenset()), (frozenset({1}), frozenset())]
+    none = frozenset()
+    assert found == [(none, none, none), ({1}, none, {0})]
 
 
 @piece("compiling.inductor_config", "compiling.functorch_config", "compiling.compiler_config")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.alias_sets import storage_of
 from decomp.functionalize.overlap import overlaps_itself
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import expression
@@ -39,24 +40,38 @@ class _Layout:
         found = memory.as_strided(self.size, self.stride, self.offset)
         return found.copy_(tensor) if with_values and not overlaps_itself(found) else found
 
+    def seen_in(self, base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor of this layout and dtype in the memory of `base`."""
+        every = base.untyped_storage().nbytes() // base.element_size()
+        memory = base.as_strided((every,), (1,), 0)
+        return (memory if dtype == base.dtype else memory.view(dtype)).as_strided(self.size, self.stride, self.offset)
 
-def with_layouts(function: Any, graph: fx.Graph, views: Collection[int], whole: Collection[int]) -> Any:
+
+def with_layouts(
+    function: Any, graph: fx.Graph, views: Collection[int], whole: Collection[int], shown: Mapping[int, int], count: int
+) -> Any:
     """`function`, a lowered `graph` that takes a list, with outputs laid out as recorded: of those at `views` the
-    layout is all that is read."""
-    layouts = {i: layout for i in {*views, *whole} if (layout := _recorded(graph, i)) is not None}
+    layout is all that is read, those at `shown` are views of another output each, perhaps of one behind the results
+    that are asked for, which end at `count`."""
+    places = {*views, *whole, *shown, *shown.values()}
+    layouts = {i: layout for i in places if (layout := _recorded(graph, i)) is not None}
     if not layouts:
         return function
     symbols = _symbols(graph)
+    copied = {*whole, *shown.values()}
 
     def called(arguments: list[Any]) -> Sequence[Any]:
         sizes = {symbol: int(arguments[place]) for symbol, place in symbols.items()}
         results = list(function(arguments))
-        for i, layout in layouts.items():
-            found = layout.at(sizes)
+        found = {i: layout.at(sizes) for i, layout in layouts.items()}
+        for i in found.keys() - shown.keys():
             # A base of its own would be taken for the base that the output was traced with.
-            if not found.is_of(results[i]) or i in views and results[i]._base is not None:
-                results[i] = found.put(results[i], i in whole)
-        return results
+            if not found[i].is_of(results[i]) or i in views and results[i]._base is not None:
+                results[i] = found[i].put(results[i], i in copied)
+        for i, base in shown.items():
+            if i in found and base in found and storage_of(results[i]) != storage_of(results[base]):
+                results[i] = found[i].seen_in(results[base], results[i].dtype)
+        return results[:count]
 
     called._boxed_call = True  # type: ignore[attr-defined]
     return called

@@ -1,7 +1,7 @@
 """What `torch.compile` is made of, for a backend of it, and for counting what Inductor wrote. To import this module
 costs seconds."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._functorch import config as functorch_config
@@ -31,7 +31,7 @@ from decomp.torch_internals.fakes import TracingContext
 
 __all__ = ["GraphLowering", "aot_module_simplified", "compile_fx", "compile_fx_inner", "compiler_config",
            "default_partition", "donate_nothing", "functorch_config", "inductor_config", "list_mode_options",
-           "list_options", "make_boxed_func", "metrics", "outputs_of_layout", "recomputing_partition",
+           "list_options", "make_boxed_func", "metrics", "outputs_as_traced", "recomputing_partition",
            "select_decomp_table"]
 
 
@@ -54,22 +54,34 @@ def donate_nothing() -> None:
         donated.clear()  # in place: AOTAutograd holds the list twice
 
 
-def outputs_of_layout() -> tuple[frozenset[int], frozenset[int]]:
-    """While AOTAutograd compiles a forward graph: the outputs of which it reads sizes, strides and offset alone, to
-    view an input or another output so, and those whose values it views so, or puts back into inputs so. It takes it
-    that they are as it traced them (torch 2.13)."""
+class Outputs(NamedTuple):
+    """The outputs of a forward graph, by what AOTAutograd does with them; it takes it that sizes, strides and offsets
+    are as it traced them (torch 2.13)."""
+
+    views: frozenset[int] = frozenset()
+    """Of which it reads the layout alone, to view an input or another output so."""
+    whole: frozenset[int] = frozenset()
+    """Whose values it views so, or puts back into inputs so."""
+    results: frozenset[int] = frozenset()
+    """That it hands to the caller as they are."""
+
+
+def outputs_as_traced() -> Outputs:
+    """While AOTAutograd compiles a forward graph: that graph's."""
     context = TracingContext.try_get()
     found = context and context.fw_metadata
     if found is None:
-        return frozenset(), frozenset()
+        return Outputs()
     written = [found.input_info[i] for i in found.mutated_inp_runtime_indices]
     first = len(found.tokens)
     whole = {first + i for i, info in enumerate(written) if info.mutates_metadata}
     first += len(written)
-    views = {first + i: info for i, info in enumerate(found.output_info) if "alias_of" in info.output_type.name}
-    bases = range(first + len(found.output_info), first + len(found.output_info) + found.num_intermediate_bases)
+    infos = dict(enumerate(found.output_info, first))
+    views = {i: info for i, info in infos.items() if "alias_of" in info.output_type.name}
+    bases = range(first + len(infos), first + len(infos) + found.num_intermediate_bases)
     users = {first + info.base_idx for info in views.values() if info.output_type.name.endswith("base_is_user_output")}
-    return frozenset(i for i, info in views.items() if not _is_replayed(info)), frozenset(whole | users | {*bases})
+    read = frozenset(i for i, info in views.items() if not _is_replayed(info))
+    return Outputs(read, frozenset(whole | users | {*bases}), frozenset(infos.keys() - views.keys()))
 
 
 def _is_replayed(info: Any) -> bool:

@@ -1,0 +1,65 @@
+"""Outputs that share memory with an input or with one another. A program that Dynamo cuts into several graphs may write
+one of them in the next graph and read the other there; a target without such a view computes a copy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import combinations
+from typing import Any
+
+from torch import fx
+
+from decomp.functionalize.overlap import Place, overlap, place
+from decomp.ir.aliases import view_bases
+from decomp.ir.call import metadata
+
+Pair = tuple[int, int]
+"""Two outputs by their number, the first one before the second; or an input, of which -1 is the first one and -2 the
+second, and an output."""
+
+
+def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
+    """The pairs that have an element in common, of a graph with metadata whose outputs are flat."""
+    by_memory: dict[Any, list[tuple[int, Place]]] = defaultdict(list)
+    inputs = graph.find_nodes(op="placeholder")
+    for number, node in (*((-1 - i, node) for i, node in enumerate(inputs)), *enumerate(outputs_of(graph))):
+        found = place(metadata(node)) if isinstance(node, fx.Node) else None
+        if found is not None:
+            by_memory[found.memory].append((number, found))
+    return frozenset(
+        (min(i, j), max(i, j))
+        for group in by_memory.values()
+        for (i, one), (j, two) in combinations(group, 2)
+        if max(i, j) >= 0 and overlap(one, two)
+    )
+
+
+def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
+    """For each of these outputs that is a view of what the graph computes, the number of the output that it is seen in;
+    that becomes one, behind the others, if it is none yet."""
+    results = list(outputs_of(graph))
+    shown = {}
+    for i in sorted(outputs):
+        base = _computed(results[i])
+        if base is results[i] or base.op == "placeholder":
+            continue
+        if base not in results:
+            results.append(base)
+        shown[i] = results.index(base)
+    graph.output_node().args = (tuple(results),)
+    return shown
+
+
+def outputs_of(graph: fx.Graph) -> Sequence[Any]:
+    """The outputs of a graph that gives a flat list."""
+    found = graph.output_node().args[0]
+    assert isinstance(found, (list, tuple))
+    return found
+
+
+def _computed(node: fx.Node) -> fx.Node:
+    """What a chain of views begins with."""
+    while len(bases := view_bases(node)) == 1:
+        node = bases[0]
+    return node
