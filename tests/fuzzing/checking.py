@@ -145,7 +145,7 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
         try:
             text = difference(loaded.eager(*case), loaded.run(found.call, found.state, *case),
                               lambda: loaded.run(loaded.module, loaded.module, *case),
-                              views=target in ("core_aten", "rules") and not _may_copy(loaded.program),
+                              views=_has_views(loaded.program, form, target), shared=form in COMPILED,
                               zeros=any(name in loaded.program.source for name in ZERO_GRADIENT))
         except Exception as error:
             own = _own(error)
@@ -154,7 +154,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return _refusal(loaded, form, target, error)
             text = f"raises when run: {type(error).__name__}: {str(error)[:1500]}"
         if text.startswith("gradient") and ".data" in loaded.program.source:
-            text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case))
+            text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case),
+                              lambda: loaded.as_saved(*case))
         if text:
             if form in WITHOUT_METADATA and _widens_in_place(loaded, case):
                 return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
@@ -184,10 +185,12 @@ class _Widening(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _may_copy(program: Program) -> bool:
-    """Whether an output that is a view may be a copy on any target: windows, and what has strides that differ from
-    size to size and is reshaped."""
-    return ".unfold(" in program.source or program.dynamic and "reshape(" in program.source
+def _has_views(program: Program, form: str, target: str) -> bool:
+    """Whether an output that is a view of an input has to be one: the target has such views, or the caller sees what
+    AOTAutograd makes. Windows, and what has strides that differ from size to size and is reshaped, may be copies on any
+    target."""
+    may_copy = ".unfold(" in program.source or program.dynamic and "reshape(" in program.source
+    return form in COMPILED or target in ("core_aten", "rules") and not may_copy
 
 
 def _refusal(loaded: Loaded, form: str, target: str, error: Exception) -> Verdict:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass, replace
+import itertools
 from typing import Any
 import warnings
 
@@ -36,6 +37,8 @@ class Outcome:
     """Which output shares the memory of which input, from where and with which strides."""
     whole: frozenset[int] = frozenset()
     """Those of them that are all of an input."""
+    shared: frozenset[tuple[int, int]] = frozenset()
+    """Which outputs have an element in common."""
     overflowed: bool = False
     """Whether a gradient, or what it was made of, was infinite or NaN, where that was looked at."""
 
@@ -86,7 +89,7 @@ def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, argumen
             value.was_tracked = known
     aliases = _aliases(flat, arguments)
     whole = frozenset(i for i, (place, _) in aliases.items() if _is_whole(flat[i], arguments[place]))
-    return Outcome(str(structure), before, afterwards, buffers, gradients, aliases, whole)
+    return Outcome(str(structure), before, afterwards, buffers, gradients, aliases, whole, _shared(flat))
 
 
 def _reaches(value: torch.Tensor, sources: set[int]) -> bool:
@@ -133,22 +136,42 @@ def _aliases(flat, arguments):
             and value.is_complex() == arguments[places[value.untyped_storage().data_ptr()]].is_complex()}
 
 
+def _shared(flat):
+    bytes_of = {i: _bytes(value) for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
+    return frozenset(pair for pair in itertools.combinations(bytes_of, 2)
+                     if not bytes_of[pair[0]].isdisjoint(bytes_of[pair[1]]))
+
+
+def _bytes(value):
+    """The addresses of all bytes of a tensor."""
+    starts = torch.arange(value.untyped_storage().nbytes() // value.itemsize).as_strided(*_layout(value)).flatten()
+    first = value.untyped_storage().data_ptr()
+    return {first + start * value.itemsize + i for start in starts.tolist() for i in range(value.itemsize)}
+
+
+def _layout(value):
+    return value.shape, value.stride(), value.storage_offset()
+
+
 def _strides(value):
     """Strides that tell of elements: those of a dimension of size one may be anything."""
     return tuple(stride if size > 1 else 0 for size, stride in zip(value.shape, value.stride()))
 
 
 def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True,
-               zeros: bool = False) -> str:
+               shared: bool = False, zeros: bool = False) -> str:
     """The first difference, in words; empty if there is none. `again`: runs the program as PyTorch runs it. `views`:
-    whether an output that is a view of part of an input has to be one; a target may have no such views. `zeros`:
-    whether an output may need no gradient where one that is zero throughout is lost."""
+    whether an output that is a view of part of an input has to be one; a target may have no such views. `shared`:
+    whether outputs that have an element in common have to have one. `zeros`: whether an output may need no gradient
+    where one that is zero throughout is lost."""
     if wanted.structure != found.structure:
         return f"structure of the outputs: {found.structure}, not {wanted.structure}"
     gained = {i: place for i, place in found.aliases.items() if wanted.aliases.get(i) != place}
     lost = {i: place for i, place in wanted.aliases.items() if i not in found.aliases and (views or i in wanted.whole)}
     if gained or lost:
         return f"memory shared with inputs is {'gained' if gained else 'lost'}: {found.aliases}, not {wanted.aliases}"
+    if shared and found.shared != wanted.shared:
+        return f"outputs that share memory are {sorted(found.shared)}, not {sorted(wanted.shared)}"
     theirs, known = found.values(), None
     for name, value in wanted.values().items():
         if name not in theirs:
