@@ -22,7 +22,7 @@ from decomp.proof.invariants import (
 )
 from decomp.proof.returned_program import signatures_agree
 from decomp.refolding.programs import Refolded
-from decomp.validation.values import whole_programs
+from decomp.validation.whole_programs import whole_programs
 
 
 def prove(

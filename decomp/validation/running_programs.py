@@ -22,7 +22,6 @@ from decomp.ir.effects import EffectTable
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import widened
-from decomp.validation.ties import Ties
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,10 @@ def callable_of(program: Any) -> nn.Module:
 
 def run(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, gradients: bool, wide: bool = False,
-    plain: bool = False, moved: Callable[[Any], Any] | None = None, ties: Ties | None = None,
+    plain: bool = False, moved: Callable[[Any], Any] | None = None, mode: TorchDispatchMode | None = None,
 ) -> Run:  # fmt: skip
     """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too. `moved` changes inputs and
-    state before. `ties` is a mode to run in. `plain`: without a mode."""
+    state before. `mode` is one to run in. `plain`: without a mode."""
     given = _copies((tuple(args), dict(kwargs or {})))
     state = _copies({name: t for name, t in (*module.named_parameters(), *module.named_buffers())})
     if moved is not None:
@@ -70,8 +69,8 @@ def run(
     with contextlib.ExitStack() as stack:
         if wide and not plain:
             stack.enter_context(_Wide())
-        if ties is not None and not plain:
-            stack.enter_context(ties)
+        if mode is not None and not plain:
+            stack.enter_context(mode)
         stack.enter_context(forked_random_state())
         stack.enter_context(torch.set_grad_enabled(bool(wanted)))
         results = torch.func.functional_call(module, state, given[0], given[1])
@@ -166,6 +165,27 @@ class _Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*widened(args), **widened(kwargs or {}))
+
+
+class Flushing(TorchDispatchMode):
+    """A mode in which numbers that are computed are 0 below the normal numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        shares_memory = any(result.alias_info is not None for result in func._schema.returns)
+        return results if shares_memory else flushed(results)
+
+
+def flushed(value: Any) -> Any:
+    """The same with zeros in the place of subnormal numbers."""
+
+    def flush(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        subnormal = leaf.detach().abs() < torch.finfo(leaf.dtype).tiny
+        return leaf.detach().masked_fill(subnormal, 0.0).requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(flush, value)
 
 
 Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]

@@ -153,29 +153,6 @@ def test_two_plain_programs_are_compared_by_running_them():
         decomp.verify(one, two, level="values")
 
 
-class Tied(nn.Module):
-    """Two layers of one weight."""
-
-    def __init__(self, order=("first", "second"), weight=None):
-        super().__init__()
-        for name in order:
-            self.add_module(name, nn.Linear(4, 4, bias=False))
-        self.first.weight = self.second.weight = nn.Parameter(torch.ones(4, 4)) if weight is None else weight
-
-    def forward(self, x):
-        return self.second(self.first(x))
-
-
-def test_a_parameter_of_several_names_is_the_same_whichever_comes_first():
-    source = Tied()
-    other = Tied(("second", "first"), source.first.weight)
-    assert next(iter(dict(source.named_parameters()))) != next(iter(dict(other.named_parameters())))
-    assert "1 gradients within" in validation.whole_programs(source, other, (x(),), {})
-    other.first.weight = nn.Parameter(torch.ones(4, 4))  # half of the gradient is another parameter's now
-    with pytest.raises(GradientsDiffer, match="parameter first.weight of the lowered program is another"):
-        validation.whole_programs(source, other, (x(),), {})
-
-
 def test_an_exported_program_is_compared_with_the_module_that_runs_in_an_arena():
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
     source = torch.export.export(model, (x(),))

@@ -1,0 +1,161 @@
+"""Two programs run on the same inputs: all that a caller sees of them is compared, with the source in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from decomp.errors import ArgumentError, first_line
+from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
+from decomp.validation.closeness import Truth, judge
+from decomp.validation.running_programs import (
+    Flushing,
+    Narrow,
+    Run,
+    branches,
+    callable_of,
+    flushed,
+    is_random,
+    named_as,
+    nudged,
+    run,
+)
+from decomp.validation.ties import Ties
+
+
+def whole_programs(
+    source: Any,
+    lowered: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    promise: float = 0.0,
+    gradients: bool = True,
+    narrow: Narrow | None = None,
+    subnormals: bool = True,
+) -> str:
+    """Runs two programs on the same inputs and compares all that a caller sees, gradients only if the second is to have
+    them; `promise` is what its rules may be off by, in ULP, of the `narrow` dtypes if it computes in these.
+    `subnormals`: whether they promise anything below the normal numbers. Raises `ValuesDiffer`, `GradientsDiffer`, and
+    `ArgumentError` if the source does not run on them."""
+    before, after = callable_of(source), callable_of(lowered)
+    if is_random(source) or is_random(lowered):
+        return "the whole program not compared, as it is random"
+    plain = branches(source) or branches(lowered)
+    truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow, subnormals=subnormals)
+    found = named_as(before, _ran(after, args, kwargs, truth.differentiable), after)
+    worst = []
+    for what, said, kind in (
+        ("values", "results and changed inputs", ValuesDiffer),
+        ("gradients", "gradients", GradientsDiffer),
+    ):
+        names, ours = list(getattr(truth.own, what)), getattr(found, what)
+        extra = ours.keys() - set(names)
+        if extra and what == "values":
+            raise kind(f"the lowered program gives {sorted(extra)[0]}, the source does not")
+        errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
+        size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
+        mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
+        worst.append(f"{len(names)} {said} within {mine:.2g} (the source: {own:.2g})")
+    allowed = ", which are others where subnormal numbers are 0: no more is promised there" * truth.flushed
+    return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}{allowed}"
+
+
+def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Run:
+    try:
+        return run(module, args, kwargs, gradients=gradients)
+    except Exception as error:  # the source ran on these inputs
+        raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
+
+
+def _of_source(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run:
+    try:
+        return run(module, args, kwargs, gradients=False)
+    except Exception as error:
+        raise ArgumentError(
+            f"the source does not run on the inputs given: {type(error).__name__}: {first_line(error)}\n"
+            "  to do: pass args= and kwargs= on which it runs"
+        ) from error
+
+
+def _counts(result: torch.Tensor) -> bool:
+    return bool(result.is_floating_point() and result.numel() and result.isfinite().all())
+
+
+FLOOR = 32.0
+"""ULP of the largest element that a program may be off by where the source happens to be exact."""
+
+
+class _Truth:
+    """The reference for a program: its results as it is, in float64 if it runs there, and with what may differ: inputs
+    perturbed in their last place, and other choices among equal elements; once it is asked to, with zeros in the place
+    of subnormal numbers."""
+
+    def __init__(
+        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True,
+        narrow: Narrow | None = None, subnormals: bool = True,
+    ) -> None:
+        wide, self.narrow = module, narrow
+        module = callable_of(narrow.source) if narrow is not None else module
+        own = self._tried(module, args, kwargs, gradients=True) if gradients else None
+        self.differentiable = own is not None
+        self.own = own or _of_source(module, args, kwargs)
+        how, ties = {"gradients": self.differentiable, "plain": plain}, Ties()
+        self._flushing = functools.partial(self._tried, module, args, kwargs, moved=flushed, mode=Flushing(), **how)
+        self._may_flush, self.flushed = not subnormals, False
+        self.wide = self._tried(wide, args, kwargs, wide=True, **how)
+        dtypes = narrow.narrower if narrow is not None else {}
+        tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), mode=ties, **how) for seed in range(2))
+        self.moved = [found for found in tried if found is not None]
+        if ties.choices and (other := self._tried(module, args, kwargs, mode=Ties(other=True), **how)) is not None:
+            self.moved.append(other)
+        self.reference = "itself in float64" if self.wide is not None else "the source"
+
+    @staticmethod
+    def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> Run | None:
+        try:
+            return run(module, args, kwargs, **how)
+        except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
+            return None
+
+    def flush(self) -> bool:
+        """Whether results may be those with zeros in the place of subnormal numbers, from now on."""
+        if self._may_flush and not self.flushed and (found := self._flushing()) is not None:
+            self.moved.append(found)
+            self.flushed = True
+            return True
+        return False
+
+    def of(self, name: str, what: str) -> Truth:
+        own = getattr(self.own, what)[name]
+        wide = getattr(self.wide, what).get(name) if self.wide is not None else None
+        moved = [value for each in self.moved if (value := getattr(each, what).get(name)) is not None]
+        return Truth([own], None if wide is None or wide.shape != own.shape else [wide], [[m] for m in moved])
+
+
+def _require_close(
+    name: str, truth: _Truth, found: Any, kind: type[VerificationError], promise: float
+) -> tuple[float, float]:
+    """Raises unless one result is close; returns its error and the source's own."""
+    what = "gradients" if kind is GradientsDiffer else "values"
+    expected = truth.of(name, what)
+    own = expected.own[0]
+    if found is None and what == "gradients":
+        if bool(own.any()):
+            for_inference = "; none is asked for of a source whose parameters have requires_grad_(False)"
+            raise kind(f"the lowered program has no gradient of {name}{for_inference * name.startswith('parameter')}")
+        return 0.0, 0.0
+    if found is None:
+        raise kind(f"the lowered program does not give {name}, or does not write it")
+    if truth.narrow is not None and found.dtype == own.dtype:
+        own, found = truth.narrow(own), truth.narrow(found)
+    judged = judge([found], replace(expected, own=[own]), promise, pointwise=False)
+    if judged.fault is not None and truth.flush():
+        judged = judge([found], replace(truth.of(name, what), own=[own]), promise, pointwise=False)
+    if judged.fault is not None:
+        raise kind(f"{name} of the lowered program is another: it {judged.fault}")
+    return judged.error, judge([own], replace(expected, own=[own]), float("inf"), pointwise=False).error
