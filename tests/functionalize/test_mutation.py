@@ -13,6 +13,7 @@ import decomp
 from decomp.functionalize.walk import append_writes, functionalize, mutates
 from decomp.graphs.graph_builder import is_aten
 from decomp_rules import targets
+from tests import forms
 
 
 def functional(gm):
@@ -362,3 +363,17 @@ def test_without_metadata_too_a_write_keeps_the_dtype(write):
     traced, x = fx.symbolic_trace(program["forward"]), torch.tensor([1, 2, 0], dtype=torch.uint8)
     found = functional(traced)(x)
     assert found.dtype == torch.uint8 and torch.equal(found, traced(x))
+
+
+def test_a_result_that_is_written_into_inputs_is_none_of_them():
+    def function(x, y, z):
+        h = F.gelu(x)
+        y.copy_(h)
+        z.copy_(h)
+        return h
+
+    lowered = decomp.lower(forms.exported(function, *torch.randn(3, 3)), to=targets.tinygrad)
+    given = [torch.randn(3) for _ in range(3)]
+    result = lowered.result.module()(*given)
+    assert torch.equal(result, given[1]) and torch.equal(result, given[2])
+    assert len({value.data_ptr() for value in (result, *given)}) == 4

@@ -159,6 +159,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
         if text:
             if form in WITHOUT_METADATA and _widens_in_place(loaded, case):
                 return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
+            if form in WITHOUT_METADATA and "view size is not compatible" in text:
+                return Verdict(form, target, "refused", "strides are those of the primitives")
             if _torch_too(loaded, form, cases[:cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
             if "is lost" in text and loaded.program.writes_inputs and form not in COMPILED:
