@@ -3,7 +3,7 @@ the same kernels, and kept as a tensor of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 import operator
 from typing import Any
 
@@ -101,9 +101,11 @@ def is_traced_anew(graph: fx.Graph, body: str) -> bool:
     return any(getattr(user.target, "__name__", "") not in RUN_ONCE for user in users)
 
 
-def frozen(terms: Iterable[Term], constants: Constants, around: Surroundings) -> dict[Term, torch.Tensor]:
+def frozen(
+    terms: Iterable[Term], constants: Constants, around: Surroundings, exposed: Collection[Term]
+) -> dict[Term, torch.Tensor]:
     """Of terms that are needed, in order, the constants that others are computed from, with their values. Factories
-    alone stay calls, and so does what is returned, or written to."""
+    alone stay calls, and so does what is `exposed`, or written to."""
     found: dict[Term, torch.Tensor] = {}
     asked: set[Term] = set()
     for term in terms:
@@ -111,7 +113,8 @@ def frozen(terms: Iterable[Term], constants: Constants, around: Surroundings) ->
     for term in reversed(list(terms)):
         if constants.is_constant(term) and term not in asked and term.owner not in around.effectful:
             continue  # asked for by nobody, or by what is constant itself
-        value = _value(term, constants) if term in asked and term.owner not in around.effectful else None
+        inside = term in asked and term not in exposed and term.owner not in around.effectful
+        value = _value(term, constants) if inside else None
         if value is not None:
             found[term] = value
         else:
@@ -120,7 +123,7 @@ def frozen(terms: Iterable[Term], constants: Constants, around: Surroundings) ->
 
 
 def _value(term: Term, constants: Constants) -> torch.Tensor | None:
-    if term.leaves or not any(True for _ in term.operands) or not isinstance(term.value, torch.Tensor):
+    if not any(True for _ in term.operands) or not isinstance(term.value, torch.Tensor):
         return None
     try:
         value = constants.value(term)

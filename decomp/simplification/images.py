@@ -31,8 +31,7 @@ class Images:
     def visit(self, node: fx.Node) -> Term:
         """What stands for a node, the images of whose operands are known. Raises `NotAsRecorded`."""
         image = self.of[node] = self._image(node)
-        image.leaves = image.leaves or node in self.around.leaving
-        image.returned = image.returned or node in self.around.returned
+        self.around.mark(node, image)
         return image
 
     def _image(self, node: fx.Node) -> Term:

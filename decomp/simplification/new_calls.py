@@ -86,10 +86,7 @@ class NewCalls:
         spelling = of_function(call.target)
         if self._target.surely_legal(spelling.op, spelling.overload):
             return True
-        graph = fx.Graph()
-        args, kwargs = substituted((call.args, call.kwargs), lambda term: _input(graph, term), Term)
-        node = graph.call_function(call.target, tuple(args), kwargs)
-        node.meta["val"] = call.value
+        node, _ = alone(call)
         try:
             bound = bound_call(node)
         except BindingError:
@@ -98,10 +95,17 @@ class NewCalls:
         return bound is not None and self._target.why_illegal(bound) is None and not bound.looked_around
 
 
-def _input(graph: fx.Graph, term: Term) -> fx.Node:
-    node = graph.placeholder(term.owner.name)
-    node.meta["val"] = term.value
-    return node
+def alone(call: Call | Term) -> tuple[fx.Node, dict[fx.Node, Term]]:
+    """A node that makes a call in a graph of its own, and what the inputs of that graph stand for."""
+    graph, inputs = fx.Graph(), dict[Term, fx.Node]()
+    for term in operands_of(call):
+        if term not in inputs:
+            inputs[term] = graph.placeholder(term.owner.name)
+            inputs[term].meta["val"] = term.value
+    args, kwargs = substituted((call.args, call.kwargs), inputs.__getitem__, Term)
+    node = graph.call_function(call.target, tuple(args), kwargs)
+    node.meta["val"] = call.value
+    return node, {made: term for term, made in inputs.items()}
 
 
 def same_value(one: Any, other: Any) -> bool:

@@ -3,7 +3,7 @@ there already is that term. As operands are in normal form before the calls on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from decomp.functionalize.writes import can_require_grad
+from decomp.ir.aliases import is_view, view_bases
 from decomp.simplification.laws import Law, Laws
-from decomp.simplification.new_calls import NewCalls, same_value
+from decomp.simplification.new_calls import NewCalls, alone, same_value
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of, terms_in
@@ -32,6 +33,26 @@ class NormalForm:
     """For each node that makes the same call as an earlier one, and became one with it, that one."""
     inner: dict[fx.Node, list[Inner]] = field(default_factory=dict)
     """For each node below which views sank, the calls that were put above these, the uppermost first."""
+
+    def exposed(self, order: Iterable[Term], around: Surroundings, results: Iterable[fx.Node]) -> set[Term]:
+        """Of terms in the order in which they are computed, those whose memory is seen outside: what effects are given,
+        what is among the `results`, and the bases of these. They may be fewer than stand for nodes of which it was: a
+        view that laws looked through is the base of nothing that leaves the program."""
+        found = {self.terms[node] for node in results}
+        for term in reversed(list(order)):
+            if term.owner in around.effectful:
+                found.update(term.operands)
+            elif term in found:
+                found.update(self._bases(term, around))
+        return found
+
+    def _bases(self, term: Term, around: Surroundings) -> Iterator[Term]:
+        """What a term may be a view of."""
+        owner = term.owner
+        if owner not in self.applied and owner not in self.inner:
+            return map(self.terms.__getitem__, around.bases.get(owner, ()))
+        node, inputs = alone(term)
+        return (inputs[base] for base in view_bases(node) if is_view(node, base) is not False)
 
 
 @dataclass(frozen=True)
@@ -97,9 +118,10 @@ class Conditions:
         if node in around.written or term.owner in around.written:
             return False
         if term.leaves and node in around.leaving and not isinstance(term.value, _NUMBERS):
-            if term.returned and node in around.returned or not around.share_memory(node, term.owner):
+            # By now a term may stand for calls that had memory of their own, one of which is seen outside.
+            if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
-        return node not in around.tracked or not self._exact or node.target in _LINEAR
+        return node not in around.tracked or not self._exact or term.target in _LINEAR
 
 
 _OUTSIDE = (0, 0)
@@ -137,7 +159,7 @@ class Normalizer:
         if node in around.effectful:
             call = Call.of(node, terms)
             term = Term(node, node.op, None, call.args, call.kwargs, call.value)
-            term.leaves, term.returned = node in around.leaving, node in around.returned
+            around.mark(node, term)
         else:
             term = self._normal(node, Call.of(node, terms))
         terms[node] = term
@@ -148,8 +170,7 @@ class Normalizer:
             self.form.applied[node] = tuple(names)
         if merged is not None:
             self.form.merged[node] = merged
-        term.leaves = term.leaves or node in self._around.leaving
-        term.returned = term.returned or node in self._around.returned
+        self._around.mark(node, term)
         return term
 
     def _rewritten(self, node: fx.Node, call: Call, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
@@ -196,12 +217,19 @@ class Normalizer:
 
 
 def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple[Law, Term | Call] | None:
-    """The first law that applies to a call, and what it gives."""
+    """Of all laws that apply to a call the one whose result comes first, and that, whichever law is asked first: what
+    is a term already comes before another call, and what is computed early before what is computed late."""
+    found: list[tuple[Law, Term | Call]] = []
     for each in laws.of(call.target):
-        found = each.rewrite(call)
-        if found is not None and not isinstance(found, Sunk) and conditions.may_apply(each, node, call, found):
-            return each, found
-    return None
+        result = each.rewrite(call)
+        if result is not None and not isinstance(result, Sunk) and conditions.may_apply(each, node, call, result):
+            found.append((each, result))
+    return min(found, key=_rank, default=None)
+
+
+def _rank(application: tuple[Law, Term | Call]) -> tuple[Any, ...]:
+    each, result = application
+    return (0, result.owner, each.name) if type(result) is Term else (1, each.name)
 
 
 def _is_deterministic(target: Any) -> bool:

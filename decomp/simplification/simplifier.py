@@ -205,7 +205,8 @@ class _Search:
 
     def _where_views_sink(self, best: _Form) -> Counter[fx.Node]:
         form, needed, _ = best
-        order, barred = _ordered(self.subject.graph, form, needed), set[Term]()
+        order = _ordered(self.subject.graph, form, needed)
+        barred = form.exposed(order, self.around, self.subject.results)
         if self._constants is not None:
             barred.update(filter(self._constants.is_constant, order))
         chosen = paying(order, barred)
@@ -233,7 +234,9 @@ class _Search:
         form, fixed = normalizer.form, dict[Term, torch.Tensor]()
         needed = everything = self._needed(form, {})
         if self._constants is not None:
-            fixed = frozen(_ordered(graph, form, needed), self._constants, self.around)
+            order = _ordered(graph, form, needed)
+            exposed = form.exposed(order, self.around, self.subject.results)
+            fixed = frozen(order, self._constants, self.around, exposed)
         if fixed:
             needed = self._needed(form, fixed)
         return (form, needed, fixed), everything

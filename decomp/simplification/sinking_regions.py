@@ -32,8 +32,7 @@ class _Regions:
         """The calls, and by what views."""
         self._entries: dict[Term, Turned | None] = {}
         for term in order:
-            plain = term.op == _CALL and not (term.leaves or term.returned)
-            found = sunk(term, self._known) if plain and term not in barred else None
+            found = sunk(term, self._known) if term.op == _CALL and term not in barred else None
             if found is not None:
                 self.inside[term] = found[0]
 
@@ -101,7 +100,7 @@ class _Regions:
         for term in self.inside:
             gain[of(term)] += self._undone[term] - bool(self._needing[term])
         for view in self._views:
-            if self._uses[view] and not self._outside[view] and not view.leaves:
+            if self._uses[view] and not self._outside[view]:
                 gain[of(view)] += 1
         return (term for term in self.inside if gain[of(term)] > 0)
 

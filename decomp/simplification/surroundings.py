@@ -19,6 +19,7 @@ from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorde
 from decomp.ir.op_facts import WITHOUT_GRADIENT
 from decomp.ir.ops import of_function
 from decomp.ir.uncertain_strides import of_uncertain_strides
+from decomp.simplification.terms import Term
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Surroundings:
     """Nodes whose memory is seen outside: what is returned, written back or given to an effect, and its bases."""
     returned: set[fx.Node] = field(default_factory=set)
     """Nodes that the graph returns as they are."""
+    bases: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
+    """For each node that may be a view, of what."""
     written: set[fx.Node] = field(default_factory=set)
     """Nodes whose memory some call writes, or is written when the program has run."""
     tracked: set[fx.Node] = field(default_factory=set)
@@ -60,9 +63,11 @@ class Surroundings:
         _look_around(found, graph, root, tracks, written)
         return found
 
-    def share_memory(self, one: fx.Node, other: fx.Node) -> bool:
-        """Whether two nodes are views of the same tensor, or one of the other."""
-        return self.memory.of(one) is self.memory.of(other)
+    def mark(self, node: fx.Node, term: Term) -> None:
+        """Note how a term that stands for a node is seen outside."""
+        if node in self.leaving:
+            term.leaves = self.memory.of(node)
+        term.returned = term.returned or node in self.returned
 
 
 def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
@@ -86,7 +91,6 @@ def _look_around(
 ) -> None:
     table, memory, plain = EffectTable(root), found.memory, PlainCalls()
     trailing = set(write_backs(graph))
-    bases: dict[fx.Node, tuple[fx.Node, ...]] = {}
     regions: dict[fx.Node, int] = {}
     writes: dict[fx.Node, int] = {}
     to: list[fx.Node] = list(written)
@@ -102,8 +106,10 @@ def _look_around(
         writes[node] = len(within)
         if plain.of(node) is not None:
             continue
-        bases[node] = tuple(base for base in view_bases(node, root) if is_view(node, base) is not False)
-        memory.join(node, bases[node])
+        bases = tuple(base for base in view_bases(node, root) if is_view(node, base) is not False)
+        if bases:
+            found.bases[node] = bases
+            memory.join(node, bases)
         effects = table.of(node)
         if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
             found.effectful.add(node)
@@ -114,7 +120,7 @@ def _look_around(
             changed = _written_by(node, effects, root)
             (to if node in trailing else within).extend(changed)
         writes[node] = len(within)
-    _add_leaving(found, graph, bases)
+    _add_leaving(found, graph)
     outside, inside = ({memory.of(node) for node in nodes} for nodes in (to, within))
     for node in graph.nodes if outside or inside or regions else ():
         group = memory.of(node)
@@ -159,14 +165,14 @@ def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iter
     return tuple(node.all_input_nodes)
 
 
-def _add_leaving(found: Surroundings, graph: fx.Graph, bases: Mapping[fx.Node, tuple[fx.Node, ...]]) -> None:
+def _add_leaving(found: Surroundings, graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.op == "output":
             found.returned.update(node.all_input_nodes)
         if node in found.effectful:
             found.leaving.update(node.all_input_nodes)
         elif node in found.leaving:
-            found.leaving.update(bases.get(node, ()))
+            found.leaving.update(found.bases.get(node, ()))
 
 
 def _passes_gradients(node: fx.Node, tracked: set[fx.Node], plain: PlainCalls) -> bool:

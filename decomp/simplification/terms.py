@@ -25,8 +25,8 @@ class Term:
         self.op, self.target, self.args, self.kwargs = op, target, args, kwargs
         self.value = value
         """Its metadata."""
-        self.leaves = False
-        """Whether it stands for a value whose memory is seen outside."""
+        self.leaves: fx.Node | None = None
+        """Where it stands for a value whose memory is seen outside, one node for all that share that memory."""
         self.returned = False
         """Whether it stands for a value that the program returns."""
 

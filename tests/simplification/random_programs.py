@@ -43,6 +43,10 @@ STEPS: dict[str, Callable[[random.Random, Tensor], Tensor]] = {
     "negated while transposed": lambda draw, x: x.permute(1, 0).neg().permute(1, 0),
     "summed while flat": lambda draw, x: (x.reshape(-1) + x.reshape(-1).abs() * 2).reshape(2, -1).reshape(x.shape),
     "led by one": lambda draw, x: (x[None] - x[None].amax(2, keepdim=True)).reshape(x.shape),
+    "flattened by other ops": lambda draw, x: x.flatten().unflatten(0, x.shape),
+    "led and expanded": lambda draw, x: torch.maximum(x[None], x[0].expand(1, *x.shape))[0],
+    "sliced as a whole": lambda draw, x: x[:, -x.shape[1] :],
+    "full of a number, turned": lambda draw, x: torch.full((1, 1), draw.choice([1, 2.0])).t() * x,
     "waste": lambda draw, x: (x.exp(), x)[1],
 }
 

@@ -17,7 +17,7 @@ from decomp.simplification.laws import Laws
 from decomp.simplification.simplifier import LAWS, Settings, Subject, simplified
 from tests.simplification.random_programs import Program, inputs
 
-SEEDS = range(100)
+SEEDS = range(250)
 
 
 def bits(value: torch.Tensor) -> torch.Tensor:
