@@ -1,9 +1,7 @@
 """What can be sent to another process, and what says why it cannot."""
 
-import concurrent.futures
 import copy
 import importlib
-import multiprocessing
 import pickle
 import pkgutil
 
@@ -17,6 +15,7 @@ from decomp import errors
 from decomp.errors import Blocker
 from decomp.rules.limitation import Limitation
 from decomp_rules import RULES, samples, targets
+from tests.processes import ROOT, ended
 
 
 def again(value):
@@ -105,14 +104,24 @@ def lower_to_nothing(_):
     decomp.lower(nn.GELU(), to=decomp.Target("none", ["add"]), args=(torch.ones(3),), rules={})
 
 
+IN_A_POOL = """
+import concurrent.futures, multiprocessing
+import pytest
+import decomp
+from tests.test_pickling import RULES, again, lower_to_nothing
+
+with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+    for _ in range(2):
+        with pytest.raises(decomp.NotLowered, match="1 op cannot be lowered to none") as caught:
+            pool.submit(lower_to_nothing, 0).result()
+        assert caught.value.blockers[0].op == "aten.gelu"
+    print(len(pool.submit(again, RULES).result()))
+"""
+
+
 def test_a_process_pool_outlives_an_error():
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        for _ in range(2):
-            with pytest.raises(decomp.NotLowered, match="1 op cannot be lowered to none") as caught:
-                pool.submit(lower_to_nothing, 0).result()
-            assert caught.value.blockers[0].op == "aten.gelu"
-        assert len(pool.submit(again, RULES).result()) == len(RULES)
+    done = ended(["-c", IN_A_POOL], cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{len(RULES)}\n", "")
 
 
 # rules and targets
