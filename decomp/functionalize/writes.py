@@ -117,9 +117,23 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
     for node in reversed(graph.nodes):
         if node in saved:
             saved.update(view_bases(node, root))
+            saved.update(_bases_of_a_part(node))
         if node in tracked:
             saved.update(_saved_operands(node))
     return saved
+
+
+def _bases_of_a_part(node: fx.Node) -> Iterable[fx.Node]:
+    """The complex operand of a sum with a real one: where numbers are pairs, the imaginary part of the result is that
+    of the operand."""
+    if node.op not in ("call_function", "call_method") or spelling_of(node).op.short not in ("add", "sub", "rsub"):
+        return ()
+    kinds = {given: _is_complex(metadata(given)) for given in node.all_input_nodes}
+    return [given for given, complex_ in kinds.items() if complex_] if list(kinds.values()).count(True) == 1 else ()
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _is_differentiable(node: fx.Node) -> bool:

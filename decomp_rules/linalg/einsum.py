@@ -25,7 +25,7 @@ def einsum(equation: str, tensors: Sequence[Tensor], path: Sequence[int] | None 
         return decline("the equation and the operands differ in number")
     labels = [spread_ellipsis(term, x.dim()) for term, x in zip(terms, tensors)]
     wanted = output_labels(output, labels) if arrow else implied_output(labels)
-    operands = without_stretched([diagonalised(x, found) for x, found in zip(tensors, labels)])
+    operands = without_ones([diagonalised(x, found) for x, found in zip(tensors, labels)], wanted)
     steps = list(path) if path is not None else [0, 1] * (len(operands) - 1)
     while len(operands) > 1:
         i, j, *steps = steps
@@ -72,12 +72,14 @@ def diagonalised(x: Tensor, labels: list[Label]) -> Labelled:
     return x, labels
 
 
-def without_stretched(operands: list[Labelled]) -> list[Labelled]:
-    """The operands without dimensions of size 1 that another operand has at full size: they broadcast."""
+def without_ones(operands: list[Labelled], wanted: Sequence[Label]) -> list[Labelled]:
+    """The operands without dimensions of size 1 that another operand has at full size, for they broadcast, or that are
+    not in the output, for nothing is summed over them: products of such operands promote dtypes, as in PyTorch."""
     full = {label for x, labels in operands for size, label in zip(x.shape, labels) if not is_one(size)}
     found = []
     for x, labels in operands:
-        gone = [d for d, (size, label) in enumerate(zip(x.shape, labels)) if is_one(size) and label in full]
+        ones = [d for d, size in enumerate(x.shape) if is_one(size)]
+        gone = [d for d in ones if labels[d] in full or labels[d] not in wanted]
         x = x.squeeze(tuple(gone)) if gone else x
         found.append((x, [label for d, label in enumerate(labels) if d not in gone]))
     return found

@@ -95,6 +95,19 @@ def parts_of_complex_numbers(w):
     return torch.view_as_real(z), z.conj()[1].real
 
 
+@pytest.mark.parametrize("other", [1, torch.tensor([[2.0]])])
+def test_a_part_of_a_complex_sum_that_is_a_part_of_an_input_is_saved(other):
+    def program(x):
+        y = x + other
+        x.mul_(2)
+        return (y * y).real
+
+    w = torch.randn(2, 3, dtype=torch.complex64, requires_grad=True)
+    lowered = decomp.lower(torch.fx.symbolic_trace(program), to=targets.tinygrad, args=(w,)).result
+    wanted, found = (torch.autograd.grad(call(w * 1).sum(), w)[0] for call in (program, lowered))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_parts_of_complex_numbers_are_written():
     check(parts_of_complex_numbers, weight())
 

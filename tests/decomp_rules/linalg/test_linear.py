@@ -151,6 +151,11 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     agrees(RULES, aten.einsum.default, equation, operands, tolerance=1e-3)
 
 
+def test_einsum_of_one_product_each_promotes_dtypes() -> None:
+    operands = [sample(3, 1).bfloat16(), sample(2, 1, seed=1).double()]
+    agrees(RULES, aten.einsum.default, "ij,kj->ik", operands, tolerance=1e-3)
+
+
 def test_einsum_along_a_path() -> None:
     operands = [sample(2, 3), sample(3, 4, seed=1), sample(4, 5, seed=2)]
     agrees(RULES, aten.einsum.default, "ij,jk,kl->il", operands, path=[1, 2, 0, 1], tolerance=1e-3)
