@@ -149,7 +149,18 @@ def bits_of_a_result(x):
     return y.detach().view(torch.int32), y
 
 
-SHARING = [diagonal_of_a_result, two_views_of_one_result, diagonal_of_an_input, bits_of_a_result]
+def one_of_several_results(x):
+    largest = (x.view(2, 2, 4) * 2).detach().max(0)[0]
+    return largest.diagonal(), largest
+
+
+def one_of_several_views(x):
+    first = (x * 2).detach().split([3, 1])[0]
+    return first.diagonal(), first
+
+
+SHARING = [diagonal_of_a_result, two_views_of_one_result, diagonal_of_an_input, bits_of_a_result,
+           one_of_several_results, one_of_several_views]  # fmt: skip
 
 
 def same_after_a_write(function, backend, x, **options):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Any
 
+import torch
 from torch import fx
 
 from decomp.functionalize.overlap import Place, overlap, place
@@ -59,7 +60,9 @@ def outputs_of(graph: fx.Graph) -> Sequence[Any]:
 
 
 def _computed(node: fx.Node) -> fx.Node:
-    """What a chain of views begins with."""
+    """The tensor that a chain of views begins with."""
+    found = node
     while len(bases := view_bases(node)) == 1:
-        node = bases[0]
-    return node
+        (node,) = bases
+        found = node if isinstance(metadata(node), torch.Tensor) else found
+    return found
