@@ -355,5 +355,5 @@ ONE_MORE = {aten.gelu.default}
 """Kernels that add 1 to what may be close to -1, and multiply by their first operand."""
 CANCELLING = ("norm", "aten::var", "aten::std")
 """Kernels by their names."""
-TIED = ("topk", "sort", "median")
-"""Kernels that put equal numbers in an order of their own."""
+TIED = ("topk", "sort", "median", "aten::max", "aten::min")
+"""Kernels that put equal numbers in an order of their own, or give the gradient of equal ones to some of them."""

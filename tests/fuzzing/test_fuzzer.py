@@ -74,6 +74,22 @@ def test_what_comes_of_an_infinite_gradient_is_anybodys_and_all_else_is_seen():
     assert compared(made("v1 = x0 * 2"), made("v1 = x0 * float('inf') * 0 + x0 * 2")).startswith("output 0: values")
 
 
+def test_the_gradient_of_equal_maxima_is_anybodys_and_that_of_others_is_seen():
+    def largest(function):
+        return made("v1 = x0 - x0.detach()", f"v2 = {function}", returned=("v2",))
+
+    assert compared(largest("v1.max(1)[0]"), largest("v1.amax(1)")) == ""
+    assert compared(largest("v1.max(1)[0]"), largest("v1.amax(1) * 99")).startswith("gradient of input 0: values")
+    assert compared(made("v1 = x0.max(1)[0]"), made("v1 = x0.min(1)[0]")).startswith("output 0: values")
+
+
+def test_outputs_that_share_memory_no_more_are_seen():
+    one, other = (Loaded(made("v1 = x0 * 2", line, returned=("v1", "v2"))).eager(*CASE)
+                  for line in ("v2 = v1.view(-1)", "v2 = v1.clone().view(-1)"))
+    assert difference(one, other) == ""
+    assert difference(one, other, shared=True) == "outputs that share memory are [], not [(0, 1)]"
+
+
 def test_strides_of_dimensions_of_size_one_are_no_difference():
     one, other = "v1 = x0[:, 0:1]", "v1 = x0.as_strided((3, 1), (4, 7))"
     assert compared(made(one), made(other)) == ""
