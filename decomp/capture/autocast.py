@@ -97,33 +97,33 @@ def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
         return {}
     mode = metadata(sources[0]).fake_mode
     fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
-    plain = _own_casts(node, fakes, mode)
     under = _seen_casts(node, fakes, mode, policy)
-    return {
-        source: under[id(fakes[source])]
-        for source in sources
-        if id(fakes[source]) in under and id(fakes[source]) not in plain
-    }
+    with mode:
+        cast = {n: fakes[n].to(dtype) for n, dtype in under.items() if dtype == policy[1]}
+    own = _own_casts(node, fakes, cast, mode)
+    return {source: under[source] for source in sources if source in under and own.get(source) != under[source]}
 
 
-def _own_casts(node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode) -> dict[int, torch.dtype]:
+def _own_casts(
+    node: fx.Node, fakes: dict[fx.Node, Any], cast: dict[fx.Node, Any], mode: FakeTensorMode
+) -> dict[fx.Node, torch.dtype]:
     """Casts that the op makes by itself. One that takes these dtypes under autocast alone, as products of float16 and
-    float32 are, makes none."""
-    try:
-        return _seen_casts(node, fakes, mode, None)
-    except RuntimeError:
-        return {}
+    float32 are, shows its own once its inputs are `cast`."""
+    for given in (fakes, {**fakes, **cast}):
+        with contextlib.suppress(RuntimeError):
+            return _seen_casts(node, given, mode, None)
+    return {}
 
 
 def _seen_casts(
     node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode, policy: Policy | None
-) -> dict[int, torch.dtype]:
-    """Casts of inputs that happen when the call runs, by the identity of the input."""
+) -> dict[fx.Node, torch.dtype]:
+    """Casts of inputs that happen when the call runs."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
     seen = _Casts({id(fake) for fake in fakes.values()})
     with on_metadata(mode), seen, _policy(policy):
         node.target(*args, **kwargs)  # type: ignore[operator]
-    return seen.found
+    return {given: seen.found[id(fake)] for given, fake in fakes.items() if id(fake) in seen.found}
 
 
 @contextlib.contextmanager

@@ -287,6 +287,19 @@ def test_dtypes_that_an_op_takes_together_under_autocast_alone(dtypes):
     torch.testing.assert_close(lowered(*inputs), program(*inputs))
 
 
+def test_an_op_that_casts_by_itself_what_autocast_made_of_one_dtype():
+    """Attention of bfloat16 numbers computes in float32: PyTorch's kernel casts what autocast has cast."""
+
+    class Attending(nn.Module):
+        def forward(self, query, value):
+            with torch.autocast("cpu", torch.bfloat16):
+                return nn.functional.scaled_dot_product_attention(query, query, value)
+
+    inputs = torch.randn(1, 2, 3, 4).bfloat16(), torch.randn(1, 2, 3, 4)
+    found = decomp.lower(Attending(), to=targets.tinygrad, args=inputs).result(*inputs)
+    torch.testing.assert_close(found, Attending()(*inputs), rtol=2e-2, atol=2e-2)
+
+
 def test_dynamic_sizes_under_autocast():
     """Kernels of Python alone take symbolic sizes."""
 
