@@ -189,9 +189,10 @@ def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if isinstance(target, torch._ops.OpOverload):
-        found = tuple(_aliased(target))
-        place = 1 if short_name(target) == "einsum" else 0
-        return found or ((place, target._schema.arguments[place].name),) * (short_name(target) in UNDECLARED_VIEWS)
+        if short_name(target) in UNDECLARED_VIEWS:
+            place = 1 if short_name(target) == "einsum" else 0
+            return ((place, target._schema.arguments[place].name),)
+        return tuple(_aliased(target))
     spelling = of_method(target) if kind == "call_method" else of_function(target)
     if spelling.op.short in UNDECLARED_VIEWS:
         return ((1 if spelling.op.short == "einsum" else 0, "input"),)

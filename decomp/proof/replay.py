@@ -171,7 +171,7 @@ def same_call(
         if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):
             return False
         _, kwargs = respelled(target, len(args), kwargs)
-    return same(node.args, args, values) and same(node.kwargs, kwargs, values)
+    return same(node.args, args, values) and (not (node.kwargs or kwargs) or same(node.kwargs, kwargs, values))
 
 
 def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
@@ -179,8 +179,9 @@ def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None)
     numbers with their type, so that 1, 1.0 and True differ; NaN equals NaN."""
     if isinstance(expected, fx.Node):
         wanted = expected if values is None else values.get(expected, expected)
-        equal = found is wanted or (not isinstance(wanted, fx.Node) and same(found, wanted))
-        return equal or _is_merged_getitem(found, wanted)
+        if found is wanted:
+            return True
+        return not isinstance(wanted, fx.Node) and same(found, wanted) or _is_merged_getitem(found, wanted)
     if isinstance(expected, (tuple, list)):
         alike = isinstance(found, tuple if isinstance(expected, tuple) else list) and len(found) == len(expected)
         return alike and all([same(f, e, values) for f, e in zip(found, expected)])

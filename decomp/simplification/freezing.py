@@ -3,7 +3,7 @@ the same kernels, and kept as a tensor of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import operator
 from typing import Any
 
@@ -44,13 +44,17 @@ class Constants:
             found = self._constant[term] = self._decided(term)
         return found
 
+    def among(self, terms: Iterable[Term]) -> set[Term]:
+        """Those of some terms, in order, that are the same each time."""
+        return {term for term in terms if self.is_constant(term)}
+
     def _decided(self, term: Term) -> bool:
         if term.owner in self._around.written:
             return False
         if term.op in ("placeholder", "get_attr"):
             return self._known(term.owner) is not None
         computes = isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
-        return computes and self._fits(term.value) and all(map(self.is_constant, term.operands))
+        return computes and all(map(self.is_constant, term.operands)) and self._fits(term.value)
 
     def _fits(self, value: Any) -> bool:
         largest = self._largest
@@ -102,28 +106,26 @@ def is_traced_anew(graph: fx.Graph, body: str) -> bool:
 
 
 def frozen(
-    terms: Iterable[Term], constants: Constants, around: Surroundings, exposed: Collection[Term]
+    terms: Sequence[Term], known: set[Term], constants: Constants, around: Surroundings, exposed: Collection[Term]
 ) -> dict[Term, torch.Tensor]:
-    """Of terms that are needed, in order, the constants that others are computed from, with their values. Factories
-    alone stay calls, and so does what is `exposed`, or written to."""
+    """Of terms that are needed, in order, the constants (`known`) that others are computed from, with their values.
+    Factories alone stay calls, and so does what is `exposed`, or written to."""
     found: dict[Term, torch.Tensor] = {}
     asked: set[Term] = set()
-    for term in terms:
-        constants.is_constant(term)
-    for term in reversed(list(terms)):
-        if constants.is_constant(term) and term not in asked and term.owner not in around.effectful:
+    for term in reversed(terms):
+        if term in known and term not in asked and term.owner not in around.effectful:
             continue  # asked for by nobody, or by what is constant itself
         inside = term in asked and term not in exposed and term.owner not in around.effectful
         value = _value(term, constants) if inside else None
         if value is not None:
             found[term] = value
         else:
-            asked.update(each for each in term.operands if constants.is_constant(each))
+            asked.update(known.intersection(term.operands))
     return found
 
 
 def _value(term: Term, constants: Constants) -> torch.Tensor | None:
-    if not any(True for _ in term.operands) or not isinstance(term.value, torch.Tensor):
+    if not term.operands or not isinstance(term.value, torch.Tensor):
         return None
     try:
         value = constants.value(term)

@@ -63,13 +63,16 @@ class Laws:
         self.by_name = {each.name: each for each in laws}
         # By identity: hashing an overload costs more than the rest of a look-up.
         self._by_target: dict[int, list[Law]] = {}
+        self._with_gradients: dict[int, list[Law]] = {}
         for each in self.by_name.values():
             for target in each.targets:
                 self._by_target.setdefault(id(target), []).append(each)
+                if each.gradients:
+                    self._with_gradients.setdefault(id(target), []).append(each)
 
-    def of(self, target: Any) -> list[Law]:
-        """The laws about calls of `target`."""
-        return self._by_target.get(id(target), _NO_LAWS)
+    def of(self, target: Any, gradients: bool) -> list[Law]:
+        """The laws about calls of `target`; of those whose `gradients` must be the same, the laws that keep them."""
+        return (self._with_gradients if gradients else self._by_target).get(id(target), _NO_LAWS)
 
 
 _NO_LAWS: list[Law] = []
@@ -112,16 +115,20 @@ def same_sizes(one: Any, other: Any) -> bool:
     """Whether two values are tensors of one shape, symbols being compared as they are spelled."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    return list(map(expression, one.shape)) == list(map(expression, other.shape))
+    shape, wanted = one.shape, other.shape
+    return len(shape) == len(wanted) and list(map(expression, shape)) == list(map(expression, wanted))
 
 
 def constant_of(value: Any) -> Any:
     """The number that an argument is, or that all elements of it are; None if it is no such."""
-    if isinstance(value, (bool, int, float, complex)):
-        return value
-    if type(value) is Term and value.target is torch.ops.aten.full.default and not isinstance(value.args[1], Term):
+    if type(value) is not Term:
+        return value if isinstance(value, (bool, int, float, complex)) else None
+    if value.target is _FULL and not isinstance(value.args[1], Term):
         return number_in(value.args[1], value.value.dtype)
     return None
+
+
+_FULL = aten.full.default
 
 
 def number_in(number: Any, dtype: torch.dtype) -> Any:

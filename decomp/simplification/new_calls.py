@@ -28,21 +28,23 @@ class NewCalls:
 
     def __init__(self, target: Target, mode: FakeTensorMode | None) -> None:
         self._target, self._mode = target, mode
-        self._fakes = Fakes(mode) if mode is not None else None
+        self._kernels = MetaKernels(Fakes(mode)) if mode is not None else None
         self._known: dict[Any, bool] = {}
         self._values: dict[Any, Any] = {}
 
     def placed(self, call: Call, owner: fx.Node) -> Term | None:
         """The term for a call whose metadata is not known yet; None if it is not legal, or has symbolic sizes."""
-        key = key_of(self._signature(call))
+        key = key_of(call, of=_metadata)
         if key not in self._values:
-            self._values[key] = self._value(call)
+            call.value = self._value(call)
+            self._values[key] = call.value if call.value is not None and self._is_legal(call) else None
         call.value = self._values[key]
-        legal = call.value is not None and self._is_legal(call)
-        return Term(owner, call.op, call.target, call.args, call.kwargs, call.value) if legal else None
+        if call.value is None:
+            return None
+        return Term(owner, call.op, call.target, call.args, call.kwargs, call.value)
 
     def _value(self, call: Call) -> Any:
-        if self._fakes is None or any(is_symbolic(term.value) for term in operands_of(call)):
+        if self._kernels is None or any(is_symbolic(term.value) for term in operands_of(call)):
             return None
         args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
         found = self.result(call.target, args, kwargs)
@@ -50,7 +52,7 @@ class NewCalls:
 
     def allowed(self, call: Call) -> bool:
         """Whether the call is legal, and has the result that it is to have."""
-        key = key_of(self._signature(call), described(call.value))
+        key = key_of(call, described(call.value), of=_metadata)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._fits(call) and self._is_legal(call)
@@ -58,8 +60,8 @@ class NewCalls:
 
     def result(self, target: Any, args: Any, kwargs: Any) -> Any:
         """What a call gives on fake tensors; None where that cannot be told without looking at their data."""
-        assert self._fakes is not None and self._mode is not None
-        found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
+        assert self._kernels is not None and self._mode is not None
+        found = self._kernels.run(target, args, dict(kwargs))
         if found is not NotImplemented:
             return found
         try:
@@ -68,14 +70,14 @@ class NewCalls:
         except Exception:  # whatever a kernel has against it
             return None
 
-    def _signature(self, call: Call) -> Call:
-        """The call with the metadata of its operands in their place."""
-        args, kwargs = substituted((call.args, call.kwargs), lambda term: described(term.value), Term)
-        return Call(call.op, call.target, args, kwargs, None)
+    def own_memory(self, value: FakeTensor) -> FakeTensor:
+        """The metadata of a call that was `placed`, on memory of its own."""
+        assert self._kernels is not None
+        return self._kernels.empty_like(value)
 
     def _fits(self, call: Call) -> bool:
         operands = [term.value for term in operands_of(call)]
-        if self._fakes is None or not isinstance(call.value, FakeTensor):
+        if self._kernels is None or not isinstance(call.value, FakeTensor):
             return False
         if is_symbolic(call.value) or any(map(is_symbolic, operands)):
             return _fits_at_every_size(call)
@@ -93,6 +95,10 @@ class NewCalls:
             return False
         # Where legality depends on the place of a call, nothing is known of a new one.
         return bound is not None and self._target.why_illegal(bound) is None and not bound.looked_around
+
+
+def _metadata(term: Term) -> Any:
+    return Term, described(term.value)
 
 
 def alone(call: Call | Term) -> tuple[fx.Node, dict[fx.Node, Term]]:

@@ -16,7 +16,7 @@ from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, alone, same_value
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of, terms_in
+from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of
 
 aten = torch.ops.aten
 
@@ -72,10 +72,14 @@ class Conditions:
     def __init__(self, around: Surroundings, new: NewCalls, exact: bool) -> None:
         self._around, self._new, self._exact = around, new, exact
 
+    def keep_gradients(self, node: fx.Node) -> bool:
+        """Whether what stands for `node` must have the same gradients, to the last bit."""
+        return self._exact and node in self._around.tracked
+
     def may_apply(self, each: Law, node: fx.Node, call: Call, found: Term | Call) -> bool:
         """Whether the result of a law may stand for `node`."""
         around = self._around
-        if not each.exact and self._exact or not each.gradients and self._exact and node in around.tracked:
+        if not each.exact and self._exact or not each.gradients and self.keep_gradients(node):
             return False
         if around.uncertain and call.target in _BY_STRIDES and not around.uncertain.isdisjoint(node.all_input_nodes):
             return False
@@ -92,11 +96,11 @@ class Conditions:
     def placed(self, each: Law, node: fx.Node, call: Call, found: Sunk) -> Call | None:
         """What stands for `node` where one call is put above another: the lower one, if the law may be applied."""
         inner, around = self._new.placed(found.inner, node), self._around
-        if inner is None or any(term.owner in around.written for term in inner.operands):
+        if inner is None or around.written and any(term.owner in around.written for term in inner.operands):
             return None
-        if self._exact and node in around.tracked:
+        if self.keep_gradients(node):
             # What is broadcast has a gradient that is a sum, in another order.
-            stay = set(inner.operands) & set(operands_of(call))
+            stay = set(inner.operands).intersection(operands_of(call))
             if any(term.owner in around.tracked for term in stay):
                 return None
         outer = call.made(found.target, inner, *found.args)
@@ -105,12 +109,15 @@ class Conditions:
     def _reads_the_same(self, node: fx.Node, call: Call, found: Term | Call) -> bool:
         """Whether what the operands were made of has at `node` the values, and the gradients, that it had before."""
         written, place = self._around.written, self._around.place
-        read = terms_in(found.args if isinstance(found, Call) else found)
-        if written and any(term.owner in written for term in read):
-            return False
+        if written:
+            read = operands_of(found) if isinstance(found, Call) else (found,)
+            if any(term.owner in written for term in read):
+                return False
+        if not place:
+            return True
         # What is read was not written: only in which region the operands were computed matters.
         region = place.get(node, _OUTSIDE)[0]
-        return not place or all(place.get(term.owner, _OUTSIDE)[0] == region for term in terms_in(call.args))
+        return all(place.get(term.owner, _OUTSIDE)[0] == region for term in operands_of(call))
 
     def may_share(self, node: fx.Node, term: Term) -> bool:
         """Whether a node may be computed where an equal call is."""
@@ -121,7 +128,7 @@ class Conditions:
             # By now a term may stand for calls that had memory of their own, one of which is seen outside.
             if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
-        return node not in around.tracked or not self._exact or term.target in _LINEAR
+        return not self.keep_gradients(node) or term.target in _LINEAR
 
 
 _OUTSIDE = (0, 0)
@@ -206,7 +213,7 @@ class Normalizer:
     def _interned_term(self, node: fx.Node, call: Call) -> tuple[Term, fx.Node | None]:
         if not self._shares or not _is_deterministic(call.target):
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value), None
-        place = self._around.place.get(node)
+        place = self._around.place.get(node) if self._around.place else None
         key = key_of(call, place) if place is not None else key_of(call)
         found = self._interned.get(key)
         if found is not None and self._conditions.may_share(node, found):
@@ -220,11 +227,11 @@ def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple
     """Of all laws that apply to a call the one whose result comes first, and that, whichever law is asked first: what
     is a term already comes before another call, and what is computed early before what is computed late."""
     found: list[tuple[Law, Term | Call]] = []
-    for each in laws.of(call.target):
+    for each in laws.of(call.target, conditions.keep_gradients(node)):
         result = each.rewrite(call)
         if result is not None and not isinstance(result, Sunk) and conditions.may_apply(each, node, call, result):
             found.append((each, result))
-    return min(found, key=_rank, default=None)
+    return min(found, key=_rank) if found else None
 
 
 def _rank(application: tuple[Law, Term | Call]) -> tuple[Any, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import itertools
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -28,7 +28,7 @@ from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Normalizer
 from decomp.simplification.sinking import SINKING
-from decomp.simplification.sinking_regions import paying
+from decomp.simplification.sinking_regions import Regions
 from decomp.simplification.surroundings import PlainCalls, Surroundings, gradient_inputs
 from decomp.simplification.terms import Sunk, Term
 
@@ -60,7 +60,7 @@ class Settings:
     @property
     def laws(self) -> Laws:
         """The laws of the passes."""
-        return Laws(each for each in LAWS if each.family in self.passes)
+        return Laws(each for each in LAWS if each.family in self.passes and (each.exact or not self.exact))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     bit unless `settings` allow otherwise."""
     laws = settings.laws if laws is None else laws
     search = _Search(subject, settings, laws)
-    form, needed, fixed = search.found()
+    found = search.found()
+    form, needed, fixed = found.form, found.needed, found.fixed
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
         return None
     names = dict(zip(fixed, _attributes(subject)))
@@ -165,12 +166,21 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     return Simplified(
         subject, settings, emission.rewrite, form.applied, form.merged, form.inner, emission.above,
         {term.owner: name for term, name in names.items()}, {names[term]: value for term, value in fixed.items()},
-        _counted(subject.graph, form, needed, search.everything - needed | set(fixed), laws),
+        _counted(subject.graph, form, needed, found.everything - needed | set(fixed), laws),
     )  # fmt: skip
 
 
-_Form = tuple[NormalForm, set[Term], dict[Term, torch.Tensor]]
-"""A normal form, what is needed of it, and the constants among that."""
+class _Found(NamedTuple):
+    """A normal form, and what is needed of it."""
+
+    form: NormalForm
+    everything: set[Term]
+    """What is needed where there are no constants."""
+    needed: set[Term]
+    order: list[Term]
+    """What is needed, in the order in which it is computed."""
+    fixed: dict[Term, torch.Tensor]
+    """The constants among that, with their values."""
 
 
 class _Search:
@@ -184,35 +194,32 @@ class _Search:
         self._constants: Constants | None = None
         if settings.freeze or FREEZING in settings.passes:
             self._constants = subject.constants(self.around, settings)
-        self.everything: set[Term] = set()
-        """What was needed before there were constants."""
 
-    def found(self) -> _Form:
+    def found(self) -> _Found:
         """The normal form, what is needed of it, and which of that are constants."""
         sinks: Counter[fx.Node] = Counter()
-        best, everything = self._normal_form(sinks)
+        best = self._normal_form(sinks)
         while SINKING.name in self.laws.by_name:
             more = self._where_views_sink(best)
             if not more:
                 break
             sinks = sinks + more
-            other, others = self._normal_form(sinks)
-            if len(other[1]) >= len(best[1]):
+            other = self._normal_form(sinks)
+            if len(other.needed) >= len(best.needed):
                 break
-            best, everything = other, others
-        self.everything = everything
+            best = other
         return best
 
-    def _where_views_sink(self, best: _Form) -> Counter[fx.Node]:
-        form, needed, _ = best
-        order = _ordered(self.subject.graph, form, needed)
+    def _where_views_sink(self, best: _Found) -> Counter[fx.Node]:
+        form, order = best.form, best.order
         barred = form.exposed(order, self.around, self.subject.results)
         if self._constants is not None:
-            barred.update(filter(self._constants.is_constant, order))
-        chosen = paying(order, barred)
+            barred.update(self._constants.among(order))
+        regions = Regions(order)
+        chosen = regions.paying(barred)
         while refused := {term for term in chosen if not self._may_sink(term)}:
             barred |= refused
-            chosen = paying(order, barred)
+            chosen = regions.paying(barred)
         found: Counter[fx.Node] = Counter()
         for node, term in form.terms.items() if chosen else ():
             inner = form.inner.get(node, ())
@@ -225,21 +232,28 @@ class _Search:
         found = SINKING.rewrite(call)
         return type(found) is not Sunk or self._conditions.placed(SINKING, term.owner, call, found) is not None
 
-    def _normal_form(self, sinks: Mapping[fx.Node, int]) -> tuple[_Form, set[Term]]:
-        """A normal form in which views sink where `sinks` says, and what is needed of it but for constants."""
+    def _normal_form(self, sinks: Mapping[fx.Node, int]) -> _Found:
+        """A normal form in which views sink where `sinks` says."""
         graph, settings = self.subject.graph, self.settings
         normalizer = Normalizer(self.around, self.laws, self._conditions, SHARING in settings.passes, sinks)
         for node in graph.nodes:
             normalizer.visit(node)
-        form, fixed = normalizer.form, dict[Term, torch.Tensor]()
-        needed = everything = self._needed(form, {})
-        if self._constants is not None:
-            order = _ordered(graph, form, needed)
-            exposed = form.exposed(order, self.around, self.subject.results)
-            fixed = frozen(order, self._constants, self.around, exposed)
-        if fixed:
-            needed = self._needed(form, fixed)
-        return (form, needed, fixed), everything
+        form, everything = normalizer.form, self._needed(normalizer.form, {})
+        order = _ordered(graph, form, everything)
+        fixed = self._fixed(form, order) if self._constants is not None else {}
+        if not fixed:
+            return _Found(form, everything, everything, order, fixed)
+        needed = self._needed(form, fixed)
+        return _Found(form, everything, needed, [term for term in order if term in needed], fixed)
+
+    def _fixed(self, form: NormalForm, order: Sequence[Term]) -> dict[Term, torch.Tensor]:
+        """Those of the terms that are needed that are computed once, with their values."""
+        assert self._constants is not None
+        known = self._constants.among(order)
+        if not known:
+            return {}
+        exposed = form.exposed(order, self.around, self.subject.results)
+        return frozen(order, known, self._constants, self.around, exposed)
 
     def _needed(self, form: NormalForm, fixed: Collection[Term]) -> set[Term]:
         """The terms that effects and results are computed from; what is `fixed` is computed from nothing."""
@@ -331,7 +345,7 @@ class _Emission:
         """A call above that of a node, which is named after that."""
         new = self._nodes[term] = self._put(term, self.rewrite.free(f"{term.owner.name}_inner"))
         if term not in self._frozen:
-            new.meta["val"] = own_memory(term.value)
+            new.meta["val"] = self._new.own_memory(term.value)
             self._share_memory(new)
         return new
 
@@ -346,9 +360,8 @@ class _Emission:
             args, kwargs = substituted((term.args, term.kwargs), nodes.__getitem__, Term)
             new = self.rewrite.create(term.op, term.target, tuple(args), kwargs, name, old.type)
         else:
-            terms = self._terms
-            args = fx.map_arg(old.args, lambda operand: nodes[terms[operand]])
-            kwargs = fx.map_arg(old.kwargs, lambda operand: nodes[terms[operand]]) if old.kwargs else {}
+            value_of = self.rewrite.values.__getitem__
+            args, kwargs = fx.map_arg(old.args, value_of), fx.map_arg(old.kwargs, value_of) if old.kwargs else {}
             new = self.rewrite.create(old.op, old.target, args, kwargs, name, old.type)
         new.meta.update(old.meta)
         self.rewrite.origin[new] = old
@@ -357,9 +370,9 @@ class _Emission:
 
     def _share_memory(self, node: fx.Node) -> None:
         """Let the metadata of a view share the memory of its base's."""
-        if node.op != "call_function" or self._plain.of(node) is not None:
+        call, value = self._plain.of(node), node.meta.get("val")
+        if node.op != "call_function" or call is not None and not call.is_view:
             return
-        value = node.meta.get("val")
         if value is None or not node.all_input_nodes:
             return
         if node.target is operator.getitem:
@@ -367,8 +380,8 @@ class _Emission:
             if isinstance(whole, (tuple, list)) and isinstance(node.args[1], int):
                 node.meta["val"] = whole[node.args[1]]
             return
-        bases = [base.meta.get("val") for base in view_bases(node)]
-        if not any(_is_apart(value, base) for base in bases):
+        bases: Sequence[Any] = node.args[:1] if call is not None else view_bases(node)
+        if not any([_is_apart(value, base.meta.get("val")) for base in bases]):
             return
         args, kwargs = substituted((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
         found = self._new.result(node.target, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+import functools
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ def _is_free(arg: Any, turn: Turn, rank: int) -> bool:
         shape = shape_of(arg)
         kept = rank - len(turn.leading) if turn.leading is not None else 0
         return shape is not None and len(shape) <= kept
-    return not any(True for _ in terms_in(arg))
+    return not terms_in((arg,))
 
 
 _POINTWISE, _DIM, _DIMS = "pointwise", "dim", "dims"
@@ -115,17 +116,21 @@ _ALONG = {
     aten.slice.Tensor: _DIM,
 }  # fmt: skip
 """Ops along dimensions that their second argument names."""
-_KINDS: dict[int, str] = {id(target): kind for target, kind in _ALONG.items()}
 
 
 def _kind(call: Call | Term) -> str | None:
     """Along what a call works; None for what may not stand above a view."""
-    target, numbers = call.target, not call.kwargs or not any(True for _ in terms_in(call.kwargs))
-    if target is aten._to_copy.default or target is aten.detach.default:
+    if call.target is aten._to_copy.default or call.target is aten.detach.default:
         return _POINTWISE if set(call.kwargs) <= {"dtype"} else None
-    known = _KINDS.get(id(target))
-    if known is not None or not isinstance(target, torch._ops.OpOverload) or not numbers:
-        return known if numbers else None
+    if not isinstance(call.target, torch._ops.OpOverload) or call.kwargs and terms_in(call.kwargs.values()):
+        return None
+    return _kind_of_op(call.target)
+
+
+@functools.lru_cache(maxsize=None)
+def _kind_of_op(target: torch._ops.OpOverload) -> str | None:
+    if target in _ALONG:
+        return _ALONG[target]
     plain = torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags
     # A clone has the strides that it is asked for.
     if not plain or target is aten.clone.default or target._schema.is_mutable or len(target._schema.returns) != 1:

@@ -5,7 +5,7 @@ as it was needs a view. A part is taken if that makes fewer calls."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
 from decomp.simplification.laws import PERMUTING, order_of
@@ -13,57 +13,55 @@ from decomp.simplification.sinking import Turn, Turned, shape_of, sunk, turned
 from decomp.simplification.terms import Term
 
 
-def paying(order: Iterable[Term], barred: Collection[Term]) -> set[Term]:
-    """The terms, of those that are computed in this `order`, below which views are to sink; none of those `barred`."""
-    regions = _Regions(list(order), barred)
-    if not regions.inside:
-        return set()
-    regions.count_users()
-    regions.prune()
-    return set(regions.chosen())
+class Regions:
+    """The parts of a program that is computed in an order of terms."""
+
+    def __init__(self, order: Sequence[Term]) -> None:
+        self._order = order
+        self._views = {term: view for term in order if (view := turned(term)) is not None}
+
+    def paying(self, barred: Collection[Term]) -> set[Term]:
+        """The terms below which views are to sink; none of those `barred`."""
+        inside = self._inside(barred)
+        if not inside:
+            return set()
+        gains = _Gains(self._order, self._views, inside)
+        gains.prune()
+        return set(gains.chosen())
+
+    def _inside(self, barred: Collection[Term]) -> dict[Term, Turned]:
+        """All calls below which views could sink, each as the view that it would be."""
+        inside: dict[Term, Turned] = {}
+        known = dict(self._views)
+        for term in self._order:
+            if term.op == _CALL and not known.keys().isdisjoint(term.operands) and term not in barred:
+                found = sunk(term, known.get)
+                if found is not None:
+                    inside[term] = known[term] = Turned(found[0], term, tuple(term.value.shape))
+        return inside
 
 
-class _Regions:
-    """All calls below which views could sink, and what that changes."""
+class _Gains:
+    """What it changes if views sink below calls that are computed between them."""
 
-    def __init__(self, order: list[Term], barred: Collection[Term]) -> None:
-        self.order = order
-        self.inside: dict[Term, Turn] = {}
-        """The calls, and by what views."""
-        self._entries: dict[Term, Turned | None] = {}
-        for term in order:
-            found = sunk(term, self._known) if term.op == _CALL and term not in barred else None
-            if found is not None:
-                self.inside[term] = found[0]
-
-    def _known(self, term: Term) -> Turned | None:
-        turn = self.inside.get(term)
-        if turn is not None:
-            shape = shape_of(term)
-            return Turned(turn, term, shape) if shape is not None else None
-        if term not in self._entries:
-            self._entries[term] = turned(term)
-        return self._entries[term]
-
-    def count_users(self) -> None:
-        """Find out who uses the calls and the views that lead to them."""
-        self._views = {term for term in self.order if self._entries.get(term) is not None}
+    def __init__(self, order: Sequence[Term], views: Collection[Term], inside: dict[Term, Turned]) -> None:
+        self.order, self.inside, self._views = order, inside, views
         self._uses: dict[Term, list[Term]] = defaultdict(list)
         self._outside: Counter[Term] = Counter()
         self._needing: Counter[Term] = Counter()
         self._undone: Counter[Term] = Counter()
-        for term in self.order:
-            for given in set(term.operands):
-                if given in self.inside or given in self._views:
+        for term in order:
+            for given in term.operands:
+                if given in inside or given in views:
                     self._uses[given].append(term)
-                    if term not in self.inside:
+                    if term not in inside:
                         self._outside[given] += 1
                         self._note_exit(given, term)
 
     def _note_exit(self, given: Term, user: Term) -> None:
-        turn = self.inside.get(given)
-        if turn is None:
+        if given not in self.inside:
             return
+        turn = self.inside[given].turn
         if _undoes(turn, given, user):
             self._undone[given] += 1
         elif id(user.target) not in (_RESHAPES if turn.leading is not None else _PERMUTES):
@@ -74,7 +72,7 @@ class _Regions:
         for term in reversed(self.order):
             if term not in self.inside or self._outside[term] < len(self._uses[term]):
                 continue
-            given = [each for each in set(term.operands) if each in self.inside or each in self._views]
+            given = [each for each in term.operands if each in self.inside or each in self._views]
             newly = sum(self._needing[each] == 0 if each in self.inside else not self._outside[each] for each in given)
             if bool(self._needing[term]) >= self._undone[term] + newly:
                 del self.inside[term]

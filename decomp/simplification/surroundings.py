@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -16,7 +16,7 @@ from decomp.ir.accounting import write_backs
 from decomp.ir.aliases import attribute, is_view, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorded_behind
-from decomp.ir.op_facts import WITHOUT_GRADIENT
+from decomp.ir.op_facts import MAYBE_VIEW, WITHOUT_GRADIENT
 from decomp.ir.ops import of_function
 from decomp.ir.uncertain_strides import of_uncertain_strides
 from decomp.simplification.terms import Term
@@ -63,6 +63,11 @@ class Surroundings:
         _look_around(found, graph, root, tracks, written)
         return found
 
+    def note_view(self, node: fx.Node, bases: tuple[fx.Node, ...]) -> None:
+        """Note that a node may be a view of others."""
+        self.bases[node] = bases
+        self.memory.join(node, bases)
+
     def mark(self, node: fx.Node, term: Term) -> None:
         """Note how a term that stands for a node is seen outside."""
         if node in self.leaving:
@@ -74,15 +79,14 @@ def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str,
     """The inputs of a graph that may require a gradient when it runs: parameters and buffers that do now (`state` has
     those that are inputs, or no attributes of `root`, by name), and whatever else is a tensor of floats."""
     found: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            known = state.get(node.name)
-            if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
-                found.add(node)
-        elif node.op == "get_attr":
-            known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
-            if getattr(known, "requires_grad", False):
-                found.add(node)
+    for node in graph.find_nodes(op="placeholder"):
+        known = state.get(node.name)
+        if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
+            found.add(node)
+    for node in graph.find_nodes(op="get_attr"):
+        known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
+        if getattr(known, "requires_grad", False):
+            found.add(node)
     return found
 
 
@@ -97,19 +101,25 @@ def _look_around(
     within: list[fx.Node] = []
     region, recorded = 0, True
     for node in graph.nodes:
-        recorded = recorded_behind(node, recorded)
-        # A view that is made where no gradients are recorded says all the same that it requires one.
-        if node in tracks or (recorded or view_bases(node, root)) and _passes_gradients(node, found.tracked, plain):
-            found.tracked.add(node)
         if region:
             regions[node] = region
-        writes[node] = len(within)
-        if plain.of(node) is not None:
+        if within:
+            writes[node] = len(within)
+        call = plain.of(node)
+        if call is not None:
+            # A view that is made where no gradients are recorded says all the same that it requires one.
+            if call.gradients and (recorded or call.is_view) and _has_gradient(node, found.tracked):
+                found.tracked.add(node)
+            if call.is_view:
+                found.note_view(node, (node.args[0],))
             continue
-        bases = tuple(base for base in view_bases(node, root) if is_view(node, base) is not False)
+        recorded = recorded_behind(node, recorded)
+        views = view_bases(node, root)
+        if node in tracks or (recorded or views) and _passes_gradients(node, found.tracked):
+            found.tracked.add(node)
+        bases = tuple([base for base in views if is_view(node, base) is not False])
         if bases:
-            found.bases[node] = bases
-            memory.join(node, bases)
+            found.note_view(node, bases)
         effects = table.of(node)
         if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
             found.effectful.add(node)
@@ -128,17 +138,26 @@ def _look_around(
             found.written.add(node)
         reads = inside and any(memory.of(operand) in inside for operand in node.all_input_nodes)
         if reads or node in regions:
-            found.place[node] = regions.get(node, 0), writes[node] if reads else 0
+            found.place[node] = regions.get(node, 0), writes.get(node, 0) if reads else 0
+
+
+class PlainCall(NamedTuple):
+    """What is known of the calls of an overload that does nothing but return new tensors, or views of its first
+    argument."""
+
+    gradients: bool
+    """Whether it passes gradients on."""
+    is_view: bool
 
 
 class PlainCalls:
-    """Overloads that do nothing but return new tensors: whether they pass gradients on. Each is looked up once."""
+    """Plain calls by their overloads, each looked up once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, bool | None] = {}
+        self._known: dict[int, PlainCall | None] = {}
 
-    def of(self, node: fx.Node) -> bool | None:
-        """Whether the call of a node passes gradients on; None if it is no such call, or it may depend on more."""
+    def of(self, node: fx.Node) -> PlainCall | None:
+        """What is known of the call of a node; None if it is not plain, or that may depend on more."""
         target = node.target
         if type(target) is not OpOverload:
             return None
@@ -146,15 +165,23 @@ class PlainCalls:
         key = id(target)
         if key not in self._known:
             self._known[key] = _plain(target)
-        return self._known[key]
+        found = self._known[key]
+        return None if found is not None and found.is_view and not _is_given_a_node(node) else found
 
 
-def _plain(target: OpOverload) -> bool | None:
-    effects = of_callable(target)
-    aliases = any(each.alias_info is not None for each in (*target._schema.arguments, *target._schema.returns))
-    if effects or not effects.known or aliases or view_arguments("call_function", target):
+def _is_given_a_node(node: fx.Node) -> bool:
+    return bool(node.args) and type(node.args[0]) is fx.Node
+
+
+def _plain(target: OpOverload) -> PlainCall | None:
+    effects, short, arguments = of_callable(target), of_function(target).op.short, target._schema.arguments
+    if effects or not effects.known or short in MAYBE_VIEW:
         return None
-    return of_function(target).op.short not in WITHOUT_GRADIENT
+    places = [place for place, _ in view_arguments("call_function", target)]
+    aliases = any(each.alias_info is not None for each in (*arguments, *target._schema.returns))
+    if (aliases or places) and not (places == [0] and isinstance(arguments[0].type, torch.TensorType)):
+        return None
+    return PlainCall(short not in WITHOUT_GRADIENT, places == [0])
 
 
 def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iterable[fx.Node]:
@@ -175,18 +202,19 @@ def _add_leaving(found: Surroundings, graph: fx.Graph) -> None:
             found.leaving.update(found.bases.get(node, ()))
 
 
-def _passes_gradients(node: fx.Node, tracked: set[fx.Node], plain: PlainCalls) -> bool:
-    if not tracked or not node.op.startswith("call"):
+def _passes_gradients(node: fx.Node, tracked: set[fx.Node]) -> bool:
+    if not node.op.startswith("call") or not _has_gradient(node, tracked):
         return False
-    known = plain.of(node)
-    if known is False or tracked.isdisjoint(node.all_input_nodes):
+    several = isinstance(metadata(node), (tuple, list))
+    return several or node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
+
+
+def _has_gradient(node: fx.Node, tracked: set[fx.Node]) -> bool:
+    """Whether a call that passes gradients on passes one on."""
+    if tracked.isdisjoint(node.all_input_nodes):
         return False
     value = metadata(node)
-    if isinstance(value, (tuple, list)):
-        return True
-    if not can_require_grad(value):
-        return False
-    return known is True or node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
+    return isinstance(value, (tuple, list)) or can_require_grad(value)
 
 
 class _Memory:

@@ -3,19 +3,19 @@ that equal terms are found by looking them up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
-from decomp.ir.call import metadata, substituted
+from decomp.ir.call import metadata
 
 
 class Term:
     """A value of the program: a call of an op on other terms, or an opaque node (an input, a call with an effect)."""
 
-    __slots__ = ("owner", "op", "target", "args", "kwargs", "value", "leaves", "returned")
+    __slots__ = ("owner", "op", "target", "args", "kwargs", "value", "leaves", "returned", "_operands")
 
     def __init__(
         self, owner: fx.Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
@@ -29,6 +29,7 @@ class Term:
         """Where it stands for a value whose memory is seen outside, one node for all that share that memory."""
         self.returned = False
         """Whether it stands for a value that the program returns."""
+        self._operands: tuple[Term, ...] | None = None
 
     def __repr__(self) -> str:
         return str(self.owner.name)
@@ -38,9 +39,12 @@ class Term:
         return Call(self.op, self.target, self.args, self.kwargs, self.value)
 
     @property
-    def operands(self) -> Iterator[Term]:
-        """The terms among its arguments, with repeats."""
-        return operands_of(self)
+    def operands(self) -> tuple[Term, ...]:
+        """The terms among its arguments, in order, each once."""
+        found = self._operands
+        if found is None:
+            found = self._operands = operands_of(self)
+        return found
 
 
 class Call:
@@ -54,8 +58,8 @@ class Call:
     @classmethod
     def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> Call:
         """What a node calls, on the terms that stand for its operands."""
-        args = tuple([_term(arg, terms) for arg in node.args])
-        kwargs = {name: _term(arg, terms) for name, arg in node.kwargs.items()} if node.kwargs else {}
+        args: Any = fx.map_arg(node.args, terms.__getitem__)  # type: ignore[arg-type]
+        kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__) if node.kwargs else {}  # type: ignore[arg-type]
         return cls(node.op, node.target, args, kwargs, metadata(node))
 
     def made(self, target: Any, *args: Any, **kwargs: Any) -> Call:
@@ -79,60 +83,56 @@ class Sunk:
         self.inner, self.target, self.args = inner, target, args
 
 
-def operands_of(call: Call | Term) -> Iterator[Term]:
-    """The terms among the arguments of a call, in order, with repeats."""
-    yield from terms_in(call.args)
-    if call.kwargs:
-        yield from terms_in(call.kwargs)
+def operands_of(call: Call | Term) -> tuple[Term, ...]:
+    """The terms among the arguments of a call, in order, each once."""
+    return terms_in((*call.args, *call.kwargs.values()) if call.kwargs else call.args)
 
 
-def terms_in(value: Any) -> Iterator[Term]:
-    """Every term in nested arguments, in order, with repeats."""
-    kind = type(value)
-    if kind is Term:
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from terms_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from terms_in(item)
-    elif kind is slice:
-        yield from terms_in((value.start, value.stop, value.step))
+def terms_in(values: Iterable[Any]) -> tuple[Term, ...]:
+    """The terms in nested arguments, in order, each once."""
+    found: dict[Term, None] = {}
+    _collect(values, found)
+    return tuple(found)
 
 
-def key_of(call: Call | Term, *more: Any) -> Any:
+def _collect(values: Iterable[Any], found: dict[Term, None]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is Term:
+            found[value] = None
+        elif isinstance(value, (list, tuple)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif kind is slice:
+            _collect((value.start, value.stop, value.step), found)
+
+
+def key_of(call: Call | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
     """What two calls have in common if and only if they are the same call: 1, 1.0 and True differ, and so do 0.0 and
-    -0.0; NaN is itself. `more` tells calls apart that must not be one."""
-    kwargs = tuple([(name, _pattern(call.kwargs[name])) for name in sorted(call.kwargs)]) if call.kwargs else ()
+    -0.0; NaN is itself. `more` tells calls apart that must not be one; `of` says what of a term matters, if not which
+    one it is."""
+    args = tuple([_pattern(arg, of) for arg in call.args])
+    kwargs = tuple([(name, _pattern(call.kwargs[name], of)) for name in sorted(call.kwargs)]) if call.kwargs else ()
     # By identity, where a target is no name: hashing an overload costs more than the rest of the look-up.
     target = call.target if type(call.target) is str else id(call.target)
-    return (call.op, target, _pattern(call.args), kwargs, *more)
+    return (call.op, target, args, kwargs, *more)
 
 
-def _pattern(value: Any) -> Any:
+def _pattern(value: Any, of: Callable[[Term], Any] | None) -> Any:
     kind = type(value)
-    if kind is Term or kind is str or value is None:
+    if kind is Term:
+        return value if of is None else of(value)
+    if kind is int or kind is str or value is None:
         return value
-    if kind is int or kind is bool:
-        return (kind, value)
     if kind is float or isinstance(value, complex):
         return (kind, repr(value))
     if isinstance(value, tuple):
-        return (tuple, *[_pattern(item) for item in value])
+        return (tuple, *[_pattern(item, of) for item in value])
     if isinstance(value, list):
-        return (list, *[_pattern(item) for item in value])
+        return (list, *[_pattern(item, of) for item in value])
     if kind is slice:
-        return (slice, _pattern(value.start), _pattern(value.stop), _pattern(value.step))
+        return (slice, *[_pattern(item, of) for item in (value.start, value.stop, value.step)])
     if isinstance(value, dict):
-        return (dict, *[(name, _pattern(item)) for name, item in value.items()])
+        return (dict, *[(name, _pattern(item, of)) for name, item in value.items()])
     return (kind, value)
-
-
-def _term(value: Any, terms: Mapping[fx.Node, Term]) -> Any:
-    """Arguments with terms in the place of nodes."""
-    if type(value) is fx.Node:
-        return terms[value]
-    if isinstance(value, (list, tuple, dict, slice)):
-        return substituted(value, terms.__getitem__)
-    return value

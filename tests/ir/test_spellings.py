@@ -267,6 +267,23 @@ def test_a_custom_op_by_its_own_python_name(form):
     assert same(outcome(result, x()), x() - 4 + 1)
 
 
+@torch.library.custom_op("test_spellings::seven", mutates_args=())
+def seven() -> torch.Tensor:
+    return torch.full((3,), 7.0)
+
+
+@seven.register_fake
+def _():
+    return torch.empty(3)
+
+
+@pytest.mark.parametrize("form", [ATEN])
+def test_a_custom_op_without_arguments(form):
+    result = decomposed(lambda x: x[0] - seven(), {torch.sub: lambda x, y: x + y}, (x(),), form)
+    assert ops(result) == ["select", "seven", "add"]
+    assert same(outcome(result, x()), x()[0] + 7)
+
+
 @anywhere
 def test_calls_finds_every_spelling(form):
     def called(x):
