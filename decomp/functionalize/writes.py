@@ -14,6 +14,7 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
+from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import SAVES_NOTHING
 
 aten = torch.ops.aten
@@ -128,12 +129,8 @@ def _bases_of_a_part(node: fx.Node) -> Iterable[fx.Node]:
     of the operand."""
     if node.op not in ("call_function", "call_method") or spelling_of(node).op.short not in ("add", "sub", "rsub"):
         return ()
-    kinds = {given: _is_complex(metadata(given)) for given in node.all_input_nodes}
-    return [given for given, complex_ in kinds.items() if complex_] if list(kinds.values()).count(True) == 1 else ()
-
-
-def _is_complex(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_complex()
+    found = [given for given in node.all_input_nodes if is_complex(metadata(given))]
+    return found if len(found) == 1 else ()
 
 
 def _is_differentiable(node: fx.Node) -> bool:

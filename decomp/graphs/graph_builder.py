@@ -14,6 +14,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, on_metadata, without_guards
 from decomp.ir.aliases import bodies, spelling_of
 from decomp.ir.call import metadata, nodes_in
+from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import Fakes, captured_metadata
 from decomp.metadata.meta_kernels import MetaKernels
@@ -97,7 +98,7 @@ class Emitter:
 
     def placed(self, name: str, base: fx.Node, value: fx.Node, dim: Any, *place: Any, at: fx.Node) -> fx.Node:
         """`base` with `value`, of its dtype, in the place that the view `name` (select, slice) shows."""
-        if not _is_complex(base):
+        if not is_complex(metadata(base)):
             return self.call(f"{name}_scatter", (base, value, dim, *place), at=at)
         # The scatters have no derivative for complex numbers (torch 2.13); for their parts they have.
         parts = [self.call("view_as_real", (self._resolved(x, at),), at=at) for x in (base, value)]
@@ -163,11 +164,6 @@ class Emitter:
             if not node.users and not _has_effect(node):
                 self.captured_meta.pop(node, None)
                 self.rewrite.erase(node)
-
-
-def _is_complex(node: fx.Node) -> bool:
-    value = metadata(node)
-    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def own_memory(value: Any) -> Any:

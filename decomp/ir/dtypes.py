@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from decomp.torch_internals.pytree import tensors_in
+
 KINDS: dict[str, Callable[[torch.dtype], bool]] = {
     "float": lambda dtype: dtype.is_floating_point,
     "complex": lambda dtype: dtype.is_complex,
@@ -22,6 +24,11 @@ def dtype_named(name: Any) -> torch.dtype | None:
     """The dtype of a name; None if there is none."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     return found if isinstance(found, torch.dtype) else None
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a value, or one of several, is a complex tensor."""
+    return any(tensor.is_complex() for tensor in tensors_in(value))
 
 
 def name_of(dtype: Any) -> str:

@@ -14,6 +14,7 @@ from torch import fx
 from decomp.graphs.template import Stamp, compile_stamp
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
 from decomp.ir.call import Call, call_if_bound, is_projection, metadata, projected, substituted
+from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described
 from decomp.metadata.fakes import Fakes
@@ -32,7 +33,7 @@ from decomp.pairs.pair import (
 )
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.modes import disable_current_modes
-from decomp.torch_internals.pytree import tensors_in, tree_leaves
+from decomp.torch_internals.pytree import tree_leaves
 
 DEEPEST = 24
 """Rules within rules."""
@@ -153,11 +154,6 @@ class PairRecorder:
         """How each complex call of an expansion is computed."""
         graph = recorded.graph
         return {node: self._way(node, outer) for node in graph.nodes if is_complex_call(node)}
-
-
-def is_complex(value: Any) -> bool:
-    """Whether a value, or one of several, is a complex tensor."""
-    return any(tensor.is_complex() for tensor in tensors_in(value))
 
 
 def is_complex_call(node: fx.Node) -> bool:
