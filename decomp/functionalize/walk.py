@@ -441,14 +441,13 @@ class _Walk:
     def _without_copies(self, writes: tuple[Write, ...]) -> Iterator[Write]:
         """A value that was only copied to be written back is written back itself, unless it is a result or is written
         elsewhere: a result that is written back is the input, to whoever reads the signature of a program."""
-        others = {write.value for write in writes}
+        leaving = {*(write.value for write in writes), *self.emit.graph.output_node().all_input_nodes}
         for write in writes:
             node = write.value
             plain = node in self.emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
             source = node.args[0] if plain else None
-            leaves = isinstance(source, fx.Node) and (source in others or any(u.op == "output" for u in source.users))
-            if isinstance(source, fx.Node) and self._is_new(source) and not leaves:
-                others.add(source)
+            if isinstance(source, fx.Node) and self._is_new(source) and source not in leaving:
+                leaving.add(source)
                 self.emit.rewrite.erase(node)
                 yield replace(write, value=source)
             else:

@@ -15,6 +15,7 @@ from decomp.functionalize.alias_sets import storage_of
 from decomp.functionalize.overlap import overlaps_itself
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import expression
+from decomp.runtime.shared_outputs import outputs_of
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,8 @@ def _symbols(graph: fx.Graph) -> dict[Any, int]:
 
 def _recorded(graph: fx.Graph, index: int) -> _Layout | None:
     """The layout of an output of the graph, if its sizes are known when it is called."""
-    results = graph.output_node().args[0]
-    assert isinstance(results, (list, tuple))
-    value = metadata(results[index]) if isinstance(results[index], fx.Node) else None
+    result = outputs_of(graph)[index]
+    value = metadata(result) if isinstance(result, fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None
     size, stride = (tuple(map(expression, parts)) for parts in (value.shape, value.stride()))
