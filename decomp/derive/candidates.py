@@ -222,11 +222,10 @@ class Candidates:
         compare strides as numbers, the kernel as expressions of symbolic sizes."""
         if not request.signature.symbolic or isinstance(found, Declined) or not view_bases(request.node):
             return found
-        if changed_strides(found.graph, request.expected) is None:
+        if _is_view(found.graph, request):
             return found
         own = self.recorded(None, request)
-        is_view = isinstance(own, Expansion) and changed_strides(own.graph, request.expected) is None
-        return own if is_view else found
+        return own if isinstance(own, Expansion) and _is_view(own.graph, request) else found
 
     def _record(self, rule: Rule | None, request: Request) -> Expansion | Declined:
         site, bound = self._site(request), cast(Bound, request.call)
@@ -274,6 +273,19 @@ class Candidates:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")
+
+
+def _is_view(graph: fx.Graph, request: Request) -> bool:
+    """Whether what a graph gives lies in memory as it should, without a copy of what the call is a view of."""
+    if changed_strides(graph, request.expected) is not None:
+        return False
+    return all(_reaches_an_input(node) for node in next(iter(reversed(graph.nodes))).all_input_nodes)
+
+
+def _reaches_an_input(node: fx.Node) -> bool:
+    while bases := view_bases(node):
+        node = bases[0]
+    return bool(node.op == "placeholder")
 
 
 def _refused_by_pytorch(node: fx.Node, why: str) -> str:

@@ -1,10 +1,10 @@
 """Results that are tensors of their own: a rule may give what it was given (a product along one element). Nobody sees
 that inside a program; but whoever gets the result of an op that gives new memory may write to it, and is not to write
-an input. And where no gradients are recorded, an input may have one that the result of the op has not."""
+an input, nor what only the rule's ops keep for the backward pass. And where no gradients are recorded, an input may
+have one that the result of the op has not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import is_same_tensor, is_view_on_meta, view_bases
+from decomp.ir.aliases import is_same_tensor, is_view_on_meta, spelling_of, view_bases
 from decomp.ir.call import metadata
 from decomp.ir.effects import recorded_behind
+from decomp.ir.op_facts import SAVES_ITS_RESULT
 from decomp.ir.ops import of_function
 
 if TYPE_CHECKING:
@@ -29,13 +30,20 @@ aten = torch.ops.aten
 
 
 def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner) -> None:
-    """Let expansions copy what they give, where it leaves the program, they would give what they are given, and the op
-    gives new memory. Where the target cannot copy, and in `decompose`, they stay as they are."""
+    """Let expansions copy what they give, where it leaves the program and the op gives new memory, which nobody reads
+    again: where they would give what they are given, or what they keep for the backward pass. Where the target cannot
+    copy, and in `decompose`, they stay as they are."""
     if planner.everywhere:
         return
-    for node, derived in list(_leaving(graph, decisions)):
-        given = _results_of_inputs(derived.stamp.graph)
-        _call_on_results(aten.clone.default, given, node, decisions, planner)
+    for node in _leaving(graph):
+        stamp = getattr(decisions.get(node), "stamp", None)
+        if stamp is None or view_bases(node):
+            continue
+        given = _results_of_inputs(stamp.graph)
+        if given and not _gives_argument(node):
+            _call_on_results(aten.clone.default, given, node, decisions, planner)
+        elif planner.rules.trains and spelling_of(node).op.short not in SAVES_ITS_RESULT:
+            _call_on_results(aten.clone.default, _results_saved(stamp.graph), node, decisions, planner)
 
 
 def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, recorded: bool) -> None:
@@ -47,13 +55,14 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
         if stamp is None or recorded or any(is_same_tensor(node, base) for base in view_bases(node)):
             continue
         given = [each for each in _results_of_inputs(stamp.graph) if can_require_grad(metadata(each))]
-        if given:
-            _call_on_results(aten.detach.default, given, node, decisions, planner)
+        _call_on_results(aten.detach.default, given, node, decisions, planner)
 
 
 def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx.Node,
                      decisions: dict[fx.Node, Decision], planner: Planner) -> None:
     """Let the expansion of `node` give what a call makes of some of its results, if the target can do that."""
+    if not given:
+        return
     planner.kept_depth = 1  # the calls that are added
     derived: Any = decisions[node]
     stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
@@ -61,20 +70,15 @@ def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx
         decisions[node] = replace(derived, stamp=stamp)
 
 
-def _leaving(graph: fx.Graph, decisions: dict[fx.Node, Decision]) -> Iterator[tuple[fx.Node, Derived]]:
-    """What reaches the output, also through views, of the calls whose expansions give an input although the op gives
-    new memory."""
-    seen = dict.fromkeys(next(iter(reversed(graph.nodes))).all_input_nodes)
-    waiting = list(seen)
+def _leaving(graph: fx.Graph) -> list[fx.Node]:
+    """What reaches the output, also through views."""
+    found = dict.fromkeys(next(iter(reversed(graph.nodes))).all_input_nodes)
+    waiting = list(found)
     for node in waiting:
-        decision, related = decisions.get(node), view_bases(node)
-        stamp = getattr(decision, "stamp", None)
-        if stamp is not None and not related and _results_of_inputs(stamp.graph) and not _gives_argument(node):
-            yield node, decision  # type: ignore[misc]
-        for other in related:
-            if other not in seen:
-                seen[other] = None
-                waiting.append(other)
+        new = [base for base in view_bases(node) if base not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return waiting
 
 
 def _gives_argument(node: fx.Node) -> bool:
@@ -87,6 +91,18 @@ def _results_of_inputs(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that share memory with an input."""
     results = next(iter(reversed(graph.nodes))).all_input_nodes
     return [node for node in results if _reaches_input(node)]
+
+
+def _results_saved(graph: fx.Graph) -> list[fx.Node]:
+    """The results of an expansion that are kept for the backward pass by the calls that give them, or views of such."""
+    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    return [node for node in results if can_require_grad(metadata(node)) and _is_saved(node)]
+
+
+def _is_saved(node: fx.Node) -> bool:
+    while bases := view_bases(node):
+        node = bases[0]
+    return node.op == "call_function" and spelling_of(node).op.short in SAVES_ITS_RESULT
 
 
 def _reaches_input(node: fx.Node) -> bool:

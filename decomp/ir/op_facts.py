@@ -168,6 +168,13 @@ SAVES_NOTHING = _names(
 """Ops whose derivative needs none of the floats that they are given (tools/autograd/derivatives.yaml); masks and
 indices it may."""
 
+SAVES_ITS_RESULT = _names(
+    "amax amin aminmax exp exp2 expm1 sqrt rsqrt reciprocal relu sigmoid tan tanh softmax log_softmax _softmax "
+    "_log_softmax _safe_softmax logsumexp logcumsumexp cumprod prod std linalg_vector_norm hypot copysign sgn"
+)
+"""Ops whose derivative reads what they gave, by every overload; nobody may write that then
+(tools/autograd/derivatives.yaml)."""
+
 DIFFERENTIABLE_IN_FIRST = _names("expand_as view_as reshape_as type_as to sum_to_size")
 """Ops whose second operand gives a shape or dtype, and gets no gradient."""
 

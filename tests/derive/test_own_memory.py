@@ -32,6 +32,45 @@ def test_a_result_keeps_its_values_where_the_program_then_writes_its_input():
     assert torch.equal(decomp.lower(Holder(model), to=targets.tinygrad, args=(x,)).result(x), torch.ones(4, 1, 4))
 
 
+KEPT_BY_RULES_ALONE = {
+    "maximum": lambda x: torch.maximum(x, x.sin()),
+    "a view of a maximum": lambda x: torch.maximum(x, x.sin()).view(-1),
+    "clamp": lambda x: x.clamp(0.2, 0.6),
+    "a power": lambda x: x ** 0.5,
+}
+
+
+@pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad, targets.luminal], ids=lambda t: t.name)
+@pytest.mark.parametrize("form", ["exported", "module", "compiled"])
+@pytest.mark.parametrize("what", KEPT_BY_RULES_ALONE)
+def test_a_result_may_be_written_where_the_op_itself_does_not_keep_it(what, form, target):
+    def gradient(function):
+        x = torch.tensor([[0.1, 0.9], [0.4, 0.7]], requires_grad=True)
+        result = function(x)
+        with torch.no_grad():
+            result.add_(1)
+        return torch.autograd.grad(result.sum(), x)[0]
+
+    model, example = Holder(KEPT_BY_RULES_ALONE[what]), (torch.rand(2, 2, requires_grad=True),)
+    if form == "compiled":
+        torch._dynamo.reset()
+        lowered = torch.compile(model, backend=decomp.backend(to=target))
+    else:
+        program = torch.export.export(model, example) if form == "exported" else model
+        result = decomp.lower(program, to=target, args=example, training=True).result
+        lowered = result.module() if form == "exported" else result
+    torch.testing.assert_close(gradient(lowered), gradient(model))
+
+
+def test_what_nobody_trains_is_not_copied():
+    def calls(training):
+        model, example = Holder(lambda x: torch.maximum(x, x.sin())), (torch.rand(2, 2),)
+        program = decomp.lower(model, to=targets.luminal, args=example, training=training).result
+        return sum(node.target is aten.clone.default for node in program.graph.nodes)
+
+    assert (calls(True), calls(False)) == (1, 0)
+
+
 UNTRACKED = {
     "a view that is the input": lambda x: x.squeeze(0),
     "a product along one element": lambda x: x.unsqueeze(0).cumprod(0)[0],

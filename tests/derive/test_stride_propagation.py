@@ -215,17 +215,26 @@ def test_a_call_that_stays_and_looks_at_memory_keeps_what_it_looks_at():
     assert [blocker.op for blocker in lowering.blockers] == ["aten.as_strided.default", "aten.as_strided"]
 
 
-@pytest.mark.parametrize("view", [torch.flatten, lambda x: x.view_as(torch.ones(x.shape)), lambda x: x.reshape(-1)],
-                         ids=["flatten", "view_as", "reshape"])  # fmt: skip
-def test_memory_with_gaps_of_any_size_is_viewed_and_not_copied(view):
+def like_ones(x):
+    return x.view_as(torch.ones(x.shape))
+
+
+def with_gaps(size):
+    return torch.randn(size, 8)[:, ::2]
+
+
+@pytest.mark.parametrize("view, made", [
+    (torch.flatten, with_gaps), (like_ones, with_gaps), (lambda x: x.reshape(-1), with_gaps),
+    (like_ones, lambda size: torch.randn(4, size).t()),
+], ids=["flatten", "view_as", "reshape", "view_as of a transpose"])  # fmt: skip
+def test_memory_with_gaps_or_in_another_order_of_any_size_is_viewed_and_not_copied(view, made):
     class Viewed(nn.Module):
         def forward(self, x):
             return view(x)
 
-    x = torch.randn(3, 8)[:, ::2]
-    exported = torch.export.export(Viewed(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    exported = torch.export.export(Viewed(), (made(3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     lowered = decomp.lower(exported, to=targets.core_aten).result.module()
-    other = torch.randn(5, 8)[:, ::2]
+    other = made(5)
     found = lowered(other)
     assert found.data_ptr() == other.data_ptr() and torch.equal(found, view(other))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass, replace
 import itertools
+import math
 from typing import Any
 import warnings
 
@@ -312,6 +313,9 @@ class Perturbing(TorchDispatchMode):
         if function in ONE_MORE:
             with torch.no_grad():
                 self._shake_by(result, args[0])
+        if "norm_backward" in function._schema.name:
+            with torch.no_grad():
+                self._shake_by_scale(result[0], dict(zip((each.name for each in function._schema.arguments), args)))
         if torch._C._current_graph_task_id() != -1:  # which is there while a backward pass runs
             self.overflowed |= not all(map(_is_finite, tree_leaves((result, args))))
         return result
@@ -335,17 +339,30 @@ class Perturbing(TorchDispatchMode):
         error = torch.finfo(value.dtype).eps * noise * operand.double().nan_to_num(posinf=0, neginf=0)
         value.copy_((value.double() + error).to(value.dtype))
 
+    def _shake_by_scale(self, gradient, named):
+        """A gradient through a normalisation is known as well as what is subtracted in it: the gradient of its result,
+        times the scale and the reciprocal of the deviation."""
+        factors = [named.get(name) for name in ("grad_out", "weight", "rstd", "save_invstd")]
+        if gradient is not None:
+            given = [factor for factor in factors if factor is not None and factor.numel()]
+            largest = math.prod(float(factor.abs().amax()) for factor in given)
+            noise = torch.rand(gradient.shape, generator=self.random, dtype=torch.float64) - 0.5
+            gradient += (8 * torch.finfo(gradient.dtype).eps * largest * noise).to(gradient.dtype)
+
     def _shake(self, value):
         if value.dtype in TOLERANCE and value.numel() and 0 not in value.stride():
             width = value.real.dtype if value.is_complex() else value.dtype
             noise = torch.rand(value.shape, generator=self.random, dtype=torch.float64) - 0.5
             factor = 1 + 8 * torch.finfo(width).eps * noise
-            shaken = (_as_double(value) * factor).to(value.dtype)
+            shaken = _scaled(value, factor).to(value.dtype)
             value.copy_(torch.where((value == 0) & (noise < 0), -shaken, shaken))
 
 
-def _as_double(value):
-    return value.to(torch.complex128) if value.is_complex() else value.double()
+def _scaled(value, factor):
+    """In double precision; of a complex value each part, as infinity times a complex number is NaN."""
+    if not value.is_complex():
+        return value.double() * factor
+    return torch.view_as_complex(torch.view_as_real(value.resolve_conj().to(torch.complex128)) * factor[..., None])
 
 
 aten = torch.ops.aten

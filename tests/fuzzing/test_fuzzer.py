@@ -83,6 +83,21 @@ def test_the_gradient_of_equal_maxima_is_anybodys_and_that_of_others_is_seen():
     assert compared(made("v1 = x0.max(1)[0]"), made("v1 = x0.min(1)[0]")).startswith("output 0: values")
 
 
+def test_infinite_parts_of_a_complex_number_are_compared_as_they_are():
+    infinite = "v1 = torch.complex(x0 * float('inf'), x0 * float('inf'))"
+    other = "v1 = torch.complex(x0 * float('inf'), x0 * float('nan'))"
+    assert compared(made(infinite), made(infinite)) == ""
+    assert compared(made(infinite), made(other)).startswith("output 0: values")
+
+
+def test_what_a_normalisation_of_one_element_cancels_is_anybodys_and_all_else_is_seen():
+    one = dict(inputs=("x0 = given.tensor(3, 1, dtype=torch.float32)",))
+    whole = "v1 = F.layer_norm(x0, (1,))"
+    rest = "v1 = F.layer_norm(x0, (1,)) + {} * (x0 - x0.detach())"
+    assert compared(made(whole, **one), made(rest.format("1e-5"), **one)) == ""
+    assert compared(made(whole, **one), made(rest.format("1e-2"), **one)).startswith("gradient of input 0: values")
+
+
 def test_outputs_that_share_memory_no_more_are_seen():
     one, other = (Loaded(made("v1 = x0 * 2", line, returned=("v1", "v2"))).eager(*CASE)
                   for line in ("v2 = v1.view(-1)", "v2 = v1.clone().view(-1)"))

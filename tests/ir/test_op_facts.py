@@ -103,6 +103,19 @@ def test_what_changes_storage_writes_by_its_schema(name):
     assert all(overload._schema.is_mutable for overload in overloads(name))
 
 
+@pytest.mark.parametrize("name", OPS["SAVES_ITS_RESULT"])
+def test_what_saves_its_result_has_no_gradient_once_that_is_written(name):
+    x = torch.full((2, 3), 0.5, requires_grad=True)
+    more = {"hypot": (x,), "copysign": (x,), "_softmax": (0, False), "_log_softmax": (0, False), "logsumexp": (0,)}
+    along = (0,) if name in ("softmax", "log_softmax", "_safe_softmax", "cumprod", "logcumsumexp") else ()
+    result = getattr(aten, name)(x, *more.get(name, along))
+    result = result[0] if isinstance(result, tuple) else result
+    with torch.no_grad():
+        result.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
 @pytest.mark.parametrize("name", OPS["NOT_WRITES"])
 def test_what_does_not_write_leaves_the_version_alone(name):
     x = torch.ones(2, requires_grad=True)
