@@ -41,11 +41,14 @@ class _Layout:
         found = memory.as_strided(self.size, self.stride, self.offset)
         return found.copy_(tensor) if with_values and not overlaps_itself(found) else found
 
-    def seen_in(self, base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor of this layout and dtype in the memory of `base`."""
+    def seen_in(self, base: torch.Tensor, dtype: torch.dtype, recorded: _Layout) -> torch.Tensor:
+        """The tensor of this layout and dtype in the memory of `base`, which was recorded with a layout of its own: an
+        input may begin elsewhere in its memory."""
         every = base.untyped_storage().nbytes() // base.element_size()
         memory = base.as_strided((every,), (1,), 0)
-        return (memory if dtype == base.dtype else memory.view(dtype)).as_strided(self.size, self.stride, self.offset)
+        memory = memory if dtype == base.dtype else memory.view(dtype)
+        later = (base.storage_offset() - recorded.offset) * base.element_size() // memory.element_size()
+        return memory.as_strided(self.size, self.stride, self.offset + later)
 
 
 def with_layouts(
@@ -53,25 +56,28 @@ def with_layouts(
 ) -> Any:
     """`function`, a lowered `graph` that takes a list, with outputs laid out as recorded: of those at `views` the
     layout is all that is read, those at `shown` are views of another output each, perhaps of one behind the results
-    that are asked for, which end at `count`."""
+    that are asked for, which end at `count`, or of an input, of which -1 is the first."""
     places = {*views, *whole, *shown, *shown.values()}
     layouts = {i: layout for i in places if (layout := _recorded(graph, i)) is not None}
     if not layouts:
         return function
     symbols = _symbols(graph)
     copied = {*whole, *shown.values()}
+    inputs = {i for i in shown.values() if i < 0}
 
     def called(arguments: list[Any]) -> Sequence[Any]:
         sizes = {symbol: int(arguments[place]) for symbol, place in symbols.items()}
+        bases = {i: arguments[-1 - i] for i in inputs}
         results = list(function(arguments))
         found = {i: layout.at(sizes) for i, layout in layouts.items()}
-        for i in found.keys() - shown.keys():
+        for i in found.keys() - shown.keys() - inputs:
             # A base of its own would be taken for the base that the output was traced with.
             if not found[i].is_of(results[i]) or i in views and results[i]._base is not None:
                 results[i] = found[i].put(results[i], i in copied)
-        for i, base in shown.items():
-            if i in found and base in found and storage_of(results[i]) != storage_of(results[base]):
-                results[i] = found[i].seen_in(results[base], results[i].dtype)
+        for i, place in shown.items():
+            base = bases[place] if place in bases else results[place]
+            if i in found and place in found and storage_of(results[i]) != storage_of(base):
+                results[i] = found[i].seen_in(base, results[i].dtype, found[place])
         return results[:count]
 
     called._boxed_call = True  # type: ignore[attr-defined]
@@ -86,8 +92,9 @@ def _symbols(graph: fx.Graph) -> dict[Any, int]:
 
 
 def _recorded(graph: fx.Graph, index: int) -> _Layout | None:
-    """The layout of an output of the graph, if its sizes are known when it is called."""
-    result = outputs_of(graph)[index]
+    """The layout of an output of the graph, or of an input (-1 is the first), if its sizes are known when it is
+    called."""
+    result = outputs_of(graph)[index] if index >= 0 else graph.find_nodes(op="placeholder")[-1 - index]
     value = metadata(result) if isinstance(result, fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None

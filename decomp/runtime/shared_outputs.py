@@ -37,13 +37,16 @@ def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
 
 
 def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
-    """For each of these outputs that is a view of what the graph computes, the number of the output that it is seen in;
-    that becomes one, behind the others, if it is none yet."""
-    results = list(outputs_of(graph))
+    """For each of these outputs that is a view, the number of the input, counted as in a pair, or of the output that it
+    is seen in; what the graph computes becomes one, behind the others, if it is none yet."""
+    inputs, results = graph.find_nodes(op="placeholder"), list(outputs_of(graph))
     shown = {}
     for i in sorted(outputs):
         base = _computed(results[i])
-        if base is results[i] or base.op == "placeholder":
+        if base is results[i]:
+            continue
+        if base.op == "placeholder":
+            shown[i] = -1 - inputs.index(base)
             continue
         if base not in results:
             results.append(base)

@@ -1,6 +1,6 @@
 """Fourier transforms, and ops of the target `stablehlo` that `jax.lax` lowers to something else on CPUs or does not
-have: the logistic function, normal numbers, triangular systems. These are primitives of their own, whose lowering is
-the operation of the specification."""
+have: the logistic function, batch norm by given statistics, normal numbers, triangular systems. These are primitives
+of their own, whose lowering is the operation of the specification."""
 
 from __future__ import annotations
 
@@ -40,6 +40,39 @@ def _logistic_type(x: Any) -> Any:
 
 _logistic_p.def_abstract_eval(_logistic_type)
 mlir.register_lowering(_logistic_p, lambda ctx, x: stablehlo.LogisticOp(x).results)
+
+
+# Batch norm by given statistics.
+
+
+@implements("_native_batch_norm_legit_no_training")
+def batch_norm_inference(x: Array, weight: Array | None, bias: Array | None, running_mean: Array, running_var: Array,
+                         momentum: float, eps: float) -> tuple[Array, Array, Array]:  # fmt: skip
+    """The normalised x, and two empty arrays in the place of the statistics of the batch."""
+    scale = jnp.ones_like(running_mean) if weight is None else weight
+    offset = jnp.zeros_like(running_mean) if bias is None else bias
+    empty = jnp.zeros((0,), x.dtype)
+    return _batch_norm(x, scale, offset, running_mean, running_var, eps), empty, empty
+
+
+_batch_norm_p = Primitive("stablehlo.batch_norm_inference")
+
+
+@functools.partial(jax.jit, static_argnums=5, inline=True)
+def _batch_norm(x: Array, scale: Array, offset: Array, mean: Array, variance: Array, eps: float) -> Array:
+    return _batch_norm_p.bind(x, scale, offset, mean, variance, eps=eps)
+
+
+def _batch_norm_type(x: Any, *channels: Any, eps: float) -> Any:
+    return jax.core.ShapedArray(x.shape, x.dtype)
+
+
+def _emit_batch_norm(ctx: Any, x: Any, *channels: Any, eps: float) -> Any:
+    return stablehlo.BatchNormInferenceOp(x, *channels, np.float32(eps), 1).results
+
+
+_batch_norm_p.def_abstract_eval(_batch_norm_type)
+mlir.register_lowering(_batch_norm_p, _emit_batch_norm)
 
 
 # Fourier transforms.

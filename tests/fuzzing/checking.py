@@ -157,7 +157,10 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
             text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case),
                               lambda: loaded.as_saved(*case))
         if text:
-            if form in WITHOUT_METADATA and _widens_in_place(loaded, case):
+            written = _written(loaded, case)
+            if written.twice:
+                return Verdict(form, target, "torch", "writes elements that lie in the same memory")
+            if form in WITHOUT_METADATA and written.wider:
                 return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
             if form in WITHOUT_METADATA and "view size is not compatible" in text:
                 return Verdict(form, target, "refused", "strides are those of the primitives")
@@ -169,22 +172,32 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
     return Verdict(form, target, "right")
 
 
-def _widens_in_place(loaded: Loaded, case) -> bool:
-    """Whether an in-place op takes an operand of a dtype that would be that of the result out of place. Nobody sees
-    that in a program without metadata."""
-    with _Widening() as widening:
+def _written(loaded: Loaded, case) -> _Writes:
+    with _Writes() as writes:
         loaded.run(loaded.module, loaded.module, *case)
-    return widening.seen
+    return writes
 
 
-class _Widening(TorchDispatchMode):
-    seen = False
+class _Writes(TorchDispatchMode):
+    """What is seen of the writes of a program while it runs."""
+
+    wider = False
+    """An in-place op takes an operand of a dtype that would be that of the result out of place. Nobody sees that in a
+    program without metadata."""
+    twice = False
+    """What is written has two elements in the same memory: which of them it will be is anybody's."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
             others = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, torch.Tensor)]
-            self.seen |= any(torch.result_type(args[0], other) != args[0].dtype for other in others)
+            self.wider |= any(torch.result_type(args[0], other) != args[0].dtype for other in others)
+            self.twice |= _overlaps_itself(args[0])
         return function(*args, **(kwargs or {}))
+
+
+def _overlaps_itself(value: torch.Tensor) -> bool:
+    places = torch.arange(value.untyped_storage().nbytes() // max(1, value.element_size()))
+    return len(places.as_strided(value.shape, value.stride(), value.storage_offset()).unique()) < value.numel()
 
 
 def _has_views(program: Program, form: str, target: str) -> bool:
