@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import sys
+import traceback
 import types
 import typing
 
@@ -55,6 +56,9 @@ def pytest_collection_finish(session):
     _hasten_decompositions()
     _hasten_seeds()
     _hasten_guards()
+    _hasten_modes()
+    _hasten_stacks()
+    _hasten_recompiling()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -118,6 +122,44 @@ def _hasten_guards():
     guards = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
         guards.profile_guard_manager = lambda *given: 0.0
+
+
+def _hasten_modes():
+    """Have a mode of export's, which asks all ops that were ever called to forget who handles them, ask those that have
+    learned it since (torch 2.13): each trace of a rule begins with such a mode."""
+    ops, fresh = sys.modules.get("torch._ops"), set()
+
+    def forgetting():
+        while fresh:
+            yield fresh.pop()
+
+    if ops is not None:
+        fresh |= ops.cached_ops
+        ops.add_cached_op, ops.get_cached_ops = fresh.add, forgetting
+
+
+def _hasten_stacks():
+    """Have the frames of stacks, of which each node of a graph gets one, read their lines of source once."""
+    stacks = sys.modules.get("torch.utils._traceback")
+    if stacks is not None:
+        frame = functools.cache(traceback.FrameSummary)
+        stacks._extract_symbolized_tb = lambda found, skip: traceback.StackSummary(
+            frame(each["filename"], each["line"], each["name"]) for each in reversed(found[skip:]))
+
+
+def _hasten_recompiling():
+    """Have `fx.GraphModule` compile the same source once. Dynamo, which remembers what it has compiled by the code
+    object, is given a code object of its own each time."""
+    modules = sys.modules.get("torch.fx.graph_module")
+    if modules is not None:
+        compiled = functools.cache(compile)
+
+        def compile_anew(source, file, mode, dont_inherit):
+            code = compiled(source, "", mode, dont_inherit=dont_inherit)
+            constants = (c.replace(co_filename=file) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+            return code.replace(co_filename=file, co_consts=tuple(constants))
+
+        modules.compile = compile_anew
 
 
 def pytest_runtest_setup():
