@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 import os
 import sys
 import traceback
@@ -10,6 +11,8 @@ import typing
 
 # Before torch is imported, by what is collected and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Vectors that the processor has are there for Inductor without a program compiled for each kind, which takes seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # What a test says of planning is to be true of planning, and not of what an earlier run has left on disk.
 os.environ["DECOMP_CACHE"] = "off"
 
@@ -59,6 +62,7 @@ def pytest_collection_finish(session):
     _hasten_modes()
     _hasten_stacks()
     _hasten_recompiling()
+    _hasten_generated_code()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -160,6 +164,19 @@ def _hasten_recompiling():
             return code.replace(co_filename=file, co_consts=tuple(constants))
 
         modules.compile = compile_anew
+
+
+def _hasten_generated_code():
+    """Have what writes the source of graphs find out once which arguments each of its methods takes (torch 2.13)."""
+    graphs = sys.modules.get("torch.fx.graph")
+    if graphs is not None:
+        parameters = functools.cache(lambda function: frozenset(inspect.signature(function).parameters))
+
+        def call(self, method, *args, **kwargs):
+            known = parameters(getattr(method, "__func__", method))
+            return method(*args, **{name: value for name, value in kwargs.items() if name in known})
+
+        graphs.CodeGen._call_method_with_signature_check = call
 
 
 def pytest_runtest_setup():
