@@ -143,12 +143,16 @@ def _hasten_modes():
 
 
 def _hasten_stacks():
-    """Have the frames of stacks, of which each node of a graph gets one, read their lines of source once."""
+    """Have the frames of stacks, of which each node of a graph gets one, read their lines of source once, and fake
+    modes not read the stack on which they are made, for an error about two of them (torch 2.13)."""
     stacks = sys.modules.get("torch.utils._traceback")
     if stacks is not None:
         frame = functools.cache(traceback.FrameSummary)
         stacks._extract_symbolized_tb = lambda found, skip: traceback.StackSummary(
             frame(each["filename"], each["line"], each["name"]) for each in reversed(found[skip:]))
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    if fakes is not None:
+        fakes.traceback = types.SimpleNamespace(extract_stack=list, format_list=traceback.format_list)
 
 
 def _hasten_recompiling():
