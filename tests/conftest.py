@@ -2,13 +2,17 @@
 
 import functools
 import gc
+import inspect
 import os
 import sys
+import traceback
 import types
 import typing
 
 # Before torch is imported, by what is collected and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Vectors that the processor has are there for Inductor without a program compiled for each kind, which takes seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # What a test says of planning is to be true of planning, and not of what an earlier run has left on disk.
 os.environ["DECOMP_CACHE"] = "off"
 
@@ -55,6 +59,10 @@ def pytest_collection_finish(session):
     _hasten_decompositions()
     _hasten_seeds()
     _hasten_guards()
+    _hasten_modes()
+    _hasten_stacks()
+    _hasten_recompiling()
+    _hasten_generated_code()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -118,6 +126,61 @@ def _hasten_guards():
     guards = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
         guards.profile_guard_manager = lambda *given: 0.0
+
+
+def _hasten_modes():
+    """Have a mode of export's, which asks all ops that were ever called to forget who handles them, ask those that have
+    learned it since (torch 2.13): each trace of a rule begins with such a mode."""
+    ops, fresh = sys.modules.get("torch._ops"), set()
+
+    def forgetting():
+        while fresh:
+            yield fresh.pop()
+
+    if ops is not None:
+        fresh |= ops.cached_ops
+        ops.add_cached_op, ops.get_cached_ops = fresh.add, forgetting
+
+
+def _hasten_stacks():
+    """Have the frames of stacks, of which each node of a graph gets one, read their lines of source once, and fake
+    modes not read the stack on which they are made, for an error about two of them (torch 2.13)."""
+    stacks = sys.modules.get("torch.utils._traceback")
+    if stacks is not None:
+        frame = functools.cache(traceback.FrameSummary)
+        stacks._extract_symbolized_tb = lambda found, skip: traceback.StackSummary(
+            frame(each["filename"], each["line"], each["name"]) for each in reversed(found[skip:]))
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    if fakes is not None:
+        fakes.traceback = types.SimpleNamespace(extract_stack=list, format_list=traceback.format_list)
+
+
+def _hasten_recompiling():
+    """Have `fx.GraphModule` compile the same source once. Dynamo, which remembers what it has compiled by the code
+    object, is given a code object of its own each time."""
+    modules = sys.modules.get("torch.fx.graph_module")
+    if modules is not None:
+        compiled = functools.cache(compile)
+
+        def compile_anew(source, file, mode, dont_inherit):
+            code = compiled(source, "", mode, dont_inherit=dont_inherit)
+            constants = (c.replace(co_filename=file) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+            return code.replace(co_filename=file, co_consts=tuple(constants))
+
+        modules.compile = compile_anew
+
+
+def _hasten_generated_code():
+    """Have what writes the source of graphs find out once which arguments each of its methods takes (torch 2.13)."""
+    graphs = sys.modules.get("torch.fx.graph")
+    if graphs is not None:
+        parameters = functools.cache(lambda function: frozenset(inspect.signature(function).parameters))
+
+        def call(self, method, *args, **kwargs):
+            known = parameters(getattr(method, "__func__", method))
+            return method(*args, **{name: value for name, value in kwargs.items() if name in known})
+
+        graphs.CodeGen._call_method_with_signature_check = call
 
 
 def pytest_runtest_setup():

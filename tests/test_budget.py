@@ -83,6 +83,7 @@ def test_an_op_that_is_bad_on_purpose_gets_nearly_all_of_the_error():
     assert sum(loss.share for loss in found.losses) + found.interaction == pytest.approx(1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_the_error_of_a_model_is_that_of_its_lowered_program(name):
     from decomp_rules import samples, targets

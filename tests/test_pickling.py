@@ -15,11 +15,8 @@ from decomp import errors
 from decomp.errors import Blocker
 from decomp.rules.limitation import Limitation
 from decomp_rules import RULES, samples, targets
+from tests.pickled import again
 from tests.processes import ROOT, ended
-
-
-def again(value):
-    return pickle.loads(pickle.dumps(value))
 
 
 def own_relu(x):
@@ -100,15 +97,12 @@ def test_notes_on_an_error_travel():
     assert again(error).__notes__ == ["in block 3"]
 
 
-def lower_to_nothing(_):
-    decomp.lower(nn.GELU(), to=decomp.Target("none", ["add"]), args=(torch.ones(3),), rules={})
-
-
 IN_A_POOL = """
 import concurrent.futures, multiprocessing
 import pytest
 import decomp
-from tests.test_pickling import RULES, again, lower_to_nothing
+from decomp_rules import RULES
+from tests.pickled import again, lower_to_nothing
 
 with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
     for _ in range(2):
@@ -207,12 +201,14 @@ def lowering(request):
     return decomp.lower(model, to=targets.core_aten, args=args)
 
 
+@pytest.mark.sampled(3)
 def test_report_proof_and_provenance_of_a_lowering_come_back(lowering):
     node = list(lowering.pieces[0].graph.nodes)[-2].name
     for record in (lowering.report(), lowering.proof, lowering.provenance(node), lowering.blockers):
         assert again(record) == record and copy.deepcopy(record) == record
 
 
+@pytest.mark.sampled(3)
 def test_a_lowering_and_its_plan_say_what_to_pickle_instead(lowering):
     with pytest.raises(errors.NotPortable, match="pickle lowering.report()"):
         pickle.dumps(lowering)
@@ -220,6 +216,7 @@ def test_a_lowering_and_its_plan_say_what_to_pickle_instead(lowering):
         pickle.dumps(lowering.plan)
 
 
+@pytest.mark.sampled(3)
 def test_a_copy_of_a_lowering_keeps_its_provenance(lowering):
     names = [node.name for node in lowering.pieces[0].graph.nodes if node.op == "call_function"]
     for found in (copy.copy(lowering), copy.deepcopy(lowering)):

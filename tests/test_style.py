@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 from pathlib import Path
 import shutil
 import subprocess
 import sys
+from typing import NamedTuple
 
 import networkx
 import pytest
@@ -29,9 +31,8 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path):
+def imported(path, tree):
     """Names of the modules that `path` imports when it is imported itself, relative ones made absolute."""
-    tree = ast.parse(text_of(path))
     package = module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -47,12 +48,35 @@ def import_graph(package):
     modules = {module_name(path): path for path in sorted((ROOT / package).rglob("*.py"))}
     graph = networkx.DiGraph()
     for name, path in modules.items():
-        graph.add_edges_from((name, other) for other in imported(path) if other in modules and other != name)
+        graph.add_edges_from((name, other) for other in source(path).imports if other in modules and other != name)
     return graph
 
 
 def text_of(path):
     return path.read_text(encoding="utf-8")
+
+
+class Source(NamedTuple):
+    """What the tests ask of a module."""
+
+    docstring: str | None
+    imports: list[str]
+    imports_by_name: bool
+    private_api: list[str]
+
+
+@functools.cache
+def source(path):
+    """Parsed once, for all tests."""
+    tree = ast.parse(text_of(path))
+    by_name = any(isinstance(node, ast.Call) and last_name(node.func).endswith(("import_module", "__import__"))
+                  for node in ast.walk(tree))
+    return Source(ast.get_docstring(tree), list(imported(path, tree)), by_name, list(private_api(tree)))
+
+
+def last_name(node):
+    """`c` of `a.b.c` and of `c`; nothing of other expressions."""
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def test_files_are_short_and_their_lines_are_too():
@@ -64,7 +88,7 @@ def test_files_are_short_and_their_lines_are_too():
 def test_a_module_opens_by_saying_what_it_is():
     modules = [path for path in FILES if "tests" not in path.relative_to(ROOT).parts and path.stem != "__main__"]
     assert [relative(path) for path in modules
-            if text_of(path).strip() and not ast.get_docstring(ast.parse(text_of(path)))] == []
+            if text_of(path).strip() and not source(path).docstring] == []
 
 
 def contracts_of(root):
@@ -113,9 +137,7 @@ def test_planted_upward_imports_are_seen(packages):
 def test_only_the_door_imports_by_name():
     """A module imported by its name as a string escapes the contracts on imports."""
     found = {relative(path) for path in FILES if path.relative_to(ROOT).parts[0] == "decomp"
-             and "tools" not in path.relative_to(ROOT).parts
-             for node in ast.walk(ast.parse(text_of(path)))
-             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))}
+             and "tools" not in path.relative_to(ROOT).parts and source(path).imports_by_name}
     assert found == {"decomp/_library.py", "decomp/torch_internals/modes.py"}
 
 
@@ -173,13 +195,13 @@ def is_private(path):
 
 def test_private_api_of_torch_has_one_home():
     modules = [path for path in FILES if path.relative_to(ROOT).parts[0] == "decomp"]
-    found = {relative(path): list(private_api(ast.parse(text_of(path)))) for path in modules
+    found = {relative(path): source(path).private_api for path in modules
              if "torch_internals" not in path.parts}
     assert {path: names for path, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(
-    "source",
+    "text",
     [
         "import torch._dynamo",
         "from torch._guards import x",
@@ -190,10 +212,10 @@ def test_private_api_of_torch_has_one_home():
         "def late():\n    from torch._inductor import config",
     ],
 )
-def test_planted_private_api_is_seen(source):
-    assert list(private_api(ast.parse(source)))
+def test_planted_private_api_is_seen(text):
+    assert list(private_api(ast.parse(text)))
 
 
-@pytest.mark.parametrize("source", ["import torch\ntorch.ops.aten._to_copy", "import torch\ntorch._ops.OpOverload"])
-def test_ops_and_their_classes_are_public(source):
-    assert not list(private_api(ast.parse(source)))
+@pytest.mark.parametrize("text", ["import torch\ntorch.ops.aten._to_copy", "import torch\ntorch._ops.OpOverload"])
+def test_ops_and_their_classes_are_public(text):
+    assert not list(private_api(ast.parse(text)))

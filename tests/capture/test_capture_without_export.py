@@ -44,6 +44,7 @@ class Recognizer(nn.Module):
         return F.ctc_loss(self.layer(x)[0].log_softmax(-1), targets, input_lengths, target_lengths)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", [targets.core_aten, targets.luminal], ids=lambda t: t.name)
 def test_a_layer_that_cannot_be_traced_before_such_a_loss(target):
     model = Recognizer()

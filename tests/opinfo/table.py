@@ -29,7 +29,7 @@ def one_in(case: str) -> int:
     if case.startswith(DEAR) or "-complex" in case:
         return 40
     if case.startswith(tuple(f"{entry}-" for entry in MOST_USED)):
-        return 2
+        return 3
     if case.startswith("nn."):
         return 8 if case.startswith("nn.functional.") else 5
     return 15

@@ -9,7 +9,7 @@ from decomp_rules import backends
 CASES = [*((name, model) for name in ("numpy", "stablehlo") for model in ("gpt", "resnet")), ("tinygrad", "mlp")]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, model", CASES)
 def test_ten_steps_are_those_of_pytorch(name, model):
     try:

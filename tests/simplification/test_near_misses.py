@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import copy
+import functools
 import io
 from typing import Any
 
@@ -36,6 +37,7 @@ class Of(nn.Module):
         return self.function(*args)
 
 
+@functools.cache  # what it is simplified to is another program
 def program(function: Callable[..., Any], *args: Any) -> Any:
     return torch.export.export(Of(function), args or (X,)).run_decompositions({})
 

@@ -118,6 +118,7 @@ class _Drop(nn.Module):
         return torch.rand_like(x) * x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt", "lstm", "llama"])
 def test_a_model_is_as_near_to_float64_as_it_is_itself(name):
     torch.manual_seed(0)

@@ -90,6 +90,7 @@ def test_grid_sampling_reaches_the_targets() -> None:
     lowered_agrees(lambda x, grid: F.grid_sample(x, grid, align_corners=False), sample(1, 2, 4, 4), sample(1, 3, 3, 2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_an_image_of_any_size_is_brought_to_one_size(mode: str) -> None:
     class Resize(torch.nn.Module):

@@ -3,6 +3,7 @@ call by call; that faults are seen by it, and that what is committed is true."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+import functools
 import json
 import os
 import random
@@ -214,6 +215,7 @@ def test_the_command_adds_the_column_and_changes_nothing_else(tmp_path, monkeypa
 # the library
 
 
+@functools.cache
 def columns_of_the_library():
     rules, found = {identity(rule): rule for rule in RULES}, certificates.committed()
     certified = [(rule, found[name]) for name, rule in rules.items() if name in found]

@@ -94,6 +94,7 @@ def test_a_program_comes_back_as_it_was_saved(good):
     assert found._guards_code == own._guards_code and found.range_constraints.keys() == own.range_constraints.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", samples.MODELS)
 def test_every_sample_model_is_read_as_data(name, tmp_path):
     model, args = samples.model(name)
