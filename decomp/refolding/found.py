@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
@@ -16,6 +16,7 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.ir.aliases import view_arguments
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
+from decomp.ir.ops import of_function
 from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
@@ -34,6 +35,10 @@ class Wanted:
     prepared: Target | None = None
     stones: bool = False
     """Whether others may stand, too, on the way to one that is wanted."""
+
+    def may(self, overloads: Iterable[Any]) -> bool:
+        """Whether a call of any of these may be wanted."""
+        return self.to is None or any(map(self.to.knows, overloads))
 
     def __call__(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
         """Whether a call may stand, which gives the value of a node."""
@@ -58,6 +63,8 @@ class Found:
     error: float
     gain: int
     """How many nodes it saves."""
+    stone: bool = False
+    """Whether it is not wanted itself."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -70,6 +77,8 @@ class Trier:
 
     limit: float = LIMIT
     """How many nodes a region may have."""
+    finds: ClassVar[tuple[Any, ...]]
+    """The overloads of which it finds calls."""
 
     def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
@@ -102,14 +111,15 @@ class Trier:
     def take(self, found: Found) -> bool:
         """Keep what was found, if nothing looks into it and its call is wanted."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
-        if not self.wanted(*call):
+        stays = self.wanted.stays(*call)
+        if not stays and not self.wanted.stones:
             return False
         fault = self.around.why_open(found.region)
         if fault is not None:
-            if self.wanted.stays(*call):
+            if stays:
                 self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
             return False
-        self.findings.found.append(found)
+        self.findings.found.append(dataclasses.replace(found, stone=not stays))
         return True
 
 
@@ -203,6 +213,11 @@ def _is_prepared(to: Target, operand: Any) -> bool:
 
 def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> bool:
     """Whether a call that gives `value` is wanted."""
+    spelling = of_function(target)
+    if to.surely_legal(spelling.op, spelling.overload):
+        return True
+    if not to.knows(target):
+        return False
     graph = fx.Graph()
     known: dict[Any, fx.Node] = {}
 

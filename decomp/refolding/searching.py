@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -52,19 +53,21 @@ def search(
 ) -> Search:
     """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
     the values of inputs that are constants of the program, by name."""
-    whole = Surroundings(graph, owner, constants)
-    kinds: tuple[_Kind, ...] = (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS)
-    known = Known()
-    missed: list[Missed] = []
-    if wanted.to is not None:
-        stones = _Rounds(whole, replace(wanted, stones=True), known)
-        stones.run(kinds)
-        missed = stones.missed
-        kinds = (functools.partial(OnStones, steps=stones.steps), *kinds)
-    rounds = _Rounds(whole, wanted, known)
-    rounds.run(kinds)
+    whole, known = Surroundings(graph, owner, constants), Known()
+    backwards: tuple[_Kind, ...] = (functools.partial(RulesBackwards, rules=rules),) if rules else ()
+    useful = [wanted.may(kind.finds) for kind in ROUNDS]
+    # What comes after the last search for something wanted is of no use as a stone, either.
+    last = max(itertools.compress(itertools.count(1), useful), default=0)
+    rounds = _Rounds(whole, replace(wanted, stones=True), known)
+    rounds.run((*backwards, *ROUNDS[:last]))
+    missed = rounds.missed
+    if any(found.stone for step in rounds.steps for found in step.found):
+        on_stones = functools.partial(OnStones, steps=rounds.steps)
+        rounds = _Rounds(whole, wanted, known)
+        rounds.run((on_stones, *backwards, *itertools.compress(ROUNDS, useful)))
+        missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed + rounds.missed))
+    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
 
 
 _Kind = Callable[[Surroundings, Runner, Wanted], Any]
@@ -94,6 +97,7 @@ class _Rounds:
     def _fold(self, chosen: list[Found]) -> None:
         around = self.around
         made = [fold_of(found, around, self._counts, self._results) for found in chosen]
+        self._counts.update((found.region.root.name, 0) for found in chosen if found.spelling.result)  # parts of it
         self._counts.update((record.node, record.nodes) for _, record in made)
         self.folded += [record for _, record in made]
         self.steps.append(Step(self.rewrite, chosen))

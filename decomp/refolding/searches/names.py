@@ -30,6 +30,8 @@ _NAMED: dict[str, Any] = {
 class Names(Trier):
     """The search in one graph."""
 
+    finds = tuple(_NAMED.values())
+
     def search(self) -> Findings:
         """All that is found."""
         terms = Terms()
