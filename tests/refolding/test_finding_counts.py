@@ -14,7 +14,7 @@ from decomp.refolding.regions import Surroundings
 from decomp.refolding.trials import Runner
 from decomp_rules import targets
 from decomp_rules.samples.models import model
-from tests.refolding.test_finding import X, erf_gelu, exported, found, quick_silu, rms_norm
+from tests.refolding.test_finding import X, erf_gelu, exported, found, rms_norm, shifted_softmax
 
 
 def deep(layers):
@@ -102,15 +102,17 @@ def searched(monkeypatch):
 
 
 def test_a_program_is_searched_once_where_nothing_is_taken_back(searched):
-    assert found(exported(lambda x: erf_gelu(erf_gelu(x)), X), to=targets.core_aten) == {"gelu": 2}
+    assert found(deep(2), to=targets.core_aten) == {"gelu": 2}
     names = [name for name, _ in searched]
     assert names == ["Functions", "Weights"]  # the rest finds nothing that Core ATen has
 
 
 def test_a_program_is_searched_again_where_something_is_taken_back(searched):
-    program = exported(lambda x: quick_silu(x) + erf_gelu(x), X)
-    assert found(program, to=["gelu"]) == {"gelu": 1}
-    assert [name for name, _ in searched] == ["Functions", "Functions"]
+    program = exported(lambda q, k, v: shifted_softmax(q @ k.mT) @ erf_gelu(v), X, X + 1, X + 2)
+    ops = ["gelu", "scaled_dot_product_attention"]
+    assert found(program, to=ops) == dict.fromkeys(ops, 1)
+    assert [name for name, _ in searched] == ["Functions", "Attention"] * 2
+    assert torch.ops.aten.softmax.int in searched[0][1] and not searched[2][1]
 
 
 @pytest.mark.parametrize("name", ["encoder", "resnet", "vit"])

@@ -51,7 +51,7 @@ class _Scores:
 class Attention(Trier):
     """The search in one graph."""
 
-    finds = (aten.scaled_dot_product_attention.default,)
+    finds = {aten.scaled_dot_product_attention.default: (*SOFTMAX, aten.exp.default)}
 
     def search(self) -> Findings:
         """All that is found."""

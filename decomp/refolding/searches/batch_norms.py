@@ -28,7 +28,7 @@ _NATIVE = aten._native_batch_norm_legit_no_training.default
 class BatchNorms(Trier):
     """The search in one graph."""
 
-    finds = (aten.batch_norm.default,)
+    finds = {aten.batch_norm.default: ()}
 
     def search(self) -> Findings:
         """All that is found."""

@@ -38,7 +38,7 @@ def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 class Products(Trier):
     """The search for linear layers in one graph."""
 
-    finds = (LINEAR.target,)
+    finds = {LINEAR.target: ()}
 
     def search(self) -> Findings:
         """All that is found."""

@@ -85,6 +85,11 @@ def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
     return pattern
 
 
+def overloads_of(rules: Rules) -> frozenset[Any]:
+    """The overloads of which calls may be found by some rules."""
+    return frozenset(_overload(rule.op) for rule in rules)
+
+
 def _overload(op: Op) -> Any:
     packet = op.packet
     if packet is None:
