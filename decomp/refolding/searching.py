@@ -56,7 +56,7 @@ def search(
     rounds = _Rounds(whole, wanted, known)
     rounds.run(_kinds(wanted, rules))
     missed = rounds.missed
-    if any(found.stone for step in rounds.steps for found in step.found):
+    if any(node.name in rounds.stones for node in rounds.around.graph.nodes):
         on_stones = functools.partial(OnStones, steps=rounds.steps)
         rounds = _Rounds(whole, wanted, known)
         rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
@@ -91,6 +91,8 @@ class _Rounds:
         self.folded: list[Folded] = []
         self.missed: list[Missed] = []
         self.steps: list[Step] = []
+        self.stones: set[str] = set()
+        """Names of calls that were folded and are not wanted."""
         self._earlier: dict[str, Folded] = {}
         self._results = Results()
 
@@ -110,6 +112,7 @@ class _Rounds:
         for found, (_, record) in zip(chosen, made):
             self._earlier[found.region.root.name] = replace(record, nodes=0)  # where it is one of several results
             self._earlier[record.node] = record
+            (self.stones.add if found.stone else self.stones.discard)(record.node)
         self.folded += [record for _, record in made]
         self.steps.append(Step(self.rewrite, chosen))
         step = _folded(around.graph, around.owner, [fold for fold, _ in made])
