@@ -410,6 +410,17 @@ def test_a_rule_is_read_backwards():
     assert [(each.op, each.by) for each in refolding.folded] == [("aten.addcmul.default", "rule addcmul")]
 
 
+def test_a_rule_does_not_find_its_own_op():
+    rules = decomp.Rules()
+
+    @rules.register("silu")
+    def silu(self):
+        return self * torch.sigmoid(self)
+
+    function = Holder(lambda x: F.silu(x) + x * torch.sigmoid(x))
+    assert found(torch.export.export(function, (X,)), rules=rules) == {"silu": 1}
+
+
 def test_a_rule_that_does_not_hold_is_not_believed():
     rules = decomp.Rules()
 

@@ -47,6 +47,8 @@ class RulesBackwards(Trier):
 
     def _take(self, match: Match, rule: Rule) -> None:
         overload, name = _overload(rule.op), str(rule.op)
+        if match.outputs[-1].target is overload:
+            return  # the op itself, which a pattern may mean too
         args = _arguments(overload, match, rule) if overload is not None else None
         if overload is None or args is None:
             self.findings.missed.append(Missed(name, match.root.name, "the op cannot be called with what was found"))
