@@ -3,10 +3,10 @@ overlap, the one that stands for most is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import fx
@@ -16,6 +16,7 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.ir.aliases import view_arguments
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, inherited_meta, metadata
+from decomp.ir.ops import of_function
 from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
@@ -32,12 +33,16 @@ class Wanted:
 
     to: Target | None = None
     prepared: Target | None = None
-    stones: bool = False
-    """Whether others may stand, too, on the way to one that is wanted."""
+    stones: Container[Any] = ()
+    """Overloads of which calls may stand, too, on the way to one that is wanted."""
+
+    def may(self, overloads: Iterable[Any]) -> bool:
+        """Whether a call of any of these may be wanted."""
+        return self.to is None or any(map(self.to.knows, overloads))
 
     def __call__(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
         """Whether a call may stand, which gives the value of a node."""
-        return self.stones or self.stays(target, args, kwargs, like)
+        return target in self.stones or self.stays(target, args, kwargs, like)
 
     def stays(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
         """Whether a call is wanted itself."""
@@ -58,6 +63,8 @@ class Found:
     error: float
     gain: int
     """How many nodes it saves."""
+    stone: bool = False
+    """Whether it is not wanted itself."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -65,11 +72,16 @@ class Found:
         return (*self.operands, *self.spelling.args)
 
 
+Finds: TypeAlias = Mapping[Any, tuple[Any, ...]]
+"""The overloads of which a search finds calls, each with those by which it goes, and that others may find."""
+
+
 class Trier:
     """Tries calls in the place of regions, and keeps those that do."""
 
     limit: float = LIMIT
     """How many nodes a region may have."""
+    finds: ClassVar[Finds]
 
     def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
@@ -102,14 +114,15 @@ class Trier:
     def take(self, found: Found) -> bool:
         """Keep what was found, if nothing looks into it and its call is wanted."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
-        if not self.wanted(*call):
+        stays = self.wanted.stays(*call)
+        if not stays and found.spelling.target not in self.wanted.stones:
             return False
         fault = self.around.why_open(found.region)
         if fault is not None:
-            if self.wanted.stays(*call):
+            if stays:
                 self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
             return False
-        self.findings.found.append(found)
+        self.findings.found.append(dataclasses.replace(found, stone=not stays))
         return True
 
 
@@ -169,9 +182,9 @@ def _signed(leaf: Any, operands: list[Any]) -> Any:
 
 
 def fold_of(
-    found: Found, around: Surroundings, counts: Mapping[str, int], results: Results
+    found: Found, around: Surroundings, earlier: Mapping[str, Folded], results: Results
 ) -> tuple[Fold, Folded]:
-    """The fold of a call that was found, and the record of it; `counts` says for how many nodes earlier ones stand."""
+    """The fold of a call that was found, and the record of it; `earlier` has those of nodes that were folded before."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
     name, value = root.name, results.of(found)
@@ -185,8 +198,10 @@ def fold_of(
     args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in found.args)
     fold = Fold("call_function", spelling.target, args, dict(spelling.kwargs), {root: spelling.result}, name,
                 meta, (), gone, parts)
-    nodes = sum(counts.get(node.name, 1) for node in found.region.nodes)
-    return fold, Folded(spelled(spelling.target), name, nodes, found.name, found.error)
+    inside = [earlier[node.name] for node in found.region.nodes if node.name in earlier]
+    nodes = len(found.region) + sum(each.nodes - 1 for each in inside)
+    error = max(found.error, *(each.error or 0.0 for each in inside)) if inside else found.error
+    return fold, Folded(spelled(spelling.target), name, nodes, found.name, error)
 
 
 def _result(found: Found) -> Any:
@@ -203,6 +218,11 @@ def _is_prepared(to: Target, operand: Any) -> bool:
 
 def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> bool:
     """Whether a call that gives `value` is wanted."""
+    spelling = of_function(target)
+    if to.surely_legal(spelling.op, spelling.overload):
+        return True
+    if not to.knows(target):
+        return False
     graph = fx.Graph()
     known: dict[Any, fx.Node] = {}
 
@@ -227,9 +247,9 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
 def spelled_as(
     spellings: Iterable[Spelling], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
 ) -> Spelling | None:
-    """The first way to spell a call that is wanted; for a stepping stone, the first of all if none is."""
+    """The first way to spell a call that is wanted; if none is, the first that may be a stepping stone."""
     spellings = tuple(spellings)
     for spelling in spellings:
         if wanted.stays(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
             return spelling
-    return spellings[0] if wanted.stones else None
+    return next((spelling for spelling in spellings if spelling.target in wanted.stones), None)

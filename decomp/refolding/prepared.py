@@ -108,9 +108,23 @@ def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
     found = Prepared(aten.view.default, (node, list(shape)))
-    if metadata(node).is_contiguous() or can_be_made(found):
-        return found
-    return Prepared(aten.reshape.default, (node, list(shape)))
+    return found if _has_view(found) else Prepared(aten.reshape.default, (node, list(shape)))
+
+
+def _has_view(view: Prepared) -> bool:
+    """Whether a value can be shown in a shape; a tensor like it without memory says so at little cost."""
+    node, shape = view.args
+    value = metadata(node)
+    if value.is_contiguous():
+        return True
+    strides = value.stride()
+    if not all(type(stride) is int for stride in strides):
+        return can_be_made(view)
+    try:
+        torch.empty_strided(value.shape, strides, device="meta").view(shape)
+    except RuntimeError:  # no view can show these strides so
+        return False
+    return True
 
 
 def transposed(operand: Operand) -> Prepared:

@@ -55,6 +55,13 @@ POINTWISE: tuple[Reading, ...] = (
     ),
 )
 """Functions that are computed element by element."""
+FUNCTIONS = (
+    *(spelling.target for reading in POINTWISE for spelling in reading.spellings),
+    aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default,
+    aten.layer_norm.default, aten.native_layer_norm.default, aten.rms_norm.default,
+    aten.group_norm.default, aten.native_group_norm.default,
+)  # fmt: skip
+"""What these and functions that reduce may be called as."""
 
 SEEDS = frozenset(
     f"aten::{name}" for name in

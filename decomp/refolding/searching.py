@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ from decomp.refolding.searches.batch_norms import BatchNorms
 from decomp.refolding.searches.functions import Functions
 from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
-from decomp.refolding.searches.rules_backwards import RulesBackwards
+from decomp.refolding.searches.rules_backwards import RulesBackwards, overloads_of
 from decomp.refolding.searches.stones import OnStones, Step
 from decomp.refolding.searches.weights import Weights
 from decomp.refolding.trials import Known, Runner
@@ -52,22 +52,34 @@ def search(
 ) -> Search:
     """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
     the values of inputs that are constants of the program, by name."""
-    whole = Surroundings(graph, owner, constants)
-    kinds: tuple[_Kind, ...] = (*((functools.partial(RulesBackwards, rules=rules),) if rules else ()), *ROUNDS)
-    known = Known()
-    missed: list[Missed] = []
-    if wanted.to is not None:
-        stones = _Rounds(whole, replace(wanted, stones=True), known)
-        stones.run(kinds)
-        missed = stones.missed
-        kinds = (functools.partial(OnStones, steps=stones.steps), *kinds)
+    whole, known = Surroundings(graph, owner, constants), Known()
     rounds = _Rounds(whole, wanted, known)
-    rounds.run(kinds)
+    rounds.run(_kinds(wanted, rules))
+    missed = rounds.missed
+    if any(node.name in rounds.stones for node in rounds.around.graph.nodes):
+        on_stones = functools.partial(OnStones, steps=rounds.steps)
+        rounds = _Rounds(whole, wanted, known)
+        rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
+        missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed + rounds.missed))
+    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
 
 
-_Kind = Callable[[Surroundings, Runner, Wanted], Any]
+_Kind = tuple[Callable[[Surroundings, Runner, Wanted], Any], Container[Any]]
+"""A search, and what it may find of which nothing is wanted: stepping stones for others."""
+
+
+def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Kind]:
+    """The searches that may find what is wanted, or stones for those that do."""
+    found, needed = list[_Kind](), set[Any]()
+    for kind in reversed(ROUNDS):
+        own = needed.intersection(kind.finds) if stones else set[Any]()
+        useful = [overload for overload in kind.finds if overload in own or wanted.may((overload,))]
+        needed.update(each for overload in useful for each in kind.finds[overload])
+        found += [(kind, own)] if useful else []
+    if rules:
+        found.append((functools.partial(RulesBackwards, rules=rules), overloads_of(rules) if stones else ()))
+    return found[::-1]
 
 
 class _Rounds:
@@ -79,13 +91,16 @@ class _Rounds:
         self.folded: list[Folded] = []
         self.missed: list[Missed] = []
         self.steps: list[Step] = []
-        self._counts: dict[str, int] = {}
+        self.stones: set[str] = set()
+        """Names of calls that were folded and are not wanted."""
+        self._earlier: dict[str, Folded] = {}
         self._results = Results()
 
-    def run(self, kinds: Iterable[_Kind]) -> None:
+    def run(self, kinds: Sequence[_Kind]) -> None:
         """Look for each kind of op."""
-        for kind in kinds:
-            findings: Findings = kind(self.around, Runner(self.around, self.known), self.wanted).search()
+        for kind, stones in kinds:
+            wanted = replace(self.wanted, stones=stones)
+            findings: Findings = kind(self.around, Runner(self.around, self.known), wanted).search()
             self.missed += findings.missed
             chosen = list(findings.chosen(self.around))
             if chosen:
@@ -93,8 +108,11 @@ class _Rounds:
 
     def _fold(self, chosen: list[Found]) -> None:
         around = self.around
-        made = [fold_of(found, around, self._counts, self._results) for found in chosen]
-        self._counts.update((record.node, record.nodes) for _, record in made)
+        made = [fold_of(found, around, self._earlier, self._results) for found in chosen]
+        for found, (_, record) in zip(chosen, made):
+            self._earlier[found.region.root.name] = replace(record, nodes=0)  # where it is one of several results
+            self._earlier[record.node] = record
+            (self.stones.add if found.stone else self.stones.discard)(record.node)
         self.folded += [record for _, record in made]
         self.steps.append(Step(self.rewrite, chosen))
         step = _folded(around.graph, around.owner, [fold for fold, _ in made])

@@ -348,6 +348,14 @@ def test_what_is_wanted_says_what_stays_and_not_what_is_found(to):
         assert {each.node for each in alone} >= {each.node for each in everything if each.op == op}
 
 
+def test_each_node_that_an_op_stands_for_is_counted_once():
+    """A call of several results is a step on the way to one with a weight, and so is taking the first result."""
+    program = decomp.lower(torch.export.export(nn.LayerNorm(8).eval(), (X,)), to=targets.tinygrad).result
+    (norm,) = decomp.refold(program, to=targets.core_aten).folded
+    assert norm.op == "aten.native_layer_norm.default"
+    assert norm.nodes == sum(node.op == "call_function" for node in program.graph.nodes)
+
+
 def test_a_wanted_op_inside_of_another_is_found():
     """Silu is what would be found of it all."""
     written = exported(lambda x: x * (1 / (1 + torch.exp(-x))), X)
@@ -400,6 +408,17 @@ def test_a_rule_is_read_backwards():
 
     refolding = decomp.refold(exported(function, X, X + 1), rules=rules, verify="values")
     assert [(each.op, each.by) for each in refolding.folded] == [("aten.addcmul.default", "rule addcmul")]
+
+
+def test_a_rule_does_not_find_its_own_op():
+    rules = decomp.Rules()
+
+    @rules.register("silu")
+    def silu(self):
+        return self * torch.sigmoid(self)
+
+    function = Holder(lambda x: F.silu(x) + x * torch.sigmoid(x))
+    assert found(torch.export.export(function, (X,)), rules=rules) == {"silu": 1}
 
 
 def test_a_rule_that_does_not_hold_is_not_believed():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import decomp
-from decomp.refolding import found as searches
+from decomp.refolding import found as searches, searching
 from decomp.refolding.found import Wanted
 from decomp.refolding.prepared import run_fake
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.trials import Runner
-from tests.refolding.test_finding import X, erf_gelu, exported, found, rms_norm
+from decomp_rules import targets
+from decomp_rules.samples.models import model
+from tests.refolding.test_finding import X, erf_gelu, exported, found, rms_norm, shifted_softmax
 
 
 def deep(layers):
@@ -79,3 +82,48 @@ def test_what_calls_of_one_signature_give_is_found_out_once(monkeypatch):
         return len(runs)
 
     assert counted(3) == counted(12)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The searches that are made, by name, and the overloads that each finds."""
+    made = []
+
+    def counting(kind):
+        def search(self):
+            findings = kind.search(self)
+            made.append((kind.__name__, {each.spelling.target for each in findings.found}))
+            return findings
+
+        return type(kind.__name__, (kind,), {"search": search})
+
+    monkeypatch.setattr(searching, "ROUNDS", tuple(map(counting, searching.ROUNDS)))
+    return made
+
+
+def test_a_program_is_searched_once_where_nothing_is_taken_back(searched):
+    assert found(deep(2), to=targets.core_aten) == {"gelu": 2}
+    names = [name for name, _ in searched]
+    assert names == ["Functions", "Weights"]  # the rest finds nothing that Core ATen has
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_program_is_searched_again_where_something_is_taken_back(searched, more):
+    def forward(q, k, v):
+        return shifted_softmax(q @ k.mT) @ (shifted_softmax(v) if more else erf_gelu(v))
+
+    ops = ["gelu", "scaled_dot_product_attention"]
+    assert found(exported(forward, X, X + 1, X + 2), to=ops) == dict.fromkeys(ops[more:], 1)
+    assert [name for name, _ in searched] == ["Functions", "Attention"] * (1 + more)
+    assert torch.ops.aten.softmax.int in searched[0][1]
+
+
+@pytest.mark.parametrize("name", ["encoder", "resnet", "vit"])
+@pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
+def test_searches_say_what_they_may_find(searched, name, to):
+    module, args = model(name)
+    decomp.refold(decomp.lower(torch.export.export(module.eval(), args), to=to).result)
+    kinds = {kind.__name__: kind for kind in searching.ROUNDS}
+    assert any(overloads for _, overloads in searched)
+    for kind, overloads in searched:
+        assert overloads <= set(kinds[kind].finds)

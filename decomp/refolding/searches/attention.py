@@ -51,6 +51,8 @@ class _Scores:
 class Attention(Trier):
     """The search in one graph."""
 
+    finds = {aten.scaled_dot_product_attention.default: (*SOFTMAX, aten.exp.default)}
+
     def search(self) -> Findings:
         """All that is found."""
         done: set[fx.Node] = set()

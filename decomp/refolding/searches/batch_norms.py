@@ -28,6 +28,8 @@ _NATIVE = aten._native_batch_norm_legit_no_training.default
 class BatchNorms(Trier):
     """The search in one graph."""
 
+    finds = {aten.batch_norm.default: ()}
+
     def search(self) -> Findings:
         """All that is found."""
         for node in self.around.graph.nodes:

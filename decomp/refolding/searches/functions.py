@@ -14,9 +14,9 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
-from decomp.refolding.found import Findings, Found, Wanted, spelled_as
+from decomp.refolding.found import Findings, Finds, Found, Wanted, spelled_as
 from decomp.refolding.outcome import Missed
-from decomp.refolding.readings import POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
+from decomp.refolding.readings import FUNCTIONS, POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
 from decomp.refolding.regions import VIEWS, Region, Surroundings, is_float, op_called
 from decomp.refolding.trials import SAME, Runner, distance
 
@@ -30,6 +30,8 @@ NEAR = 0.05
 
 class Functions:
     """The search in one graph."""
+
+    finds: Finds = dict.fromkeys(FUNCTIONS, ())
 
     def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
@@ -58,19 +60,18 @@ class Functions:
             self._take(x, below[place], reading, error, fault)
 
     def _take(self, x: fx.Node, root: fx.Node, reading: Reading, error: float, fault: str | None) -> None:
-        region = self.around.between(root, (x,))
-        if region is None:
-            return
         spelling = spelled_as(reading.spellings, (x,), root, self.wanted)
-        if spelling is None or any(node.target is spelling.target for node in region.nodes):
+        region = self.around.between(root, (x,)) if spelling is not None else None
+        if spelling is None or region is None or any(node.target is spelling.target for node in region.nodes):
             return
         fault = fault or self.around.why_open(region)
+        stays = self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root)
         if fault is not None:
-            if self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root):
+            if stays:
                 self.findings.missed.append(Missed(reading.name, root.name, fault))
             return
         gain = len(region) - 1
-        self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain))
+        self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain, stone=not stays))
 
     def _readings(self, x: fx.Node, below: list[fx.Node]) -> Iterator[tuple[int, Reading, float, str | None]]:
         """Which of the values below are which functions; and those that are nearly one, with what is wrong."""

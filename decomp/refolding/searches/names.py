@@ -26,9 +26,19 @@ _NAMED: dict[str, Any] = {
     "aten.conv3d": aten.conv3d.default,
 }
 
+_OF: dict[Any, tuple[Any, ...]] = {
+    aten.layer_norm.default: (aten.native_layer_norm.default,),
+    aten.group_norm.default: (aten.native_group_norm.default,),
+    aten.softmax.int: (aten._softmax.default,),
+    aten.log_softmax.int: (aten._log_softmax.default,),
+}
+"""The calls of one op that mean another, where searches find them."""
+
 
 class Names(Trier):
     """The search in one graph."""
+
+    finds = {overload: _OF.get(overload, ()) for overload in _NAMED.values()}
 
     def search(self) -> Findings:
         """All that is found."""

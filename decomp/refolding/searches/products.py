@@ -38,6 +38,8 @@ def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 class Products(Trier):
     """The search for linear layers in one graph."""
 
+    finds = {LINEAR.target: ()}
+
     def search(self) -> Findings:
         """All that is found."""
         for node in self.around.graph.nodes:

@@ -47,6 +47,8 @@ class RulesBackwards(Trier):
 
     def _take(self, match: Match, rule: Rule) -> None:
         overload, name = _overload(rule.op), str(rule.op)
+        if match.outputs[-1].target is overload:
+            return  # the op itself, which a pattern may mean too
         args = _arguments(overload, match, rule) if overload is not None else None
         if overload is None or args is None:
             self.findings.missed.append(Missed(name, match.root.name, "the op cannot be called with what was found"))
@@ -83,6 +85,11 @@ def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
 
     pattern.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
     return pattern
+
+
+def overloads_of(rules: Rules) -> frozenset[Any]:
+    """The overloads of which calls may be found by some rules."""
+    return frozenset(_overload(rule.op) for rule in rules)
 
 
 def _overload(op: Op) -> Any:

@@ -31,6 +31,8 @@ _SEVERAL = (aten.native_layer_norm.default, aten.native_group_norm.default)
 class Weights(Trier):
     """The search in one graph."""
 
+    finds = {norm: (norm,) for norm in _NORMS}
+
     def search(self) -> Findings:
         """All that is found."""
         for node in self.around.graph.nodes:
