@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from decomp_rules.index.one_hot import index_of_one
 from tests.levels import at_level, calls
 
 INDEX = torch.tensor([[3, 0, 5], [1, 1, 4]])
@@ -29,6 +30,12 @@ def test_it_is_the_op_beside_nan_and_infinity(name):
     lowered = at_level(function, (x, INDEX), "standard")
     torch.testing.assert_close(lowered(x, INDEX), function(x, INDEX), rtol=0, atol=0, equal_nan=True)
     assert calls(function, (x, INDEX), "standard") <= most
+
+
+def test_places_are_counted_from_either_end():
+    places = torch.tensor([-1, 0, -3])
+    assert torch.equal(index_of_one(ROWS, [places, None]), ROWS[places])
+    assert torch.equal(index_of_one(ROWS, [None, places]), ROWS[:, places])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16, torch.float64])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from decomp_rules import targets
+from decomp_rules.index.sorting_networks import topk_one_by_one
 from tests.levels import at_level
 
 
@@ -71,6 +72,11 @@ def test_a_few_of_the_largest(largest, target):
     same(lowered(x), x.topk(5, largest=largest)[0])
     if target is targets.tinygrad:
         assert sum(node.op == "call_function" for node in lowered.graph.nodes) <= 60
+
+
+def test_tiny_numbers_are_told_apart():
+    x = torch.arange(64.0)[torch.arange(64) * 37 % 64] * 1e-12
+    same(topk_one_by_one(x, 5), tuple(x.topk(5)))
 
 
 def test_a_few_of_the_largest_have_their_places_and_gradients():

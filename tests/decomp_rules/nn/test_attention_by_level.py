@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import decomp
 from decomp_rules import targets
+from decomp_rules.nn.attention import attention_by_exponentials
 from tests.levels import at_level, calls, holds
 
 ATTENTION = F.scaled_dot_product_attention
@@ -45,6 +46,11 @@ def test_attention_has_the_error_of_the_kernel_and_right_gradients(name, scale, 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_attention_of_halves_is_rounded_once(dtype):
     holds(ATTENTION, "standard", heads(dtype), row=-1, orders=0, most=1.0)
+
+
+def test_scores_in_the_hundreds_do_not_overflow():
+    q, k, v = heads()
+    torch.testing.assert_close(attention_by_exponentials(q * 30, k * 30, v), ATTENTION(q * 30, k * 30, v))
 
 
 @LEVELS

@@ -28,6 +28,11 @@ def test_pads_by_name(mode: str, dims: int, pair: tuple[int, int]) -> None:
     agrees(RULES, getattr(aten, f"{mode}_pad{dims}d_backward").default, grad, x, pads, gradient=False)
 
 
+def test_gradients_of_mirrored_columns_come_back_mirrored() -> None:
+    x, grad = sample(2), torch.linspace(-1, 1, 2 * 3 * 8 * 9).reshape(2, 3, 8, 9)
+    agrees(RULES, aten.reflection_pad2d_backward.default, grad, x, [2, 2, 2, 2], gradient=False)
+
+
 @pytest.mark.parametrize("pair", PADS)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 def test_pad_by_mode(mode: str, pair: tuple[int, int]) -> None:
