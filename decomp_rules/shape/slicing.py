@@ -291,6 +291,8 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 def slice_scatter(x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
     """src at the places of x[start:end:step], x elsewhere. Where nothing of x is left, it has a gradient of zero."""
     dim = wrap(dim, x.dim())
+    if not _fits(src.shape, x.shape, dim):
+        return decline("other sizes of src are not known to be those of the input")
     start, end = _bounds(x.shape[dim], start, end)
     return _replaced(x, cast(src, x.dtype), dim, start, step)
 
@@ -301,7 +303,15 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: Any) -> Tensor:
     dim = wrap(dim, x.dim())
     if type(index) is int and index < 0:
         index = index + x.shape[dim]
-    return _replaced(x, cast(src, x.dtype).unsqueeze(dim), dim, index, 1)
+    src = cast(src, x.dtype).unsqueeze(dim)
+    if not _fits(src.shape, x.shape, dim):
+        return decline("the sizes of src are not known to be those of the input")
+    return _replaced(x, src, dim, index, 1)
+
+
+def _fits(part: Sequence[Any], whole: Sequence[Any], dim: int) -> bool:
+    """Whether a part is known to have the sizes of the whole, but along `dim`: PyTorch's fake tensors ask for nothing."""
+    return all(same_size(one, other) for d, (one, other) in enumerate(zip(part, whole)) if d != dim)
 
 
 def _replaced(x: Tensor, src: Tensor, dim: int, start: Any, step: Any) -> Tensor:

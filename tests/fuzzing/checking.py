@@ -385,9 +385,9 @@ def _torch_too(loaded: Loaded, form: str, cases) -> bool:
 def _compiles_otherwise(loaded: Loaded, cases, backend: str) -> bool:
     torch._dynamo.reset()
     call = torch.compile(loaded.module, backend=backend, dynamic=_dynamic(loaded))
-    return _differs(loaded, call, loaded.module, cases)
+    return _differs(loaded, call, loaded.module, cases, shared=True)
 
 
-def _differs(loaded: Loaded, call: Callable[..., Any], state: torch.nn.Module, cases) -> bool:
+def _differs(loaded: Loaded, call: Callable[..., Any], state: torch.nn.Module, cases, shared: bool = False) -> bool:
     return any(difference(loaded.eager(*case), loaded.run(call, state, *case),
-                          lambda: loaded.run(loaded.module, loaded.module, *case)) for case in cases)
+                          lambda: loaded.run(loaded.module, loaded.module, *case), shared=shared) for case in cases)

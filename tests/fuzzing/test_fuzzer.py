@@ -125,6 +125,13 @@ def test_views_that_no_target_has_are_no_difference():
     assert "is lost" in compared(itself, copy)
 
 
+def test_a_write_to_elements_that_lie_in_the_same_memory_is_nobodys_fault():
+    def twice(view):
+        return checking._written(Loaded(made(f"v1 = (x0 * 2).{view}", "F.leaky_relu(v1, 0.1, inplace=True)")), CASE).twice
+
+    assert twice("as_strided((2, 2), (1, 1))") and not twice("as_strided((2, 2), (2, 1))") and not twice("t()[::2]")
+
+
 def test_every_second_of_one_element_is_a_view_that_a_target_may_not_have():
     one = dict(inputs=("x0 = given.tensor(3, 1, dtype=torch.float32)",))
 

@@ -220,3 +220,18 @@ def test_a_row_chosen_by_data_is_found_from_either_end(target, sizes):
     for row in map(torch.tensor, (-7, -6, 5, 7)):
         with pytest.raises(RuntimeError, match="invalid for input of size 0"):
             run(row)
+
+
+@pytest.mark.parametrize("scatter, part", [
+    (lambda x, part: x.slice_scatter(part, 1, 0, 1), torch.ones(3, 1)),
+    (lambda x, part: x.select_scatter(part, 1, 0), torch.ones(3)),
+], ids=["slice", "select"])  # fmt: skip
+def test_a_part_is_put_back_where_its_other_sizes_are_known_to_fit(scatter, part):
+    def lowered(*sizes):
+        program = torch.export.export(Holder(scatter), (whole, part), dynamic_shapes=(tuple({0: n} for n in sizes),))
+        return decomp.lower(program, to=targets.tinygrad).result.module()
+
+    whole, rows, others = torch.zeros(3, 4), torch.export.Dim("rows", max=64), torch.export.Dim("others", max=64)
+    assert torch.equal(lowered(rows, rows)(whole, part), scatter(whole, part))
+    with pytest.raises(decomp.NotLowered, match="sizes of src are not known to be those of the input"):
+        lowered(rows, others)
