@@ -310,7 +310,7 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def _fits(part: Sequence[Any], whole: Sequence[Any], dim: int) -> bool:
-    """Whether a part is known to have the sizes of the whole, but along `dim`: PyTorch's fake tensors ask for nothing."""
+    """Whether a part is known to have the sizes of the whole, but along `dim`. Fake tensors ask for nothing."""
     return all(same_size(one, other) for d, (one, other) in enumerate(zip(part, whole)) if d != dim)
 
 
