@@ -36,7 +36,7 @@ def pytest_report_header(config):
     if config.getoption("--whole"):
         return "sweeps: every case"
     seed = config.getoption("--sample-seed")
-    drawn = "each value of each parameter once, of long tables a sixth, of rare ops fewer"
+    drawn = "each value of each parameter once, of long tables an eighth, of rare ops fewer"
     return f"sweeps: {drawn}, seed {seed}; every case: --whole"
 
 

@@ -1,8 +1,8 @@
 """Which cases of a sweep run. Of a product of parameters, of whichever test, each value is drawn at least once, by one
 seed: five models on three targets are five cases. A test marked `sampled` may say how many cases are enough. Of a long
-table of a test of the rules a sixth of the rows is drawn: the certificate of each rule, which a change makes stale,
+table of a test of the rules an eighth of the rows is drawn: the certificate of each rule, which a change makes stale,
 holds what was measured of it over its whole domain. Of the tests of ops that models hardly call, as Bessel functions,
-one in four is drawn, and one at least of each file. `pytest --whole` runs all.
+one in six is drawn, and one at least of each file. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 SWEEPS = Path(__file__).parent / "decomp_rules"
 """Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
-RARE = {SWEEPS / "special": 4, SWEEPS / "complex": 4}
+RARE = {SWEEPS / "special": 6, SWEEPS / "complex": 6}
 """Tests of ops that models hardly call, and of how many of them one runs."""
 
 LONG = 4
-"""Of a table of parameters with more rows than these, a sixth is drawn."""
+"""Of a table of parameters with more rows than these, an eighth is drawn."""
 
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
@@ -61,11 +61,11 @@ def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
 
 
 def shortened(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
-    """Places of the cases with those rows of long tables that are drawn: a sixth of them, by the seed."""
+    """Places of the cases with those rows of long tables that are drawn: an eighth of them, by the seed."""
     chance, places = random.Random(seed), range(len(cases))
     for table in {table: None for case in cases for table in case}:
         rows = list({cases[place][table]: None for place in places if table in cases[place]})
-        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 5) // 6))
+        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 7) // 8))
         places = [place for place in places if cases[place].get(table) in drawn or table not in cases[place]]
     return list(places)
 

@@ -186,6 +186,7 @@ def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracke
     torch.testing.assert_close(*same_after_a_write(function, backend, x, dynamic=dynamic))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("compiler", ["inductor", backends.numpy])
 @pytest.mark.parametrize("function", SHARING)
 def test_outputs_share_memory_whatever_runs_the_graph(function, compiler):
