@@ -63,7 +63,8 @@ def restored(*modules: torch.nn.Module | None):
     finally:
         with torch.no_grad():
             for value, old in zip(state, kept):
-                value.data = old.clone(memory_format=torch.preserve_format) if value.shape != old.shape else value.data
+                if (value.shape, value.stride()) != (old.shape, old.stride()):
+                    value.data = old.clone()
                 value.detach().copy_(old)
                 value.grad = None
                 if not value.is_leaf:

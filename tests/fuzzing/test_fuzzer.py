@@ -154,6 +154,17 @@ def test_expanded_constants_of_a_program_are_not_written():
     assert torch.equal(module.narrow, torch.ones(3))
 
 
+def test_buffers_that_a_program_turns_in_place_are_turned_back():
+    module = torch.nn.Module()
+    module.register_buffer("square", torch.arange(4.0).view(2, 2))
+    module.register_buffer("row", torch.arange(2.0).view(1, 2))
+    with restored(module):
+        module.square.t_()
+        module.row.t_()
+    assert module.square.tolist() == [[0, 1], [2, 3]] and module.row.tolist() == [[0, 1]]
+    assert module.square.is_contiguous() and module.row.is_contiguous()
+
+
 def test_inputs_have_the_same_strides_with_gradients_and_without():
     program = made(inputs=("x0 = given.tensor(3, 4, dtype=torch.float32, order=[1, 0], step=2)",), returned=("x0",))
     loaded = Loaded(program)
