@@ -21,6 +21,8 @@ from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
 
 BLOCK = 1 << 16
 """Elements of the widest tensor in a block, at most."""
+LARGER = 16
+"""So many times as large a block may be, where whole vectors ask for it; and so many there are then, at least."""
 WORTH = 1 << 19
 """Elements of a tensor that is worth it, at least: smaller ones fit the caches as they are."""
 
@@ -120,10 +122,14 @@ def _block(run: Run) -> tuple[int, ...] | None:
         unit = run.widest // math.prod(run.rows[: j + 1])
         if unit > BLOCK:
             continue
-        sizes = [n for n in range(1, BLOCK // unit + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
-        if sizes and sizes[-1] * unit * 8 >= min(BLOCK, run.rows[j] * unit):
-            return (*(1,) * j, sizes[-1])
-        return None
+        fits = BLOCK // unit
+        sizes = [n for n in range(1, fits + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
+        if sizes:
+            return (*(1,) * j, sizes[-1]) if sizes[-1] * unit * 8 >= min(BLOCK, run.rows[j] * unit) else None
+        # What is one number a row needs many rows for a whole vector.
+        wider = range(fits + 1, min(LARGER * fits, run.rows[j] // LARGER) + 1)
+        found = next((n for n in wider if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)), None)
+        return (*(1,) * j, found) if found is not None else None
     return None
 
 

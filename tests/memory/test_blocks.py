@@ -45,6 +45,14 @@ def test_row_wise_ops_have_the_same_bits_in_half_the_memory(name, accuracy, smal
     assert held(plan.apply(), args) == plan.peak
 
 
+def test_a_block_is_larger_where_what_is_one_number_a_row_needs_whole_vectors(small_blocks):
+    x = torch.randn(4096, 256)
+    lowering = decomp.lower(nn.LogSoftmax(-1), to=targets.tinygrad, args=(x,), training=False)
+    plan = memory_plan(lowering)
+    assert plan.in_blocks > 2 and plan.peak <= 0.4 * plan.unplanned_peak
+    assert agrees(plan, lowering.result, (x,)) and held(plan.apply(), (x,)) == plan.peak
+
+
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "gelu"])
 def test_large_ones_are_in_blocks_by_default(name):
     model, args = OPS[name]("large")
