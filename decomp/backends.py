@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 import warnings
 
 import torch
@@ -26,11 +26,15 @@ from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.runtime.input_layouts import for_every_layout
 from decomp.runtime.output_layouts import with_layouts
-from decomp.runtime.shared_outputs import outputs_of, shared_pairs, shown_in
+from decomp.runtime.shared_outputs import kept_apart, merged_pairs, outputs_of, shared_pairs, shown_in
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
+
+if TYPE_CHECKING:
+    from decomp.torch_internals.compiling import Outputs
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 """What is given a lowered graph of overloads and its example inputs, and returns something to call."""
@@ -105,13 +109,16 @@ class _Compilation:
         from decomp.capture.dynamo import NotSpelled, in_overloads
         from decomp.torch_internals import compiling
 
-        def autograd(before: fx.GraphModule, inputs: list[Any] = inputs) -> Callable[..., Any]:
+        def autograd(
+            before: fx.GraphModule, inputs: list[Any] = inputs, may_write_shared: bool = False
+        ) -> Callable[..., Any]:
             recomputing, keeping = compiling.recomputing_partition, compiling.default_partition
+            compiled = functools.partial(self._compiled, any_layout=may_write_shared)
             found: Callable[..., Any] = compiling.aot_module_simplified(
                 before,
                 inputs,
-                fw_compiler=lambda graph, inputs: self._compiled(graph, inputs, False),
-                bw_compiler=lambda graph, inputs: self._compiled(graph, inputs, True),
+                fw_compiler=functools.partial(compiled, is_backward=False),
+                bw_compiler=functools.partial(compiled, is_backward=True),
                 partition_fn=recomputing if self.recomputes else keeping,
                 keep_inference_input_mutations=True,  # those done outside of the graph lose gradients (torch 2.13)
             )
@@ -122,17 +129,19 @@ class _Compilation:
         except NotSpelled as reason:
             if _gradient_is_wanted(inputs) or not reason.foreseen:
                 _warn_of_gradients(str(reason))
-            return autograd(module)
+            return autograd(module, may_write_shared=True)
         if writes_alias_other_values(spelled.graph, spelled, inputs):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("it writes an input that shares its memory with another input or an output")
-            return autograd(module)  # which knows how to hand on memory that inputs and outputs share
+            # AOTAutograd knows how to hand on memory that inputs and outputs share.
+            return autograd(module, may_write_shared=True)
         # Partial, because AOTAutograd decomposes composite ops: what is blocked before it may be lowered after it.
         before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
         if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("an output is a view, of an input or another output, that the target does not have")
             return autograd(module)  # which takes such views again
+        kept_apart(spelled.graph, before_autograd.graph)
         # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
@@ -141,15 +150,27 @@ class _Compilation:
             result = autograd(before_autograd, _with_their_own_sizes(module, inputs))
         return _without_autocast(result) if casts else result
 
-    def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
+    def _compiled(
+        self, module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool, any_layout: bool
+    ) -> Callable[..., Any]:
+        """A graph of AOTAutograd, lowered and compiled; for inputs of `any_layout`, if not all of them are guarded."""
         from decomp.torch_internals.compiling import Outputs, donate_nothing, outputs_as_traced
 
         donate_nothing()
         outputs = Outputs() if is_backward else outputs_as_traced()
+
+        def made(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return self._with_outputs(module, inputs, outputs, is_backward)
+
+        return for_every_layout(made, module, inputs) if any_layout else made(module, inputs)
+
+    def _with_outputs(
+        self, module: fx.GraphModule, inputs: Sequence[Any], outputs: Outputs, is_backward: bool
+    ) -> Callable[..., Any]:
         graph, count = module.graph, len(outputs_of(module.graph))
         # Behind autograd nothing has a gradient any more.
         lowered = self._lowered(_without_prims(module), self.partial, training=False)
-        kept = shared_pairs(lowered.graph) if self.keeps_views else frozenset()
+        kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = shown_in(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
             lowered = self._lowered(module, self.partial, training=False)

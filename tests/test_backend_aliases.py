@@ -205,3 +205,39 @@ def test_a_view_of_an_input_is_of_the_one_that_is_given_wherever_that_begins():
         x = (whole * 1)[start:start + 16].view(4, 4)
         found, expected = compiled(x)[0], one_of_several_views_of_an_input(x)[0]
         assert found.data_ptr() == expected.data_ptr() and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("compiler", ["eager", "inductor"])
+def test_inputs_that_share_memory_may_be_views_of_a_larger_tensor_than_before(compiler):
+    def function(column, rows):
+        column.mul_(2)
+        return rows + 1
+
+    torch._dynamo.reset()
+    called = torch.compile(function, backend=decomp.backend(to=targets.luminal, compiler=compiler))
+    for rows in (3, 5, 4):
+        mine, theirs = (torch.arange(4.0 * rows).reshape(rows, 4) for _ in range(2))
+        found, expected = called(mine[:2, 1], mine[:2]), function(theirs[:2, 1], theirs[:2])
+        torch.testing.assert_close((found, mine), (expected, theirs))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_view_of_all_of_a_tensor_keeps_its_shape_where_the_tensor_is_turned_in_place(target, tracked):
+    def function(x):
+        y = x * 2
+        views = y.squeeze(), x.view(2, 3)
+        torch._dynamo.graph_break()
+        y.unsqueeze_(0)
+        x.unsqueeze_(0)
+        return y, x, *views
+
+    found, expected = (
+        each(torch.ones(2, 3, requires_grad=tracked) * 1) for each in (compiled(function, target), function)
+    )
+    for i in (0, 1):
+        found[i].mul_(3)
+        expected[i].mul_(3)
+    torch.testing.assert_close(found, expected)

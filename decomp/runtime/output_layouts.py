@@ -76,7 +76,8 @@ def with_layouts(
                 results[i] = found[i].put(results[i], i in copied)
         for i, place in shown.items():
             base = bases[place] if place in bases else results[place]
-            if i in found and place in found and storage_of(results[i]) != storage_of(base):
+            shares = storage_of(results[i]) == storage_of(base) and results[i] is not base
+            if i in found and place in found and not shares:
                 results[i] = found[i].seen_in(base, results[i].dtype, found[place])
         return results[:count]
 

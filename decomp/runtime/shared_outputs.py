@@ -36,6 +36,25 @@ def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
     )
 
 
+def merged_pairs(source: fx.Graph, lowered: fx.Graph) -> frozenset[Pair]:
+    """The pairs that are one tensor in a lowered graph and two in its source, as a tensor and a view of all of it are:
+    who turns the one in place would turn the other."""
+    return _same(lowered) - _same(source)
+
+
+def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
+    """Makes a view of what is one tensor in the lowered graph with an input or an output before it, and was none."""
+    results, own = outputs_of(source), list(outputs_of(lowered))
+    views: dict[fx.Node, fx.Node] = {}
+    with lowered.inserting_before(lowered.output_node()):
+        for _, i in sorted(merged_pairs(source, lowered)):
+            if results[i] not in views:
+                views[results[i]] = lowered.call_function(torch.ops.aten.alias.default, (own[i],))
+                views[results[i]].meta = dict(own[i].meta)
+            own[i] = views[results[i]]
+    lowered.output_node().args = (tuple(own),)
+
+
 def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
     """For each of these outputs that is a view, the number of the input, counted as in a pair, or of the output that it
     is seen in; what the graph computes becomes one, behind the others, if it is none yet."""
@@ -60,6 +79,16 @@ def outputs_of(graph: fx.Graph) -> Sequence[Any]:
     found = graph.output_node().args[0]
     assert isinstance(found, (list, tuple))
     return found
+
+
+def _same(graph: fx.Graph) -> frozenset[Pair]:
+    inputs, outputs = graph.find_nodes(op="placeholder"), outputs_of(graph)
+    named = [*((-1 - i, node) for i, node in enumerate(inputs)), *enumerate(outputs)]
+    by_node: dict[fx.Node, list[int]] = defaultdict(list)
+    for number, node in named:
+        if isinstance(node, fx.Node):
+            by_node[node].append(number)
+    return frozenset(pair for numbers in by_node.values() for pair in combinations(numbers, 2))
 
 
 def _computed(node: fx.Node) -> fx.Node:

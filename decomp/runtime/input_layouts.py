@@ -1,0 +1,56 @@
+"""Inputs in other layouts than a graph was made for. Where a program writes memory that its inputs share, AOTAutograd
+hands on the tensor that they are views of, and nobody guards on its layout (torch 2.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.capture.propagation import propagated
+from decomp.graphs.rewrite import copy_graph
+from decomp.ir.call import metadata
+
+Function = Callable[[list[Any]], Any]
+
+
+def for_every_layout(
+    made: Callable[[fx.GraphModule, Sequence[Any]], Function], module: fx.GraphModule, examples: Sequence[Any]
+) -> Function:
+    """What is `made` of a graph with metadata and its example inputs: a function that takes a list. For inputs of which
+    a size or stride is not the number that the metadata gives, what is made of the same graph with theirs."""
+    graph = copy_graph(module.graph).graph
+    recorded = [_Recorded(metadata(node)) for node in graph.find_nodes(op="placeholder")]
+    first, others = made(module, examples), dict[Any, Function]()
+
+    def called(arguments: list[Any]) -> Any:
+        if all(of_input.allows(value) for of_input, value in zip(recorded, arguments)):
+            return first(arguments)
+        key = tuple(map(_layout, arguments))
+        if key not in others:
+            again = propagated(graph, module, arguments, None)[0].graph
+            others[key] = made(fx.GraphModule(module, again), list(map(metadata, again.find_nodes(op="placeholder"))))
+        return others[key](arguments)
+
+    called._boxed_call = True  # type: ignore[attr-defined]
+    return called
+
+
+class _Recorded:
+    """The sizes and strides of an input as far as they are numbers."""
+
+    def __init__(self, value: Any) -> None:
+        parts = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else ()
+        self.parts = tuple((i, part) for i, part in enumerate(parts) if isinstance(part, int))
+
+    def allows(self, value: Any) -> bool:
+        if not self.parts:
+            return True
+        found = (*value.shape, *value.stride())
+        return all(found[i] == part for i, part in self.parts)
+
+
+def _layout(value: Any) -> Any:
+    return (value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
