@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import Program
@@ -18,8 +19,11 @@ from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_l
 from decomp.functionalize.walk import Functional
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
-from decomp.ir.call import call_if_bound, is_host
+from decomp.ir.aliases import spelling_of
+from decomp.ir.call import call_if_bound, is_host, metadata
+from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
+from decomp.metadata.symbolic_sizes import same_size
 from decomp.narrowing.representing import Represented
 from decomp.patterns.fusing import Fused, PatternUse
 from decomp.patterns.pattern import Pattern
@@ -283,6 +287,23 @@ def not_in_pairs(decision: Decision, node: fx.Node, refused: str | None) -> Deci
 
 
 PAIRS = "pairs of real numbers"
+
+
+def within_operand(decision: Decision, node: fx.Node) -> Decision:
+    """The decision for a call that may reach memory beside its operand: of dynamic sizes nobody can tell whether it
+    does, so it is derived only if the operand is all of its memory."""
+    if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
+        return decision
+    operand = metadata(node.all_input_nodes[0])
+    if not isinstance(operand, torch.Tensor):
+        return decision
+    sizes = (operand.untyped_storage().nbytes(), operand.numel() * operand.itemsize)
+    if all(isinstance(size, int) for size in sizes) or same_size(*sizes):
+        return decision
+    return Blocked.because(spelled(node.target), BESIDE)
+
+
+BESIDE = "with dynamic sizes it may reach memory beside its input, which is a view"
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from decomp.derive.decisions import (
     bodies_traced_anew,
     not_in_pairs,
     with_reasons,
+    within_operand,
 )
 from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
@@ -186,7 +187,8 @@ class _Planning:
             elif node.name in at_border:
                 decisions[node] = KEEP
             elif node.op in ("call_function", "call_method"):
-                decisions[node] = not_in_pairs(self.planner.decide(node), node, values.why_complex(node))
+                decision = within_operand(self.planner.decide(node), node)
+                decisions[node] = not_in_pairs(decision, node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
         if self.partial and (more := propagation.changed_before_lost()):
             return self._decided(functional, owner, values, held | more)

@@ -45,6 +45,8 @@ VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
 
 READS_STRIDES = _names("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset")
 """Ops whose results depend on the strides or storage of an argument."""
+READS_MEMORY = _names("as_strided as_strided_copy as_strided_scatter")
+"""Ops that may reach what lies beside their first argument in its memory."""
 
 
 class ViewKind(enum.Enum):

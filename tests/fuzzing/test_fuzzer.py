@@ -181,6 +181,7 @@ def test_another_structure_is_seen():
     ("v1 = F.batch_norm(torch.full((4, 3), 0.1), None, None, training=True)", "v1 = torch.zeros(4, 3)"),
     ("v1 = (x0 / 3 * 3 == x0).float() * x0", "v1 = 1.0 * x0"),
     ("v1 = torch.topk(x0 * 0, 2)[1]", "v1 = 3 - torch.topk(x0 * 0, 2)[1]"),
+    ("v1 = torch.topk(x0 * torch.nan, 2)[1]", "v1 = 3 - torch.topk(x0 * torch.nan, 2)[1]"),
     ("v1 = F.gelu(x0.data.abs() / 0)", "v1 = x0.data.abs() / 0"),
     ("v1 = F.gelu(x0.data * 0 - 5.3059, approximate='tanh')", "v1 = x0.data * 0 - 2.62e-8"),
 ])

@@ -1,7 +1,10 @@
 """Reading and writing by strides agree with the ops wherever the memory is the input's own."""
 
+import pytest
 import torch
 
+import decomp
+from decomp_rules import targets
 from decomp_rules.shape import strided
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
@@ -36,3 +39,25 @@ def test_a_part_of_memory_is_read_as_far_as_it_goes():
 
 def test_lowered_to_the_end():
     lowered_agrees(lambda x: torch.as_strided(x, [3, 4], [6, 1], 7), X)
+
+
+@pytest.mark.parametrize("view", [lambda x: x.chunk(2)[0], lambda x: x[:2], lambda x: x.unfold(0, 2, 2)[0]])
+def test_of_dynamic_sizes_only_what_is_all_of_its_memory_is_read(view):
+    class Reads(torch.nn.Module):
+        def __init__(self, of):
+            super().__init__()
+            self.of = of
+
+        def forward(self, x):
+            return torch.as_strided(self.of(x), (2, 2), (1, 1))
+
+    def lower(module):
+        sizes = ({0: torch.export.Dim("n", min=3)},)
+        return decomp.lower(module, to=targets.tinygrad, args=(torch.arange(6.0),), dynamic_shapes=sizes).result
+
+    whole = Reads(lambda x: (x + 1).view(-1))
+    lowered = lower(whole)
+    for x in (torch.arange(3.0), torch.arange(7.0)):
+        assert torch.equal(lowered(x), whole(x))
+    with pytest.raises(decomp.NotLowered, match="it may reach memory beside its input"):
+        lower(Reads(view))
