@@ -183,6 +183,24 @@ def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(item for item in given if isinstance(item, fx.Node))
 
 
+def view_chain(node: fx.Node) -> list[fx.Node]:
+    """A node, the node of which its tensor may be a view, by op alone, and so on. Where the memory comes from is last:
+    the operand itself, of one of the views that a call lists (`broadcast_tensors`)."""
+    chain = [node]
+    for current in chain:
+        chain += [base for base in _viewed(current) if base not in chain]
+    return chain
+
+
+def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The `view_bases` of a node, or of one of the views that a call lists the operand that it is a view of."""
+    bases = view_bases(node)
+    if node.target is operator.getitem and type(node.args[1]) is int:
+        listed = [operand for base in bases for operand in list_operands(base)]
+        return (listed[node.args[1]],) if listed else bases
+    return bases
+
+
 @functools.lru_cache(maxsize=None)
 def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
     """Places and names of the arguments of a function or method of which its result may be a view."""
