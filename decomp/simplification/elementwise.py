@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from decomp.ir.aliases import short_name
+from decomp.ir.op_facts import COMMUTATIVE
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
 
@@ -67,8 +69,7 @@ _WITH_NUMBER: dict[Any, Any] = {
     aten.bitwise_xor.Tensor: aten.bitwise_xor.Scalar,
 }  # fmt: skip
 """By overload, the one that takes a number as its second operand; with the same result to the last bit."""
-_COMMUTES = (aten.add.Tensor, aten.mul.Tensor, aten.eq.Tensor, aten.ne.Tensor, aten.bitwise_and.Tensor,
-             aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor)  # fmt: skip
+_COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in COMMUTATIVE)
 
 
 @law("scalars", *_WITH_NUMBER)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from decomp.ir.dtypes import number_in
 from decomp.metadata.symbolic_sizes import expression
 from decomp.simplification.terms import Call, Sunk, Term
 
@@ -129,14 +130,6 @@ def constant_of(value: Any) -> Any:
 
 
 _FULL = aten.full.default
-
-
-def number_in(number: Any, dtype: torch.dtype) -> Any:
-    """A number as a dtype holds it; None where that cannot be told."""
-    try:
-        return torch.full((), number, dtype=dtype).item()
-    except (RuntimeError, OverflowError, TypeError, ValueError):
-        return None
 
 
 def is_number(value: Any, number: float) -> bool:
