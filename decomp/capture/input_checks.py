@@ -14,6 +14,7 @@ from decomp.errors import InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals.graphs import PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_flatten_spec
 
@@ -96,7 +97,7 @@ def _is_plain(value: Any) -> bool:
 
 def tensor_input(value: torch.Tensor, scope: Scope) -> TensorInput:
     """What a tensor like `value` is to be; sizes that vary are not looked at."""
-    fixed = all(type(size) is int for size in value.shape)
+    fixed = has_fixed_sizes(value)
     strides = value.stride() if scope.strides and fixed and value.layout is torch.strided else None
     shape = torch.Size(value.shape) if fixed else None
     return TensorInput(value.dtype, shape, value.device if scope.devices else None, strides)

@@ -16,7 +16,7 @@ from torch import fx
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import read_results, those_at
+from decomp.ir.call import call_target, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
@@ -346,9 +346,7 @@ def _own(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
-    if node.op == "call_method":
-        return pytree.tensors_in(those_at(given, getattr(args[0], str(node.target))(*args[1:], **kwargs)))
-    return pytree.tensors_in(those_at(given, node.target(*args, **kwargs)))  # type: ignore[operator]
+    return pytree.tensors_in(those_at(given, call_target(node.target, args, kwargs)))
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
