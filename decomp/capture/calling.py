@@ -23,7 +23,7 @@ def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.Gra
     module = program.module(check_guards=False)
     for name in ("train", "eval"):
         module.__dict__.pop(name, None)
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     expected = _expected(inputs, scope_of(module.graph, source or module.graph))
     check = InputCheck([str(node.target) for node in inputs], expected)
     if _takes_fixed_tensors(inputs, program) and _is_plain(program.call_spec.out_spec):

@@ -60,7 +60,7 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
     the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
     calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
-    inputs = [node for node in source.nodes if node.op == "placeholder"]
+    inputs = source.find_nodes(op="placeholder")
     scope = scope_of(module.graph, source)
     if derived is None:
         scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
@@ -129,7 +129,7 @@ def look_at_inputs(
     `look`."""
     check = next((hook for hook in module._forward_pre_hooks.values() if isinstance(hook, InputCheck)), None)
     if check is None:
-        inputs = [node for node in source.nodes if node.op == "placeholder"]
+        inputs = source.find_nodes(op="placeholder")
         codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
         defaults = {str(node.target): node.args[0] for node in inputs if node.args}
         check = InputCheck([str(node.target) for node in inputs], (), codegen, defaults)

@@ -279,7 +279,7 @@ def _is_view(graph: fx.Graph, request: Request) -> bool:
     """Whether what a graph gives lies in memory as it should, without a copy of what the call is a view of."""
     if changed_strides(graph, request.expected) is not None:
         return False
-    return all(view_chain(node)[-1].op == "placeholder" for node in next(iter(reversed(graph.nodes))).all_input_nodes)
+    return all(view_chain(node)[-1].op == "placeholder" for node in graph.output_node().all_input_nodes)
 
 
 def _refused_by_pytorch(node: fx.Node, why: str) -> str:

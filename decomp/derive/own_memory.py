@@ -72,7 +72,7 @@ def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx
 
 def _leaving(graph: fx.Graph) -> list[fx.Node]:
     """What reaches the output, also through views."""
-    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = graph.output_node().all_input_nodes
     return list(dict.fromkeys(each for result in results for each in view_chain(result)))
 
 
@@ -84,13 +84,13 @@ def _gives_argument(node: fx.Node) -> bool:
 
 def _results_of_inputs(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that share memory with an input."""
-    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = graph.output_node().all_input_nodes
     return [node for node in results if _reaches_input(node)]
 
 
 def _results_saved(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that are kept for the backward pass by the calls that give them, or views of such."""
-    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = graph.output_node().all_input_nodes
     return [node for node in results if can_require_grad(metadata(node)) and _is_saved(node)]
 
 

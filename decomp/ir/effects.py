@@ -122,6 +122,12 @@ def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
     return found
 
 
+def looks_only(node: fx.Node) -> bool:
+    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
+    results that nobody uses."""
+    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))
+
+
 def is_proved(node: fx.Node) -> bool:
     """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
     metadata has, whatever the sizes are."""
