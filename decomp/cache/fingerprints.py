@@ -3,7 +3,7 @@ PyTorch, the target, the dialect. What cannot be hashed is not kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
@@ -72,14 +72,10 @@ def _of_rule(rule: Rule) -> Any:
 
 def _of_target(target: Target) -> Any:
     ops = [
-        (str(op), overload, [[(c.reason, _of_predicate(c.holds)) for c in conditions] for conditions in alternatives])
+        (str(op), overload, [[(c.reason, of(c.holds)) for c in conditions] for conditions in alternatives])
         for (op, overload), alternatives in sorted(target._entries.items(), key=str)
     ]
     return [ops, sorted(map(str, target.narrower))]
-
-
-def _of_predicate(predicate: Callable[..., Any]) -> Any:
-    return of(predicate)
 
 
 def _of_function(function: Any) -> Any:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Scope, scope_of, tensor_input
 from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals import pytree
 
 
@@ -22,7 +23,7 @@ def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.Gra
     module = program.module(check_guards=False)
     for name in ("train", "eval"):
         module.__dict__.pop(name, None)
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     expected = _expected(inputs, scope_of(module.graph, source or module.graph))
     check = InputCheck([str(node.target) for node in inputs], expected)
     if _takes_fixed_tensors(inputs, program) and _is_plain(program.call_spec.out_spec):
@@ -42,10 +43,9 @@ def _expected(inputs: list[fx.Node], scope: Scope) -> list[Any]:
 def _takes_fixed_tensors(inputs: list[fx.Node], program: ExportedProgram) -> bool:
     """Whether all inputs are tensors of fixed sizes, given by position."""
     values = [metadata(node) for node in inputs]
-    fixed = all(isinstance(v, torch.Tensor) and all(type(size) is int for size in v.shape) for v in values)
     spec = program.call_spec.in_spec
     flat = spec is not None and spec == pytree.tree_structure(((0,) * len(inputs), {}))
-    return fixed and flat and all(str(node.target).isidentifier() for node in inputs)
+    return all(map(has_fixed_sizes, values)) and flat and all(str(node.target).isidentifier() for node in inputs)
 
 
 def _is_plain(spec: pytree.TreeSpec | None) -> bool:

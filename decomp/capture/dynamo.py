@@ -83,7 +83,7 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
         raise NotSpelled(f"an input is a {subclass.__name__}, which autograd has to take apart", foreseen=True)
     mode = _own_mode(inputs)
     try:
-        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        nodes = module.graph.find_nodes(op="placeholder")
         return _spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
     except _LIMITS as error:
         raise NotSpelled(first_line(error), foreseen=True) from error

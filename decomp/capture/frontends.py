@@ -232,7 +232,7 @@ def _of_several_modes(graph: fx.Graph, mode: FakeTensorMode) -> bool:
 
 def _contradicts(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether example inputs are others than those that the metadata of a graph tells of."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     given = _flat_inputs(graph, args, kwargs, len(inputs))
     return any(_differs(metadata(node), value) for node, value in zip(inputs, given))
 

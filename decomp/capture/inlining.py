@@ -101,7 +101,7 @@ def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:
     graph = module.graph
     if isinstance(graph._codegen, PyTreeCodeGen):
         return Body(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     more = {str(node.target): call.kwargs.get(str(node.target), *node.args[:1]) for node in inputs[len(call.args):]}
     return Body(graph, (*call.args, *more.values()))
 

@@ -14,6 +14,7 @@ from decomp.errors import InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals.graphs import PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_flatten_spec
 
@@ -59,7 +60,7 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
     the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
     calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
-    inputs = [node for node in source.nodes if node.op == "placeholder"]
+    inputs = source.find_nodes(op="placeholder")
     scope = scope_of(module.graph, source)
     if derived is None:
         scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
@@ -96,7 +97,7 @@ def _is_plain(value: Any) -> bool:
 
 def tensor_input(value: torch.Tensor, scope: Scope) -> TensorInput:
     """What a tensor like `value` is to be; sizes that vary are not looked at."""
-    fixed = all(type(size) is int for size in value.shape)
+    fixed = has_fixed_sizes(value)
     strides = value.stride() if scope.strides and fixed and value.layout is torch.strided else None
     shape = torch.Size(value.shape) if fixed else None
     return TensorInput(value.dtype, shape, value.device if scope.devices else None, strides)
@@ -128,7 +129,7 @@ def look_at_inputs(
     `look`."""
     check = next((hook for hook in module._forward_pre_hooks.values() if isinstance(hook, InputCheck)), None)
     if check is None:
-        inputs = [node for node in source.nodes if node.op == "placeholder"]
+        inputs = source.find_nodes(op="placeholder")
         codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
         defaults = {str(node.target): node.args[0] for node in inputs if node.args}
         check = InputCheck([str(node.target) for node in inputs], (), codegen, defaults)

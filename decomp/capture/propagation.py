@@ -42,7 +42,7 @@ def propagated(
         remedy = "pass an ExportedProgram, or inputs on which the program runs"
         problem = f"the program does not run on the example inputs: {first_line(error)}"
         raise kind(f"{problem}\n  to do: {remedy}") from error
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     for node, value in zip(inputs, values):
         if value is None:
             _written_out(node)

@@ -122,7 +122,7 @@ def _lift_constants(
 ) -> None:
     """Tensors that rules use become inputs, as export has it, before the inputs of the user: constants, and parameters,
     which keep their gradients."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     for node in list(graph.nodes):
         if node.op != "get_attr" or node.target not in parts.constants:
             continue

@@ -3,7 +3,6 @@ inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from decomp.errors import CostError
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.call import Call, metadata
 from decomp.metadata.symbolic_sizes import size_hint
+from decomp.torch_internals.pytree import tensors_in
 
 OF_DATA = 64
 """What a size is taken to be that only the running program knows."""
@@ -46,15 +46,7 @@ def tensors_of(node: fx.Node, call: Call | None = None) -> list[torch.Tensor]:
         raise CostError(
             f"what {of} costs depends on shapes, and the program has no metadata for {node.name}\n  to do: pass args="
         )
-    return list(_leaves(found))
-
-
-def _leaves(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
+    return tensors_in(found)
 
 
 def operands(call: Call) -> list[torch.Tensor]:

@@ -32,7 +32,7 @@ from decomp.derive.stride_propagation import changed_strides
 from decomp.errors import CaptureError, RuleError, describe, spelled
 from decomp.graphs.refused_dtypes import refused_dtypes
 from decomp.graphs.template import Stamp
-from decomp.ir.aliases import view_bases
+from decomp.ir.aliases import view_bases, view_chain
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op, of_function
@@ -279,13 +279,7 @@ def _is_view(graph: fx.Graph, request: Request) -> bool:
     """Whether what a graph gives lies in memory as it should, without a copy of what the call is a view of."""
     if changed_strides(graph, request.expected) is not None:
         return False
-    return all(_reaches_an_input(node) for node in next(iter(reversed(graph.nodes))).all_input_nodes)
-
-
-def _reaches_an_input(node: fx.Node) -> bool:
-    while bases := view_bases(node):
-        node = bases[0]
-    return bool(node.op == "placeholder")
+    return all(view_chain(node)[-1].op == "placeholder" for node in graph.output_node().all_input_nodes)
 
 
 def _refused_by_pytorch(node: fx.Node, why: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import Program
@@ -19,11 +18,11 @@ from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_l
 from decomp.functionalize.walk import Functional
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
-from decomp.ir.aliases import spelling_of
+from decomp.ir.aliases import spelling_of, view_chain
 from decomp.ir.call import call_if_bound, is_host, metadata
 from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
-from decomp.metadata.symbolic_sizes import same_size
+from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes, same_size
 from decomp.narrowing.representing import Represented
 from decomp.patterns.fusing import Fused, PatternUse
 from decomp.patterns.pattern import Pattern
@@ -291,16 +290,14 @@ PAIRS = "pairs of real numbers"
 
 def within_operand(decision: Decision, node: fx.Node) -> Decision:
     """The decision for a call that may reach memory beside its operand: of dynamic sizes nobody can tell whether it
-    does, so it is derived only if the operand is all of its memory."""
+    does, so it is derived only if the operand is as large as what it is a view of."""
     if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
         return decision
-    operand = metadata(node.all_input_nodes[0])
-    if not isinstance(operand, torch.Tensor):
+    operand, *others = node.all_input_nodes
+    if has_fixed_sizes(metadata(operand)) and not any(isinstance(metadata(other), SYMBOLIC) for other in others):
         return decision
-    sizes = (operand.untyped_storage().nbytes(), operand.numel() * operand.itemsize)
-    if all(isinstance(size, int) for size in sizes) or same_size(*sizes):
-        return decision
-    return Blocked.because(spelled(node.target), BESIDE)
+    sizes = (metadata(each).numel() for each in (operand, view_chain(operand)[-1]))
+    return decision if same_size(*sizes) else Blocked.because(spelled(node.target), BESIDE)
 
 
 BESIDE = "with dynamic sizes it may reach memory beside its input, which is a view"

@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.ir.call import metadata, those_at
+from decomp.ir.call import call_target, metadata, those_at
 from decomp.metadata.fakes import new_mode
-from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet
+from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, strides_of
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -85,14 +85,10 @@ class OtherSizes:
 def symbols_in(values: Any) -> Iterator[Any]:
     """The symbols of the sizes and strides in metadata."""
     for leaf in tree_leaves(values):
-        parts = (*leaf.shape, *_strides(leaf)) if isinstance(leaf, torch.Tensor) else (leaf,)
+        parts = (*leaf.shape, *strides_of(leaf)) if isinstance(leaf, torch.Tensor) else (leaf,)
         for part in parts:
             if isinstance(part, SYMBOLIC):
                 yield from part.node.expr.free_symbols
-
-
-def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
 
 
 def _drawn(env: Any, symbols: list[Any]) -> list[Sizes]:
@@ -160,11 +156,7 @@ def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
 
 
 def _called(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return call_target(node.target, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
 
 
 def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:

@@ -16,7 +16,7 @@ from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import is_same_tensor, is_view_on_meta, spelling_of, view_bases
+from decomp.ir.aliases import is_same_tensor, is_view_on_meta, spelling_of, view_bases, view_chain
 from decomp.ir.call import metadata
 from decomp.ir.effects import recorded_behind
 from decomp.ir.op_facts import SAVES_ITS_RESULT
@@ -72,13 +72,8 @@ def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx
 
 def _leaving(graph: fx.Graph) -> list[fx.Node]:
     """What reaches the output, also through views."""
-    found = dict.fromkeys(next(iter(reversed(graph.nodes))).all_input_nodes)
-    waiting = list(found)
-    for node in waiting:
-        new = [base for base in view_bases(node) if base not in found]
-        found.update(dict.fromkeys(new))
-        waiting += new
-    return waiting
+    results = graph.output_node().all_input_nodes
+    return list(dict.fromkeys(each for result in results for each in view_chain(result)))
 
 
 def _gives_argument(node: fx.Node) -> bool:
@@ -89,30 +84,24 @@ def _gives_argument(node: fx.Node) -> bool:
 
 def _results_of_inputs(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that share memory with an input."""
-    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = graph.output_node().all_input_nodes
     return [node for node in results if _reaches_input(node)]
 
 
 def _results_saved(graph: fx.Graph) -> list[fx.Node]:
     """The results of an expansion that are kept for the backward pass by the calls that give them, or views of such."""
-    results = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = graph.output_node().all_input_nodes
     return [node for node in results if can_require_grad(metadata(node)) and _is_saved(node)]
 
 
 def _is_saved(node: fx.Node) -> bool:
-    while bases := view_bases(node):
-        node = bases[0]
-    return node.op == "call_function" and spelling_of(node).op.short in SAVES_ITS_RESULT
+    computed = view_chain(node)[-1]
+    return computed.op == "call_function" and spelling_of(computed).op.short in SAVES_ITS_RESULT
 
 
 def _reaches_input(node: fx.Node) -> bool:
     """Whether a value is an input or a view of one; of calls that may copy instead, storages tell."""
-    waiting = [node]
-    for current in waiting:
-        if current.op == "placeholder" and _may_share(node, current):
-            return True
-        waiting += view_bases(current)
-    return False
+    return any(each.op == "placeholder" and _may_share(node, each) for each in view_chain(node))
 
 
 def _may_share(one: fx.Node, two: fx.Node) -> bool:

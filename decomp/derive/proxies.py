@@ -13,7 +13,7 @@ from torch import fx
 from decomp.errors import MetadataMissing, RuleError, spelled
 from decomp.graphs.shortcuts import Asked, Shortcuts
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
-from decomp.ir.call import substituted
+from decomp.ir.call import call_target, substituted
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.op_facts import BATCH_NORMS, FACTORIES
 from decomp.ir.ops import of_function
@@ -84,7 +84,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             return self._as_written_with_metadata(kind, target, args, kwargs)
         self.record()
         with self._running():
-            result = _run(kind, target, *fakes_of((args, kwargs)))
+            result = call_target(target, *fakes_of((args, kwargs)))
         self.learn(asked, result)
         return self.wrap(result)
 
@@ -149,7 +149,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         with self._running(), self.tape.mode:
             faked = fakes_of(tree_map(self._faked, (args, kwargs)))
             written = writes_seen(faked)
-            out = _run(kind, target, *faked)
+            out = call_target(target, *faked)
         if written() and not _updates_statistics(target):
             self.refuse(target)
         if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
@@ -415,12 +415,6 @@ def _has_tensor(value: Any) -> bool:
 def _updates_statistics(target: Any) -> bool:
     """Whether a call updates running statistics: a rule may hand on those of the op that it serves."""
     return not isinstance(target, str) and of_function(target).op.short in BATCH_NORMS
-
-
-def _run(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kind == "call_method":
-        return getattr(args[0], target)(*args[1:], **kwargs)
-    return target(*args, **kwargs)
 
 
 def fakes_of(value: Any) -> Any:

@@ -27,7 +27,7 @@ _LOST = "looks at memory with gaps, which has different strides in the lowered p
 def changed_strides(graph: fx.Graph, expected: Any) -> Any:
     """The metadata of what `graph` gives, where any of it has different strides than the `expected`; else None. A
     result that it leaves out, as nobody reads it, is as expected."""
-    output: Any = next(iter(reversed(graph.nodes))).args[0]
+    output: Any = graph.output_node().args[0]
     if isinstance(output, fx.Node) and isinstance(expected, torch.Tensor):
         value = metadata(output)
         return value if isinstance(value, torch.Tensor) and _differ([value], [expected]) else None

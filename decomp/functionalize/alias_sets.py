@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.aliases import attribute, bodies, mutated_args, updates_statistics, view_bases
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import RUN_ONCE
@@ -16,27 +17,27 @@ from decomp.torch_internals.fakes import FakeTensor
 
 
 class AliasSets:
-    """A union-find over the nodes of a graph: two nodes are in one set if they may share memory."""
+    """The nodes of a graph: two of them are in one set if they may share memory."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> None:
         """`state`: parameters and buffers by the name of their placeholder, where the program lifts them to its inputs
         (`ExportedProgram`); None for the body of a higher-order op, whose inputs are operands."""
         self.root, self.state, self.is_body = root, state or {}, state is None
         self.graph = graph
-        self._parents: dict[fx.Node, fx.Node] = {}
+        self._sets = DisjointSets[fx.Node]()
         self._first_by_key: dict[Any, fx.Node] = {}
         mutated: list[fx.Node] = []
         for node in graph.nodes:
             mutated += self._add(node)
-        self._mutated = {self._find(node) for node in mutated}
+        self._mutated = {self._sets.of(node) for node in mutated}
 
     def may_be_written(self, node: fx.Node) -> bool:
         """Whether the graph may write memory of `node`, through it or through another node."""
-        return bool(self._mutated) and self._find(node) in self._mutated
+        return bool(self._mutated) and self._sets.of(node) in self._mutated
 
     def may_alias(self, one: fx.Node, two: fx.Node) -> bool:
         """Whether two nodes may share memory."""
-        return self._find(one) is self._find(two)
+        return self._sets.of(one) is self._sets.of(two)
 
     def attribute_key(self, node: fx.Node) -> Any:
         """A key that two nodes share if they read the same parameter or buffer."""
@@ -68,8 +69,8 @@ class AliasSets:
         mutated = list(mutated_args(node, self.root))
         related = [*view_bases(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in regions(node, self.root):
-            inner, inputs, results = AliasSets(body.graph, body), _inputs(body), _results(body)
-            for operand, source in zip(operands, inputs):
+            inner, results = AliasSets(body.graph, body), _results(body.graph)
+            for operand, source in zip(operands, body.graph.find_nodes(op="placeholder")):
                 if not isinstance(operand, fx.Node):
                     continue
                 if inner.may_be_written(source):
@@ -77,27 +78,19 @@ class AliasSets:
                 if inner.may_be_written(source) or any(inner.may_alias(source, result) for result in results):
                     related.append(operand)
         for other in related:
-            self._join(node, other)
+            self._sets.join(node, other)
         for key in (self.attribute_key(node), self.storage_key(node), self.input_key(node)):
             if key is not None:
-                self._join(node, self._first_by_key.setdefault(key, node))
+                self._sets.join(node, self._first_by_key.setdefault(key, node))
         return mutated
-
-    def _find(self, node: fx.Node) -> fx.Node:
-        while (parent := self._parents.get(node, node)) is not node:
-            self._parents[node] = node = self._parents.get(parent, parent)
-        return node
-
-    def _join(self, one: fx.Node, two: fx.Node) -> None:
-        self._parents[self._find(one)] = self._find(two)
 
 
 def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: Sequence[Any]) -> bool:
     """Whether an input that the program writes shares memory with another input or with an output."""
     alias_sets = AliasSets(graph, root)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     written_inputs = [node for node in placeholders if alias_sets.may_be_written(node)]
-    results = _results_of(graph)
+    results = _results(graph)
     if any(alias_sets.may_alias(node, result) for node in written_inputs for result in results):
         return True
     storages = {node: storage_of(value) for node, value in zip(placeholders, inputs)}
@@ -124,13 +117,5 @@ def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], 
             yield list(node.args[node.args.index(name) + 1:]), body
 
 
-def _inputs(body: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in body.graph.nodes if node.op == "placeholder"]
-
-
-def _results(body: fx.GraphModule) -> list[fx.Node]:
-    return _results_of(body.graph)
-
-
-def _results_of(graph: fx.Graph) -> list[fx.Node]:
-    return list(nodes_in(next(iter(reversed(graph.nodes))).args))
+def _results(graph: fx.Graph) -> list[fx.Node]:
+    return list(nodes_in(graph.output_node().args))

@@ -472,7 +472,7 @@ class _Region:
         if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]
             self.grad_enabled = bool(node.args[0])
         walk = _Walk(body.graph, body, self.grad_enabled)
-        self.inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+        self.inputs = body.graph.find_nodes(op="placeholder")
         written_here: list[Write] = []
         self.functional = walk.functional(written_here)
         self.changed = mutates(body.graph, body)
@@ -480,7 +480,7 @@ class _Region:
         self.writes = [(places[w.source], w) for w in written_here if w.source in places]
         if len(self.writes) < len(written_here):
             raise refusal(node, "its body writes a buffer of its own", "pass the buffer to the body")
-        output = next(iter(reversed(body.graph.nodes)))
+        output = body.graph.output_node()
         results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
         self.outputs = [self._shared(walk, result) for result in results]
 

@@ -15,7 +15,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.dtypes import is_complex
-from decomp.ir.op_facts import SAVES_NOTHING
+from decomp.ir.op_facts import SAVES_NOTHING, SUMS
 
 aten = torch.ops.aten
 
@@ -127,7 +127,7 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
 def _bases_of_a_part(node: fx.Node) -> Iterable[fx.Node]:
     """The complex operand of a sum with a real one: where numbers are pairs, the imaginary part of the result is that
     of the operand."""
-    if node.op not in ("call_function", "call_method") or spelling_of(node).op.short not in ("add", "sub", "rsub"):
+    if node.op not in ("call_function", "call_method") or spelling_of(node).op.short not in SUMS:
         return ()
     found = [given for given in node.all_input_nodes if is_complex(metadata(given))]
     return found if len(found) == 1 else ()

@@ -13,7 +13,7 @@ from torch import fx
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, on_metadata, without_guards
 from decomp.ir.aliases import bodies, spelling_of
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.call import call_target, metadata, nodes_in
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import Fakes, captured_metadata
@@ -138,9 +138,8 @@ class Emitter:
             found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
             if found is not NotImplemented:
                 return found
-        function = getattr(args[0], target) if op == "call_method" else target
         with on_metadata(self.mode):
-            return function(*(args[1:] if op == "call_method" else args), **kwargs)
+            return call_target(target, args, kwargs)
 
     def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
         """The sizes of a tensor of known shape: numbers, and nodes for those known at run time only."""

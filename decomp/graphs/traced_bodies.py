@@ -10,7 +10,9 @@ from torch import fx
 
 from decomp.ir.aliases import attribute, bodies
 from decomp.ir.call import metadata
+from decomp.ir.dtypes import number_in
 from decomp.ir.op_facts import DISTINCT_OPERANDS
+from decomp.ir.spellings import MIRRORED
 from decomp.metadata.strides import is_in_order
 from decomp.torch_internals.fakes import unset_fake_temporarily
 
@@ -108,14 +110,13 @@ def compare_with_numbers(module: fx.GraphModule) -> None:
 
 
 _BY_NUMBER = {
-    aten.lt.Tensor: (aten.gt.Scalar, aten.lt.Scalar), aten.le.Tensor: (aten.ge.Scalar, aten.le.Scalar),
-    aten.gt.Tensor: (aten.lt.Scalar, aten.gt.Scalar), aten.ge.Tensor: (aten.le.Scalar, aten.ge.Scalar),
-    aten.eq.Tensor: (aten.eq.Scalar, aten.eq.Scalar), aten.ne.Tensor: (aten.ne.Scalar, aten.ne.Scalar),
-}  # fmt: skip
+    getattr(aten, name).Tensor: (getattr(aten, MIRRORED[name]).Scalar, getattr(aten, name).Scalar)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+}
 """By comparison, the one with a number in the place of the first operand, and of the second."""
 
 
-def _number_for(full: Any, other: Any) -> bool | int | float | None:
+def _number_for(full: Any, other: Any) -> Any:
     """The number that a tensor of no dimensions is full of, where it is compared with one of its dtype."""
     if not isinstance(full, fx.Node) or full.target is not aten.full.default or not isinstance(other, fx.Node):
         return None
@@ -124,5 +125,4 @@ def _number_for(full: Any, other: Any) -> bool | int | float | None:
     if not alike or not isinstance(number, (bool, int, float)):
         return None
     with unset_fake_temporarily():
-        rounded: bool | int | float = torch.tensor(number, dtype=value.dtype).item()
-    return rounded
+        return number_in(number, value.dtype)

@@ -18,7 +18,7 @@ from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
-from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC
+from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import (
     PRE_DISPATCH,
@@ -302,9 +302,8 @@ def _linear(expr: Any, part: Any) -> tuple[int, int]:
 
 def _place(value: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor lies: nothing is mutated, so tensors in one place are equal."""
-    shape = tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in (*value.shape, *value.stride()))
-    offset = value.storage_offset()
-    return (value.untyped_storage()._cdata, offset if isinstance(offset, int) else offset.node.expr, shape, value.dtype)
+    numbers = (value.storage_offset(), *value.shape, *value.stride())
+    return (value.untyped_storage()._cdata, value.dtype, *map(expression, numbers))
 
 
 # torch pushes modes on the pre-dispatch key only if they are of three classes, of which this is the one that records

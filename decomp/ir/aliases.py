@@ -3,7 +3,7 @@ decide, by metadata; without metadata the answer is then None."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import functools
 import inspect
 import operator
@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from decomp.errors import MutationError, describe, source_line
-from decomp.ir.call import call_if_bound, kind_of, metadata, nodes_in
+from decomp.ir.call import call_if_bound, call_target, kind_of, metadata, nodes_in
 from decomp.ir.op_facts import (
     BATCH_NORMS,
     LIST_VIEWS,
@@ -183,6 +183,24 @@ def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(item for item in given if isinstance(item, fx.Node))
 
 
+def view_chain(node: fx.Node) -> list[fx.Node]:
+    """A node, the node of which its tensor may be a view, by op alone, and so on. Where the memory comes from is last:
+    the operand itself, of one of the views that a call lists (`broadcast_tensors`)."""
+    chain = [node]
+    for current in chain:
+        chain += [base for base in _viewed(current) if base not in chain]
+    return chain
+
+
+def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The `view_bases` of a node, or of one of the views that a call lists the operand that it is a view of."""
+    bases = view_bases(node)
+    if node.target is operator.getitem and type(node.args[1]) is int:
+        listed = [operand for base in bases for operand in list_operands(base)]
+        return (listed[node.args[1]],) if listed else bases
+    return bases
+
+
 @functools.lru_cache(maxsize=None)
 def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
     """Places and names of the arguments of a function or method of which its result may be a view."""
@@ -294,9 +312,8 @@ def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Ten
     """The tensors that the call gives on meta tensors, each with what stands in for `base`; none where it fails."""
     stand_ins: dict[fx.Node, Any] = {}
     args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
-    function: Callable[..., Any] = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
     try:
-        out = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
+        out = call_target(node.target, args, kwargs)
     except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
         return []
     results = out if isinstance(out, (list, tuple)) else (out,)

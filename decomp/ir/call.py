@@ -3,7 +3,7 @@ targets look at, and what `calls(program, op)` finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 import operator
@@ -137,6 +137,11 @@ def module_path(stack: Any) -> str:
 def _metadata_or_node(node: fx.Node) -> Any:
     found = metadata(node)
     return found if found is not None else node
+
+
+def call_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a function, or the method of this name of the first argument, gives."""
+    return getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
 
 
 def nodes_in(value: Any) -> Iterator[fx.Node]:

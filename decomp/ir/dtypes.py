@@ -46,6 +46,14 @@ def is_integer(tensor: torch.Tensor) -> bool:
     return KINDS["integer"](tensor.dtype)
 
 
+def number_in(number: Any, dtype: torch.dtype) -> Any:
+    """A number as a dtype holds it; None where that cannot be told."""
+    try:
+        return torch.full((), number, dtype=dtype).item()
+    except (RuntimeError, OverflowError, TypeError, ValueError):
+        return None
+
+
 def is_of(dtype: torch.dtype, names: Iterable[str]) -> bool:
     """Whether a dtype is one of those named, or of a kind among them."""
     return any(KINDS[name](dtype) if name in KINDS else dtype == dtype_named(name) for name in names)

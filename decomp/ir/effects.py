@@ -15,6 +15,7 @@ from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, call_if_bound, is_projection
 from decomp.ir.op_facts import ASSERTS, BATCH_NORMS, COLLECTIVES, MODE_SWITCHES
 from decomp.ir.ops import Op, of_function, of_method, of_module_class
+from decomp.metadata.symbolic_sizes import expression
 from decomp.torch_internals.modes import set_grad_enabled
 
 
@@ -121,6 +122,12 @@ def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
     return found
 
 
+def looks_only(node: fx.Node) -> bool:
+    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
+    results that nobody uses."""
+    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))
+
+
 def is_proved(node: fx.Node) -> bool:
     """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
     metadata has, whatever the sizes are."""
@@ -144,7 +151,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, str):
         return torch.device(value)
-    return value.node.expr if isinstance(value, torch.SymInt) else value
+    return expression(value)
 
 
 def of_callable(function: Any) -> Effects:

@@ -228,6 +228,10 @@ COMMUTATIVE = _names(
 )
 """Ops of two operands whose order does not matter (that of `add` where its alpha is 1)."""
 
+SUMS = _names("add sub rsub")
+"""Sums and differences, of which an `alpha` may scale one operand. Of a complex operand and a real one the imaginary
+part is that of the complex one, or its negative."""
+
 # Effects.
 
 COLLECTIVES = _names("c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor")

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import kind_of, metadata, read_results
-from decomp.metadata.symbolic_sizes import SYMBOLIC, strides_of
+from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, strides_of
 
 Key = tuple[Any, ...]
 
@@ -118,22 +118,18 @@ def described(value: Any) -> Any:
     expression."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
-            return (tuple(map(_size, value.shape)), None, value.dtype, value.device, value.layout)
+            return (tuple(map(expression, value.shape)), None, value.dtype, value.device, value.layout)
         shape, stride = value.shape, value.stride()
         if type(shape) is torch.Size and all([type(s) is int for s in (*shape, *stride)]):
             return (tuple(shape), stride, value.dtype, value.device)
-        return (tuple(map(_size, shape)), tuple(map(_size, stride)), value.dtype, value.device)
+        return (tuple(map(expression, shape)), tuple(map(expression, stride)), value.dtype, value.device)
     if isinstance(value, SYMBOLIC):
-        return ("size", _size(value))
+        return ("size", expression(value))
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *map(described, value))
     if isinstance(value, (int, float, bool, complex)):
         return (type(value), repr(value))
     return ("other", type(value))
-
-
-def _size(value: Any) -> Any:
-    return value.node.expr if isinstance(value, SYMBOLIC) else value
 
 
 def is_symbolic(value: Any) -> bool:

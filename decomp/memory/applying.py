@@ -45,7 +45,7 @@ class Applied:
         """By device, a tensor that is there."""
 
     def rewritten(self) -> fx.Graph:
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        inputs = self.graph.find_nodes(op="placeholder")
         for node in inputs:
             self.rewrite.copy(node)
         for node in inputs:

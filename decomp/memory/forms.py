@@ -15,6 +15,7 @@ from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import COPIES, NOT_INTO_MEMORY
 from decomp.memory.running import result_memory
 from decomp.metadata.strides import dense_order
+from decomp.metadata.symbolic_sizes import expression
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT
 
 aten = torch.ops.aten
@@ -115,7 +116,7 @@ def operands_written_over(node: fx.Node) -> Iterator[fx.Node]:
 def is_dense(value: torch.Tensor) -> bool:
     """Whether a tensor is plain memory without gaps or overlap, from the first byte of its storage."""
     plain = value.layout is torch.strided and not (value.is_conj() or value.is_neg() or value.is_quantized)
-    if not plain or _expression(value.storage_offset()) != 0:
+    if not plain or expression(value.storage_offset()) != 0:
         return False
     return is_static(value) and value.is_contiguous() or dense_order(value) is not None
 
@@ -123,13 +124,9 @@ def is_dense(value: torch.Tensor) -> bool:
 def geometry(value: torch.Tensor) -> tuple[Any, ...]:
     """Where the elements of a tensor are in its storage. Equal for two only if they are at every size."""
     numbers = (*value.shape, *value.stride(), value.storage_offset())
-    return value.dtype, value.device, value.dim(), *map(_expression, numbers)
+    return value.dtype, value.device, value.dim(), *map(expression, numbers)
 
 
 def is_static(value: torch.Tensor) -> bool:
     """Whether all sizes and strides are numbers."""
     return all(type(n) is int for n in (*value.shape, *value.stride(), value.storage_offset()))
-
-
-def _expression(number: Any) -> Any:
-    return number.node.expr if isinstance(number, torch.SymInt) else number

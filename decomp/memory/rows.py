@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.ir.aliases import short_name
 from decomp.ir.call import call_if_bound, metadata
-from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS
+from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS, SUMS
 from decomp.memory.forms import form_of, is_static
 
 VECTOR = 128
@@ -92,7 +92,7 @@ def _kept_by_reduction(node: fx.Node) -> int:
 def needs_whole_vectors(node: fx.Node) -> bool:
     """Whether blocks of a call must end where vectors do."""
     name = short_name(node.target)
-    scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in ("add", "sub", "rsub")
+    scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in SUMS
     return form_of(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 
 

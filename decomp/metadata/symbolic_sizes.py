@@ -188,9 +188,14 @@ def same_size(expected: Any, found: Any) -> bool:
     return is_data(expected) or surely(expected == found) or _same_where_tried(expected, found)
 
 
-def expression(size: Any) -> Any:
-    """A size, or the expression of a symbolic one: what can be compared without a guard."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+def expression(number: Any) -> Any:
+    """A number, or the expression of a symbolic one: what can be compared without a guard."""
+    return number.node.expr if isinstance(number, SYMBOLIC) else number
+
+
+def has_fixed_sizes(value: Any) -> bool:
+    """Whether a value is a tensor, and all its sizes are numbers."""
+    return isinstance(value, torch.Tensor) and all([type(size) is int for size in value.shape])
 
 
 def _same_where_tried(a: Any, b: Any) -> bool:

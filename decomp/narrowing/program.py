@@ -15,7 +15,16 @@ from torch import fx
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import on_metadata
-from decomp.ir.call import call_if_bound, inherited_meta, is_host, is_projection, metadata, projected, substituted
+from decomp.ir.call import (
+    call_if_bound,
+    call_target,
+    inherited_meta,
+    is_host,
+    is_projection,
+    metadata,
+    projected,
+    substituted,
+)
 from decomp.ir.dtypes import name_of
 from decomp.ir.effects import is_proved, switches
 from decomp.ir.narrow_calls import CAST
@@ -213,9 +222,7 @@ class _Walk:
 
     def _run(self, target: Any, args: Any, kwargs: Any) -> Any:
         with on_metadata(self.mode):
-            if isinstance(target, str):
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            return target(*args, **kwargs)
+            return call_target(target, args, kwargs)
 
 
 def _is_handed_on_whole(node: fx.Node) -> bool:

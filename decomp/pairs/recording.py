@@ -13,7 +13,7 @@ from torch import fx
 
 from decomp.graphs.template import Stamp, compile_stamp
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
-from decomp.ir.call import Call, call_if_bound, is_projection, metadata, projected, substituted
+from decomp.ir.call import Call, call_if_bound, call_target, is_projection, metadata, projected, substituted
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described
@@ -259,19 +259,13 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is torch.ops.aten.view:
         if node.target._overloadname == "default":
             return _reshaped(args, kwargs)
-    return _call(node, args, kwargs)
+    return call_target(node.target, args, kwargs)
 
 
 def _reshaped(args: Any, kwargs: Any) -> Any:
     """What a call of `view` gives, whose sizes may be one argument or several, copied where strides allow no view."""
     given = [*args, *kwargs.values()]
     return given[0].reshape(*given[1:])
-
-
-def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _by_operation(operation: Callable[..., Any], call: Call, values: Mapping[fx.Node, Any]) -> Any:
@@ -290,7 +284,7 @@ def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
     def of(part: Callable[[Any], Any]) -> Any:
         own = [part(arg) if i in places else first_part(arg) for i, arg in enumerate(args)]
         named = {key: part(arg) if key in places else first_part(arg) for key, arg in kwargs.items()}
-        return _reshaped(own, named) if name in _VIEWS else _call(node, own, named)
+        return _reshaped(own, named) if name in _VIEWS else call_target(node.target, own, named)
 
     values = [args[i] if isinstance(i, int) and i < len(args) else kwargs.get(i) for i in places]
     first = of(first_part)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
-from decomp.ir.call import is_projection
-from decomp.ir.effects import Effect, EffectTable, is_proved
+from decomp.ir.effects import Effect, EffectTable, looks_only
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.patterns.terms import Terms, op_name
 
@@ -67,11 +66,11 @@ class Host:
         and those that only look at inner values, and need not."""
         covered = set(placed)
         for node in sorted(set(through) - covered, key=self.place.__getitem__, reverse=True):
-            if op_name(node) not in _CHEAP or all(user in covered or _looks_only(user) for user in node.users):
+            if op_name(node) not in _CHEAP or all(user in covered or looks_only(user) for user in node.users):
                 covered.add(node)
         for node in [*covered]:
             if node not in outputs:
-                covered.update(user for user in node.users if _looks_only(user))
+                covered.update(user for user in node.users if looks_only(user))
         return covered
 
     def why_not(self, match: Match, through: Collection[fx.Node] = ()) -> str | None:
@@ -128,9 +127,3 @@ class Host:
             return "one of its outputs is used before all its inputs are known"
         inside = next((node for node in match.inputs if node in covered), None)
         return f"{inside.name} is an input of the match, and inside it" if inside is not None else None
-
-
-def _looks_only(node: fx.Node) -> bool:
-    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
-    results that nobody uses."""
-    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))

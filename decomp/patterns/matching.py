@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import fx, nn
 
-from decomp.ir.call import kind_of, metadata
+from decomp.ir.call import call_target, kind_of, metadata
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.host import Host
@@ -311,9 +311,7 @@ def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]
     if any(each is None for each in args):
         return None
     try:
-        if p.op == "call_method":
-            return getattr(args[0], str(p.target))(*args[1:], **p.kwargs)
-        return p.target(*args, **p.kwargs)  # type: ignore[operator]
+        return call_target(p.target, args, p.kwargs)
     except Exception:  # what cannot be computed without data is not known
         return None
 

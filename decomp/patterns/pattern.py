@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.errors import ArgumentError, first_line, located
 from decomp.ir import spellings
-from decomp.ir.call import kind_of, nodes_in
+from decomp.ir.call import call_target, kind_of, nodes_in
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.ops import of_module_class
 from decomp.ir.schema import parameters
@@ -81,10 +81,7 @@ class Pattern:
         env: dict[fx.Node, Any] = dict(zip(self.graph.find_nodes(op="placeholder"), values))
         for node in self.calls:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
-            if node.op == "call_method":
-                env[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            else:
-                env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            env[node] = call_target(node.target, args, kwargs)
         return fx.node.map_arg(self.graph.output_node().args[0], env.__getitem__)
 
     def values(self, arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, metadata
 from decomp.ir.ops import of_function, of_method
 from decomp.ir.schema import overloads
+from decomp.metadata.symbolic_sizes import expression
 
 
 class Term(NamedTuple):
@@ -121,8 +122,7 @@ def _shape(value: Any) -> tuple[Any, ...] | None:
 
 def _same_sizes(a: Any, b: Any) -> bool:
     """Whether two shapes are the same, without a guard on dynamic sizes."""
-    exprs = [tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in shape) for shape in (a, b)]
-    return exprs[0] == exprs[1]
+    return list(map(expression, a)) == list(map(expression, b))
 
 
 def _transposed(value: Any, terms: Terms) -> tuple[Any, tuple[fx.Node, ...]] | None:

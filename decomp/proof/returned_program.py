@@ -214,9 +214,9 @@ def _same_unlifted_graph(program: ReturnedProgram) -> str:
 
 def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node, Any]:
     """For each input of an exported program, the input or attribute of its module."""
-    given = iter([node for node in graph.nodes if node.op == "placeholder"])
+    given = iter(graph.find_nodes(op="placeholder"))
     attributes = {str(node.target): node for node in graph.nodes if node.op == "get_attr"}
-    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    inputs = exported.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, Any] = {}
     for node, spec in zip(inputs, exported.graph_signature.input_specs):
         if spec.kind == InputKind.USER_INPUT:

@@ -41,6 +41,7 @@ from decomp.refolding.searching import Search, search
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
+from decomp.validation.values import example_inputs
 
 _OPTIONS = {name: check for name, check in CHECKS.items() if name != "to"}
 
@@ -182,7 +183,8 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
         result = rebuilt(graphs, refolded)
     name = to.name if to is not None else "the ops of the source"
     made = _Made(lowering.result, result, name, tuple(refolded.values()), tuple(found.values()))
-    return _finished(made, check, check.given(_examples(lowering)), times, lowering)
+    given = check.given(example_inputs(lowering.model, *lowering.example_inputs))
+    return _finished(made, check, given, times, lowering)
 
 
 def _of_program(
@@ -254,11 +256,3 @@ def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node
     if exported is None or exported is lowering.result:
         return {}
     return {node: now for node, now in inputs_of_module(exported, module.graph).items() if node.name != now.name}
-
-
-def _examples(lowering: Lowering) -> Any:
-    args, kwargs = lowering.example_inputs
-    if args is not None or kwargs:
-        return tuple(args or ()), dict(kwargs or {})
-    found = getattr(lowering.model, "example_inputs", None)
-    return (tuple(found[0]), dict(found[1])) if found else None

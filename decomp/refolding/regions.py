@@ -10,8 +10,8 @@ import heapq
 import torch
 from torch import fx, nn
 
-from decomp.ir.call import is_projection, metadata
-from decomp.ir.effects import Effect, EffectTable, is_proved
+from decomp.ir.call import metadata
+from decomp.ir.effects import Effect, EffectTable, looks_only
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.refolding.structures import Structures
 
@@ -198,9 +198,3 @@ def is_float(node: fx.Node) -> bool:
     """Whether a node gives one tensor of floats."""
     value = metadata(node)
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
-
-
-def looks_only(node: fx.Node) -> bool:
-    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or a result that nobody
-    uses."""
-    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from decomp.functionalize.overlap import Place, overlap, place
-from decomp.ir.aliases import view_bases
+from decomp.ir.aliases import view_chain
 from decomp.ir.call import metadata
 
 Pair = tuple[int, int]
@@ -93,8 +93,4 @@ def _same(graph: fx.Graph) -> frozenset[Pair]:
 
 def _computed(node: fx.Node) -> fx.Node:
     """The tensor that a chain of views begins with."""
-    found = node
-    while len(bases := view_bases(node)) == 1:
-        (node,) = bases
-        found = node if isinstance(metadata(node), torch.Tensor) else found
-    return found
+    return [each for each in view_chain(node) if isinstance(metadata(each), torch.Tensor)][-1]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
@@ -27,7 +28,7 @@ _EXACT = (
 @law("constants", *_EXACT, copies=True)
 def of_full_tensors(call: Call) -> Call | None:
     terms = [arg for arg in call.args if type(arg) is Term]
-    if not terms or not all(constant_of(term) is not None for term in terms) or not _is_small(call.value):
+    if not terms or not all(constant_of(term) is not None for term in terms) or not has_fixed_sizes(call.value):
         return None
     if any(key != "dtype" for key in call.kwargs):
         return None
@@ -51,10 +52,6 @@ def _full(call: Call, like: Term, number: Any) -> Call | None:
         return None
     kwargs = {name: value for name, value in like.kwargs.items() if name != "dtype"}
     return call.made(aten.full.default, shape, number, dtype=call.value.dtype, **kwargs)
-
-
-def _is_small(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
 
 
 def _computed(call: Call) -> Any:

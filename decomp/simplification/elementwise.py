@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from decomp.ir.aliases import short_name
+from decomp.ir.op_facts import COMMUTATIVE
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
 
@@ -40,7 +43,7 @@ def _without(call: Call, is_needless: Any) -> Call | None:
 
 
 def _has_leading_ones(term: Term) -> bool:
-    if term.target not in (aten.view.default, aten.unsqueeze.default) or not _is_static(term.args[0].value):
+    if term.target not in (aten.view.default, aten.unsqueeze.default) or not has_fixed_sizes(term.args[0].value):
         return False
     shape, given = tuple(term.value.shape), tuple(term.args[0].value.shape)
     more = len(shape) - len(given)
@@ -50,13 +53,9 @@ def _has_leading_ones(term: Term) -> bool:
 def _broadcast_gives(call: Call, place: int, given: Any) -> bool:
     """Whether the shapes of the other operands and of `given` broadcast to that of the result."""
     values = [each.value for i, each in enumerate(call.args) if type(each) is Term and i != place] + [given.value]
-    if not all(map(_is_static, [*values, call.value])) or any(value.dim() == 0 for value in values):
+    if not all(map(has_fixed_sizes, [*values, call.value])) or any(value.dim() == 0 for value in values):
         return False
     return bool(torch.broadcast_shapes(*[value.shape for value in values]) == call.value.shape)
-
-
-def _is_static(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
 
 
 _WITH_NUMBER: dict[Any, Any] = {
@@ -67,8 +66,7 @@ _WITH_NUMBER: dict[Any, Any] = {
     aten.bitwise_xor.Tensor: aten.bitwise_xor.Scalar,
 }  # fmt: skip
 """By overload, the one that takes a number as its second operand; with the same result to the last bit."""
-_COMMUTES = (aten.add.Tensor, aten.mul.Tensor, aten.eq.Tensor, aten.ne.Tensor, aten.bitwise_and.Tensor,
-             aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor)  # fmt: skip
+_COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in COMMUTATIVE)
 
 
 @law("scalars", *_WITH_NUMBER)

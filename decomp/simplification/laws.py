@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from decomp.ir.dtypes import number_in
 from decomp.metadata.symbolic_sizes import expression
 from decomp.simplification.terms import Call, Sunk, Term
 
@@ -63,16 +64,13 @@ class Laws:
         self.by_name = {each.name: each for each in laws}
         # By identity: hashing an overload costs more than the rest of a look-up.
         self._by_target: dict[int, list[Law]] = {}
-        self._with_gradients: dict[int, list[Law]] = {}
         for each in self.by_name.values():
             for target in each.targets:
                 self._by_target.setdefault(id(target), []).append(each)
-                if each.gradients:
-                    self._with_gradients.setdefault(id(target), []).append(each)
 
-    def of(self, target: Any, gradients: bool) -> list[Law]:
-        """The laws about calls of `target`; of those whose `gradients` must be the same, the laws that keep them."""
-        return (self._with_gradients if gradients else self._by_target).get(id(target), _NO_LAWS)
+    def of(self, target: Any) -> list[Law]:
+        """The laws about calls of `target`."""
+        return self._by_target.get(id(target), _NO_LAWS)
 
 
 _NO_LAWS: list[Law] = []
@@ -129,14 +127,6 @@ def constant_of(value: Any) -> Any:
 
 
 _FULL = aten.full.default
-
-
-def number_in(number: Any, dtype: torch.dtype) -> Any:
-    """A number as a dtype holds it; None where that cannot be told."""
-    try:
-        return torch.full((), number, dtype=dtype).item()
-    except (RuntimeError, OverflowError, TypeError, ValueError):
-        return None
 
 
 def is_number(value: Any, number: float) -> bool:

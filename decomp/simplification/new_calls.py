@@ -16,6 +16,7 @@ from decomp.ir.signature import described, is_symbolic
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.strides import is_surely_contiguous
+from decomp.metadata.symbolic_sizes import expression
 from decomp.rules.target import Target
 from decomp.simplification.terms import Call, Term, key_of, operands_of
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
@@ -132,9 +133,5 @@ def _fits_at_every_size(call: Call) -> bool:
     if call.target is aten.permute.default:
         order = [dim % given.dim() for dim in call.args[1]]
         strides = [given.stride(dim) for dim in order]
-        return [_expr(stride) for stride in strides] == [_expr(stride) for stride in call.value.stride()]
+        return list(map(expression, strides)) == list(map(expression, call.value.stride()))
     return False
-
-
-def _expr(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value

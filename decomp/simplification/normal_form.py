@@ -227,8 +227,9 @@ def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple
     """Of all laws that apply to a call the one whose result comes first, and that, whichever law is asked first: what
     is a term already comes before another call, and what is computed early before what is computed late."""
     found: list[tuple[Law, Term | Call]] = []
-    for each in laws.of(call.target, conditions.keep_gradients(node)):
-        result = each.rewrite(call)
+    keeps_gradients = conditions.keep_gradients(node)
+    for each in laws.of(call.target):
+        result = each.rewrite(call) if each.gradients or not keeps_gradients else None
         if result is not None and not isinstance(result, Sunk) and conditions.may_apply(each, node, call, result):
             found.append((each, result))
     return min(found, key=_rank) if found else None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from decomp.ir.aliases import view_arguments
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import PERMUTING, Law, order_of
 from decomp.simplification.terms import Call, Sunk, Term, terms_in
@@ -68,9 +69,7 @@ _VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTING)))
 
 def shape_of(term: Term | Call) -> tuple[int, ...] | None:
     """The shape of a tensor; None if there are symbols in it."""
-    value = term.value
-    known = isinstance(value, torch.Tensor) and all([type(size) is int for size in value.shape])
-    return tuple(value.shape) if known else None
+    return tuple(term.value.shape) if has_fixed_sizes(term.value) else None
 
 
 def sunk(call: Call | Term, known: Callable[[Term], Turned | None] = turned) -> tuple[Turn, Sunk] | None:

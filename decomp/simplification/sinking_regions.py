@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
 from decomp.simplification.laws import PERMUTING, order_of
 from decomp.simplification.sinking import Turn, Turned, shape_of, sunk, turned
@@ -82,25 +83,18 @@ class _Gains:
 
     def chosen(self) -> Iterator[Term]:
         """The calls of the regions that make fewer calls."""
-        parent: dict[Term, Term] = {}
-
-        def of(term: Term) -> Term:
-            while (above := parent.get(term, term)) is not term:
-                parent[term] = parent.get(above, above)
-                term = above
-            return term
-
+        regions = DisjointSets[Term]()
         for term in self.inside:
             for given in term.operands:
                 if given in self.inside or given in self._views:
-                    parent[of(given)] = of(term)
+                    regions.join(given, term)
         gain: Counter[Term] = Counter()
         for term in self.inside:
-            gain[of(term)] += self._undone[term] - bool(self._needing[term])
+            gain[regions.of(term)] += self._undone[term] - bool(self._needing[term])
         for view in self._views:
             if self._uses[view] and not self._outside[view]:
-                gain[of(view)] += 1
-        return (term for term in self.inside if gain[of(term)] > 0)
+                gain[regions.of(view)] += 1
+        return (term for term in self.inside if gain[regions.of(term)] > 0)
 
 
 _CALL = "call_function"

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from decomp.functionalize.writes import can_require_grad
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.accounting import write_backs
 from decomp.ir.aliases import attribute, is_view, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
@@ -44,7 +45,7 @@ class Surroundings:
 
     uncertain: set[fx.Node] = field(default_factory=set)
     """Nodes whose strides only the run decides."""
-    memory: _Memory = field(default_factory=lambda: _Memory())
+    memory: DisjointSets[fx.Node] = field(default_factory=DisjointSets)
     """Which nodes may share memory."""
 
     @classmethod
@@ -66,7 +67,8 @@ class Surroundings:
     def note_view(self, node: fx.Node, bases: tuple[fx.Node, ...]) -> None:
         """Note that a node may be a view of others."""
         self.bases[node] = bases
-        self.memory.join(node, bases)
+        for base in bases:
+            self.memory.join(node, base)
 
     def mark(self, node: fx.Node, term: Term) -> None:
         """Note how a term that stands for a node is seen outside."""
@@ -215,21 +217,3 @@ def _has_gradient(node: fx.Node, tracked: set[fx.Node]) -> bool:
         return False
     value = metadata(node)
     return isinstance(value, (tuple, list)) or can_require_grad(value)
-
-
-class _Memory:
-    """Which nodes may share memory: a union-find over views and their bases."""
-
-    def __init__(self) -> None:
-        self._parent: dict[fx.Node, fx.Node] = {}
-
-    def of(self, node: fx.Node) -> fx.Node:
-        parent = self._parent
-        while (above := parent.get(node, node)) is not node:
-            parent[node] = parent.get(above, above)
-            node = above
-        return node
-
-    def join(self, node: fx.Node, bases: Iterable[fx.Node]) -> None:
-        for base in bases:
-            self._parent[self.of(node)] = self.of(base)

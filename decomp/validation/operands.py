@@ -39,10 +39,10 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
     values = [metadata(given) for given in node.all_input_nodes]
     if any(value is None for value in values):
         raise NoOperands("the program has no metadata")
-    integers = any(is_integer(leaf) for value in values for leaf in _tensors(value))
+    integers = any(is_integer(leaf) for leaf in pytree.tensors_in(values))
     if integers and not _checks_its_integers(node):
         raise NoOperands("what its integers may be is not known")
-    sizes = [concrete_size(size) for value in values for leaf in _tensors(value) for size in leaf.shape]
+    sizes = [concrete_size(size) for leaf in pytree.tensors_in(values) for size in leaf.shape]
     sizes = [size for size in sizes if size > 0] or [1]
     ranges = [(-8, 9), (0, max(sizes)), (0, min(sizes)), (0, 1)] if integers else [(0, 1)]
     for low, high in ranges:
@@ -69,7 +69,7 @@ def special_operands(node: fx.Node) -> Iterator[list[Any]]:
 def _float_operands(node: fx.Node) -> list[Any]:
     """The metadata of the operands. Raises `NoOperands` where none are floats, or some are integers."""
     values = [metadata(given) for given in node.all_input_nodes]
-    leaves = [leaf for value in values for leaf in _tensors(value)]
+    leaves = pytree.tensors_in(values)
     if any(map(is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
         raise NoOperands("no float operands")
     return values
@@ -106,11 +106,6 @@ def is_pointwise(node: fx.Node) -> bool:
 def _checks_its_integers(node: fx.Node) -> bool:
     call = bound_call(node)
     return is_pointwise(node) or (call is not None and call.op.short in CHECKS_RANGE)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def _made(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:

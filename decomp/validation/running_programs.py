@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from decomp.capture.subclasses import unwrapped
 from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
-from decomp.ir.call import graphs_of
+from decomp.ir.call import call_target, graphs_of
 from decomp.ir.effects import EffectTable
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -197,11 +197,9 @@ def call_node(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
     if node.op == "get_attr":
         name = str(node.target)
         return root[name] if isinstance(root, Mapping) else attribute(root, name)
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     if node.op == "call_module":
         return copy.deepcopy(root.get_submodule(str(node.target)))(*args, **kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    return call_target(node.target, args, kwargs)
 
 
 def run_graph(

@@ -16,7 +16,7 @@ from torch import fx
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import read_results, those_at
+from decomp.ir.call import call_target, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
@@ -63,11 +63,11 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
     """Runs a lowering, or any two programs, and compares. Returns phrases of what was found. Raises `ValuesDiffer` or
     `GradientsDiffer`, and `ArgumentError` where two plain programs come without `args`."""
     if not hasattr(lowered, "returned_program"):
-        given = _example_inputs(source, args, kwargs)
+        given = example_inputs(source, args, kwargs)
         if given is None:
             raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")
         return [whole_programs(source, lowered, *given)]
-    given = _example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
+    given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     verdicts = expansions(lowered, given)
     laws = laws_run(piece.simplified for piece in lowered.pieces)
     if given is None:
@@ -81,7 +81,8 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
     return [*laws, _phrase(verdicts), told]
 
 
-def _example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The inputs that were given, or those that the program was captured with, if it has any."""
     if args is not None or kwargs:
         return tuple(args or ()), dict(kwargs or {})
     found = getattr(source, "example_inputs", None)
@@ -331,7 +332,7 @@ def _tracked(leaf: Any) -> Any:
 
 def _results_wanted(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
     """Which of several results an expansion is to give: it may leave out those that nobody reads."""
-    results: Any = next(iter(reversed(stamp.graph.nodes))).args[0]
+    results: Any = stamp.graph.output_node().args[0]
     read = read_results(node)
     if read is None or not isinstance(results, (tuple, list)):
         return None
@@ -346,9 +347,7 @@ def _own(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
-    if node.op == "call_method":
-        return pytree.tensors_in(those_at(given, getattr(args[0], str(node.target))(*args[1:], **kwargs)))
-    return pytree.tensors_in(those_at(given, node.target(*args, **kwargs)))  # type: ignore[operator]
+    return pytree.tensors_in(those_at(given, call_target(node.target, args, kwargs)))
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:

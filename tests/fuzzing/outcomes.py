@@ -229,7 +229,8 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
 
 def _as_good(wanted: Any, found: Any, zeros: bool) -> bool:
     """Whether a gradient is as good as PyTorch's: off by roundings of weights of about one where all of it cancels, not
-    finite where PyTorch's is not (infinity times zero, by another way; with `zeros` finite too), or none where that is zero throughout."""
+    finite where PyTorch's is not (infinity times zero, by another way; finite, too, where it is of an operand that need
+    have none), or none where that is zero throughout."""
     if not isinstance(wanted, torch.Tensor):
         return False
     if not isinstance(found, torch.Tensor):

@@ -227,3 +227,17 @@ def test_operands_of_a_commutative_op_may_be_exchanged(name):
         elif not a.is_floating_point() and name in ("logaddexp", "logaddexp2", "hypot"):
             continue
         torch.testing.assert_close(op(a, b), op(b, a), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OPS["SUMS"])
+def test_a_real_operand_of_a_sum_leaves_the_imaginary_part_of_a_complex_one(name):
+    x, y = torch.tensor([1 + 2j, -3 - 0.5j]), torch.tensor([0.25, 4.0])
+    for result in (getattr(torch, name)(x, y, alpha=1), getattr(torch, name)(y, x, alpha=1)):
+        assert torch.equal(result.imag.abs(), x.imag.abs())
+
+
+def test_sums_are_the_ops_that_scale_one_of_two_operands():
+    schemas = [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")]
+    scaling = {s.name[6:] for s in schemas if [a.name for a in s.arguments] == ["self", "other", "alpha"]}
+    public = {name for name in scaling if not name.startswith("_") and not name.endswith("_")}
+    assert public == op_facts.SUMS | {"subtract"}, "which is sub by another name"

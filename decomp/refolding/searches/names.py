@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.effects import looks_only
 from decomp.patterns.terms import Term, Terms
 from decomp.refolding.found import Findings, Trier
 from decomp.refolding.readings import Spelling
-from decomp.refolding.regions import looks_only
 
 aten = torch.ops.aten
 

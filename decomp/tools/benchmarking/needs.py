@@ -3,13 +3,13 @@ read from its metadata before it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.tools.benchmarking.counting import held
 from decomp.torch_internals import pytree
 
@@ -42,12 +42,4 @@ def _size(node: fx.Node) -> int:
     """Bytes that a call allocates; a view, none."""
     if node.op != "call_function" or getattr(node.target, "is_view", False):
         return 0
-    return sum(t.numel() * t.element_size() for t in _tensors(metadata(node)) if _is_known(t))
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def _is_known(t: torch.Tensor) -> bool:
-    return all(type(size) is int for size in t.shape)
+    return sum(t.numel() * t.element_size() for t in pytree.tensors_in(metadata(node)) if has_fixed_sizes(t))

@@ -269,7 +269,7 @@ def _baked_sizes(sample: Sample) -> set[int]:
 
 
 def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: FakeTensorMode) -> str | None:
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     for node, fake in zip(inputs, fakes):
         node.meta["val"] = fake
     call_node = next(node for node in graph.nodes if node.op == "call_function")
