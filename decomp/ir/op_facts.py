@@ -278,7 +278,8 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
     "log_sigmoid_forward": fake_stride_fixes.in_order,
     "dropout": fake_stride_fixes.dropped_out,
 }
-"""By op, the strides that the kernel on the CPU gives its first result, where those of fake tensors are wrong."""
+"""By op, the strides that the kernel on the CPU gives its first result, and others of as many dimensions, where those
+of fake tensors are wrong."""
 
 _TARGET, _INDICES = ("target",), ("indices",)
 TAKES_INT64: Mapping[str, tuple[str, ...]] = {

@@ -116,15 +116,22 @@ def _numbers(sizes: Sequence[Any]) -> list[int]:
     return [size_hint(size) or 0 for size in sizes]
 
 
+def _permuted(value: torch.Tensor, order: Order) -> torch.Tensor:
+    return torch.empty_permuted(value.shape, order, dtype=value.dtype, device=value.device)
+
+
 def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
     """What fake tensors say of a call, with the strides that `layout` says its kernel gives."""
-    first = out[0] if isinstance(out, (tuple, list)) else out
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    first = results[0]
     if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
         return out
     with first.fake_mode:
         true = layout(arguments, first)
         if isinstance(true, list):
-            true = torch.empty_permuted(first.shape, true, dtype=first.dtype, device=first.device)
-    if true is None or same_strides(true, first):
+            laid_out = [_permuted(each, true) if each.dim() == first.dim() else each for each in results]
+        else:
+            laid_out = [first if true is None else true, *results[1:]]
+    if all(map(same_strides, laid_out, results)):
         return out
-    return (true, *out[1:]) if isinstance(out, (tuple, list)) else true
+    return tuple(laid_out) if isinstance(out, (tuple, list)) else laid_out[0]

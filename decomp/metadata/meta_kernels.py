@@ -89,7 +89,7 @@ class MetaKernels:
             with DisablePythonDispatcher(), DisableTorchFunction(), DisableTorchDispatch():
                 args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
                 device = _placed(kind, kwargs, operands)
-                if kind == _RUN and any(map(self._is_odd, operands)):
+                if kind == _RUN and any(map(self._is_odd, operands)) or func in _OF_CPU and device != _CPU:
                     return NotImplemented
                 return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
         except (_Unfit, RuntimeError, ValueError, TypeError, IndexError):
@@ -236,6 +236,8 @@ _OWN = {
 }
 """Views whose strides fake tensors have otherwise than kernels, and what PyTorch computes on fake tensors step by step.
 """
+_OF_CPU = frozenset({aten._native_batch_norm_legit_no_training.default})
+"""Those of them that give what a CPU does: other devices save more."""
 
 
 def _names(text: str) -> frozenset[str]:

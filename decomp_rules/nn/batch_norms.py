@@ -4,6 +4,7 @@ has rules for; what a device saves for its own backward is empty."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,8 +55,6 @@ def _batch_norm_no_update(
     out, mean, rstd = torch._native_batch_norm_legit_no_training(
         x, weight, bias, running_mean, running_var, momentum, eps
     )
-    if x.device.type != "cpu":  # other devices save what they used
-        mean, rstd = running_mean.clone(), torch.rsqrt(running_var + eps)
     return out, mean, rstd, empty_reserve(x)
 
 
@@ -71,9 +70,8 @@ def cudnn_batch_norm(
     epsilon: float,
 ) -> Saved:
     """Batch norm; nothing is reserved."""
-    return *torch.native_batch_norm(
-        x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
-    ), empty_reserve(x)
+    factor = exponential_average_factor
+    return *_of_vendor(x, weight, bias, running_mean, running_var, training, factor, epsilon), empty_reserve(x)
 
 
 @register(aten.miopen_batch_norm)
@@ -88,9 +86,16 @@ def miopen_batch_norm(
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm."""
-    return torch.native_batch_norm(
-        x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
-    )
+    return _of_vendor(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
+
+
+def _of_vendor(x: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """`native_batch_norm`, which saves nothing but in training."""
+    out, mean, rstd = torch.native_batch_norm(x, weight, *args)
+    *_, training, _, _ = args
+    if not training:
+        mean, rstd = (torch.full((0,), 0, dtype=weight.dtype, device=x.device) for _ in range(2))
+    return out, mean, rstd
 
 
 @register(aten.batch_norm_backward)

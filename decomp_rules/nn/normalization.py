@@ -213,6 +213,8 @@ def _batch(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor
            bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     out, channels = affine(normal, per_channel(weight, x), per_channel(bias, x)), x.shape[1]
     mean, rstd = mean.detach().reshape(channels), rstd.detach().reshape(channels)
+    if x.device.type != "cpu":  # other devices save what they used
+        return cast(out, x.dtype), mean, rstd
     return cast(out, x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
 
 
@@ -231,11 +233,13 @@ def _native_batch_norm_legit_evaluated(
 def _native_batch_norm_legit_no_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
                                          running_var: Tensor, momentum: float,
                                          eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(x − mean) / √(var + ε) · w + b per channel with given statistics; the two saved ones are empty."""
-    scale = torch.rsqrt(wide(running_var) + eps)
-    scale = scale if weight is None else scale * wide(weight)
+    """(x − mean) / √(var + ε) · w + b per channel with given statistics; the two saved ones are empty on a CPU."""
+    rstd = torch.rsqrt(wide(running_var) + eps)
+    scale = rstd if weight is None else rstd * wide(weight)
     centred = wide(x) - per_channel(running_mean, x)
     out = affine(centred, per_channel(scale, x), per_channel(bias, x))
+    if x.device.type != "cpu":
+        return cast(out, x.dtype), wide(running_mean).clone(), rstd
     saved = torch.full((0,), 0, dtype=x.dtype, device=x.device)
     return cast(out, x.dtype), saved, saved.clone()
 

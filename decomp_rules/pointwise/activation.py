@@ -1,10 +1,8 @@
 """Activation functions: each from the accurate elementary function (expm1, log1p, sigmoid), so that nothing overflows
 on the way, no digits are lost near zero, and no NaN comes out of the branch of a `where` that is not taken, nor out of
-its gradient.
-
-At a kink the gradient is PyTorch's (that of relu at 0 is 0, that of hardtanh at its bounds too). Half types are
-computed in float32 and rounded once, as PyTorch's kernels do. Errors are in ULP against float64, over all float32. The
-rules of the backward kernels are in `activation_backward`.
+its gradient. At a kink the gradient is PyTorch's (that of relu at 0 is 0, that of hardtanh at its bounds too). Half
+types are computed in float32 and rounded once, as PyTorch's kernels do. Errors are in ULP against float64, over all
+float32. The rules of the backward kernels are in `activation_backward`.
 """
 
 from __future__ import annotations
@@ -167,7 +165,9 @@ def log_sigmoid_of_parts(x: Tensor) -> Tensor:
 
 @register(aten.log_sigmoid_forward)
 def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log_sigmoid, and the buffer of its CPU kernel, which has no gradient: e^−|x|."""
+    """log_sigmoid, and the buffer of its CPU kernel, which has no gradient: e^−|x|. That of CUDA is empty."""
+    if x.device.type in ("cuda", "xpu"):
+        return _log_sigmoid(x), torch.full((0,), 0, dtype=x.dtype, device=x.device)
     return _log_sigmoid(x), cast(torch.exp(-torch.abs(wide(x.detach()))), x.dtype)
 
 
