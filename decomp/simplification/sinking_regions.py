@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from decomp.ir.disjoint_sets import DisjointSets
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
 from decomp.simplification.laws import PERMUTING, order_of
 from decomp.simplification.sinking import Turn, Turned, shape_of, sunk, turned

@@ -12,10 +12,10 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from decomp.functionalize.writes import can_require_grad
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.accounting import write_backs
 from decomp.ir.aliases import attribute, is_view, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
-from decomp.ir.disjoint_sets import DisjointSets
 from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorded_behind
 from decomp.ir.op_facts import MAYBE_VIEW, WITHOUT_GRADIENT
 from decomp.ir.ops import of_function

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from decomp.ir.disjoint_sets import DisjointSets
+from decomp.graphs.disjoint_sets import DisjointSets
 
 
 def test_what_was_never_joined_stands_for_itself():
