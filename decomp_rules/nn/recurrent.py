@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.support.floating import LOG2_E
-from decomp_rules.support.operands import constant
+from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -23,6 +23,7 @@ aten = torch.ops.aten
 
 LSTM = 2
 """oneDNN's code for the kind of network."""
+REAL = "only of real numbers, for the largest of two complex ones is not defined"
 State = tuple[Tensor, ...]
 """What a cell passes on: (h,), or (h, c)."""
 Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
@@ -58,8 +59,8 @@ def _logistic(x: Tensor) -> Tensor:
 
 
 def _hyperbolic(x: Tensor) -> Tensor:
-    """tanh x as 2σ(2x) − 1, off by 10⁻⁷."""
-    return _logistic(x * 2) * 2 - 1
+    """tanh x as 2σ(2x) − 1, off by 10⁻⁷; of what is narrower than 32 bits in float32, where that is little."""
+    return cast(_logistic(wide(x) * 2) * 2 - 1, x.dtype)
 
 
 def _lstm_step_of_one_exponential(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
@@ -138,6 +139,8 @@ def lstm_of_one_exponential(
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with σ of all gates by one exponential a step, and tanh by σ; the error is that of the kernel."""
+    if input.is_complex():
+        return decline(REAL)
     out, (h, c) = _stack(_lstm_step_of_one_exponential, input, tuple(hx), params, has_biases, num_layers,
                          dropout if train else 0.0, bidirectional, batch_first)
     return out, h, c
@@ -171,11 +174,13 @@ def mkldnn_rnn_layer(
     return out.transpose(0, 1) if batch_first else out, last, cell, workspace
 
 
-def _stateful(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The rule of a network whose state is one tensor."""
+def _stateful(step: Step, name: str, real: bool = False) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The rule of a network whose state is one tensor; `real`: whether the step takes real numbers alone."""
     def rule(input: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
              train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor]:
         """The outputs of the last layer at all steps, and the last h of every layer and direction."""
+        if real and input.is_complex():
+            return decline(REAL)
         out, (h,) = _stack(step, input, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
                            bidirectional, batch_first)
         return out, h
@@ -199,7 +204,7 @@ for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn
     register(_op)(_stateful(_step, _op.__name__))
     register(_op)(_stateful_packed(_step, _op.__name__))
 for _op, _step in ((aten.gru, _gru_step_of_one_exponential), (aten.rnn_tanh, _hyperbolic_step)):
-    register(_op, level="standard")(_stateful(_step, f"{_op.__name__}_of_one_exponential"))
+    register(_op, level="standard")(_stateful(_step, f"{_op.__name__}_of_one_exponential", True))
 
 
 def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,

@@ -212,6 +212,7 @@ def _attended(
 ) -> tuple[Tensor, Tensor]:
     scores = _scores(q, k, bias, causal, scale)
     none = (scores == -math.inf).all(-1, keepdim=True)
+    scores = scores.masked_fill(none, 0)
     weights, lse = scores.softmax(-1).masked_fill(none, 0), scores.logsumexp(-1).masked_fill(none.squeeze(-1), 0)
     return (weights @ _at_least_float32(v)).to(q.dtype), lse
 
@@ -336,7 +337,9 @@ ATTENTION: Mapping[str, tuple[Callable[[], Any], Documented]] = {
         lambda: (_attention(), (f(2, 2, 4, 8), f(2, 2, 4, 8), f(2, 2, 4, 8), 0.0, True)), _flash,
     ),
     "_scaled_dot_product_cudnn_attention": (lambda: ((*_attention(), None, True),), _cudnn),
-    "_scaled_dot_product_fused_attention_overrideable": (lambda: ((*_attention(), f(2, 2, 4, 6)),), _overrideable),
+    "_scaled_dot_product_fused_attention_overrideable": (
+        lambda: ((*_attention(), f(2, 2, 4, 6).index_fill(2, torch.tensor(1), -math.inf)),), _overrideable,
+    ),
     "_flash_attention_forward": (
         lambda: ((f(2, 4, 2, 8), f(2, 6, 2, 8), f(2, 6, 2, 8), None, None, 4, 6, 0.0, False, False),), _flash_forward,
     ),

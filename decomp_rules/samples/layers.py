@@ -66,7 +66,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _recurrent(gates: int, states: int, bidirectional: bool = False) -> tuple[Any, ...]:
-    """Two layers over a sequence of 4 steps, 3 features, width 5."""
+    """Two layers over a sequence of 3 steps, 3 features, width 5."""
     directions = 2 if bidirectional else 1
     weights = []
     for layer in range(2):
@@ -75,7 +75,7 @@ def _recurrent(gates: int, states: int, bidirectional: bool = False) -> tuple[An
             weights += [f(gates * 5, features) / 2, f(gates * 5, 5) / 2, f(gates * 5), f(gates * 5)]
     state = f(2 * directions, 2, 5)
     return (
-        f(4, 2, 3),
+        f(3, 2, 3),
         [state, state.sin()] if states == 2 else state,
         weights,
         True,
@@ -88,9 +88,9 @@ def _recurrent(gates: int, states: int, bidirectional: bool = False) -> tuple[An
 
 
 def _packed(gates: int, states: int) -> tuple[Any, ...]:
-    """The same over two sequences of 5 steps and of 2, packed into one."""
+    """The same over two sequences of 3 steps and of 2, packed into one."""
     _, state, weights, biases, layers, dropout, train, bidirectional, _ = _recurrent(gates, states)
-    return f(7, 3), t(2, 2, 1, 1, 1), state, weights, biases, layers, dropout, train, bidirectional
+    return f(5, 3), t(2, 2, 1), state, weights, biases, layers, dropout, train, bidirectional
 
 
 def _cell(gates: int, states: int) -> tuple[Any, ...]:
@@ -100,6 +100,11 @@ def _cell(gates: int, states: int) -> tuple[Any, ...]:
 
 def _attention() -> tuple[Tensor, Tensor, Tensor]:
     return f(2, 2, 4, 8), f(2, 2, 6, 8), f(2, 2, 6, 8)
+
+
+def _mask() -> Tensor:
+    """Which keys a query sees; the second sees none."""
+    return b(4, 6) & t(True, False, True, True).unsqueeze(1)
 
 
 def _flash_backward() -> tuple[Any, ...]:
@@ -133,7 +138,8 @@ def _upsampled_backward(n: int, mode: str) -> Args:
 
 
 def _ctc() -> tuple[Any, ...]:
-    return f(7, 2, 4).log_softmax(2), t([1, 2, 1], [3, 3, 0]), [7, 6], [3, 2]
+    targets = t([1, 2, 1], [3, 3, 0], [2, 1, 0], [3, 0, 0])
+    return f(7, 4, 4).log_softmax(2), targets, [7, 6, 4, 2], [3, 2, 2, 1]
 
 
 def _ctc_backward() -> tuple[Any, ...]:
@@ -292,13 +298,16 @@ CALLS: Calls = {
     "scaled_dot_product_attention": lambda: (
         _attention(),
         (f(2, 2, 4, 8), f(2, 2, 4, 8), f(2, 2, 4, 8), None, 0.0, True),
-        (*_attention(), b(4, 6)),
+        (*_attention(), _mask()),
         (*_attention(), f(4, 6), 0.0, False, {"scale": 0.3}),
         (f(2, 4, 4, 8), f(2, 2, 6, 8), f(2, 2, 6, 8), {"enable_gqa": True}),
+        # Whole numbers, whose exponentials overflow, and whose products are exact.
+        (*(x.round() for x in _attention()), {"scale": 16.0}),
     ),
     "_scaled_dot_product_attention_math": lambda: (_attention(), (*_attention(), f(4, 6))),
     "_scaled_dot_product_flash_attention_for_cpu": lambda: (
         _attention(),
+        (*_attention(), {"attn_mask": _mask().float().log()}),
         (f(2, 2, 4, 8), f(2, 2, 4, 8), f(2, 2, 4, 8), 0.0, True),
     ),
     "_scaled_dot_product_flash_attention_for_cpu_backward": lambda: (_flash_backward(),),

@@ -297,6 +297,17 @@ def _without_lost_nan(call: Sample, found: Results) -> Results:
     return [torch.where((x.unsqueeze(-2) - y.unsqueeze(-3)).isnan().any(-1), 0.0, found[0])]
 
 
+def _of_known_scores(call: Sample, found: Results) -> Results:
+    """Attention, and log Σ exp of its scores, but in rows with a score that is NaN, where the kernel for the CPU may
+    give 0 (torch 2.13: its maximum passes over them), or so large that its rounding decides."""
+    q, k, *masks = (t.detach().float() for i, t in enumerate(call.tensors) if i != 2)
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+    lost = ~(scores.abs() < 2**20).all(-1)
+    for mask in masks:
+        lost = lost | mask.isnan().any(-1)
+    return [torch.where(lost.unsqueeze(-1) if t.dim() > lost.dim() else lost, 0.0, t) for t in found]
+
+
 def _of_finite_rows(call: Sample, found: Results) -> Results:
     """Distances of rows, but of infinite ones, where the op takes one infinity from another."""
     x, y = (t.detach().isinf().any(-1) for t in call.tensors[:2])
@@ -430,6 +441,10 @@ LEEWAYS: Mapping[str, Leeway] = {
     "_cdist_forward": Leeway(_without_lost_nan),
     "cdist": Leeway(_without_lost_nan),
     "_euclidean_dist": Leeway(_of_finite_rows),
+    **{
+        name: Leeway(_of_known_scores)
+        for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu")
+    },
     **{
         name: Leeway(_whole_or_nothing)
         for name in (

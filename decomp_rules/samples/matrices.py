@@ -133,6 +133,7 @@ CALLS: Calls = {
     "linalg_pinv": lambda: (
         (f(4, 3),),
         (f(3, 4), 1e-5),
+        (regular(3), 1e-5),
         (f(4, 3), {"rtol": 1e-5}),
         (torch.eye(3), 1e-5),
         (torch.tensor([[2.0, 0, 0], [0, 0, 1], [0, 0, 0]]),),

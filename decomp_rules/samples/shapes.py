@@ -11,7 +11,7 @@ from decomp_rules.samples.making import Calls, b, f, i, p, t, z
 
 def _padded(n: int, back: str) -> tuple[tuple[object, ...], ...]:
     """An input of `n` dimensions to be padded, behind the gradient of its padded form for the backward op."""
-    size, pad = [3, 4, 5][:n], [1, 2, 2, 0, 1, 1][: 2 * n]
+    size, pad = [4, 5, 6][:n], [2, 3, 2, 0, 1, 2][: 2 * n]
     padded = [s + pad[2 * k] + pad[2 * k + 1] for s, k in zip(size, reversed(range(n)))]
     return ((f(2, 2, *padded), f(2, 2, *size), pad),) if back else ((f(2, 2, *size), pad),)
 
@@ -135,7 +135,7 @@ CALLS: Calls = {
     # indexing
     "gather": lambda: ((f(3, 5), 1, t([0, 4], [1, 1], [2, 0])), (f(3, 5), 0, t([0, 2, 1, 0, 1]))),
     "index": lambda: ((f(5, 4), [t(0, 4, 2)]), (f(5, 4), [None, t(0, -1)]), (f(5, 4), [t([0], [3]), t(1, 2)])),
-    "_unsafe_index": lambda: ((f(5, 4), [t(0, 4, 2)]), (f(5, 4), [None, t(0, 3)])),
+    "_unsafe_index": lambda: ((f(5, 4), [t(0, 4, 2)]), (f(5, 4), [None, t(0, -1)])),
     "_unsafe_masked_index": lambda: ((f(5, 4), b(3), [t(0, 4, 2), t(1, 0, 3)], 0.5),),
     "_unsafe_masked_index_put_accumulate": lambda: ((f(5, 4), b(3), [t(0, 4, 0), t(1, 0, 1)], f(3)),),
     "index_select": lambda: ((f(5, 4), 0, t(0, 4, 2)), (f(5, 4), 1, t(3, 3))),

@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.ir.call import bound_call, is_host, is_projection, kind_of, module_path
+from decomp.ir.call import bound_call, call_target, is_host, is_projection, kind_of, module_path
 import decomp_rules
 
 
@@ -145,3 +145,8 @@ def test_without_metadata_arithmetic_of_sizes_is_another_call_than_of_tensors():
     traced = fx.symbolic_trace(lambda x: x.view(x.shape[0] * 2, -1) * 2)
     with pytest.raises(decomp.NotLowered, match="aten.mul at mul_1"):
         decomp.lower(traced, to=decomp.Target("chip", ["view"]))
+
+
+def test_a_call_goes_to_a_function_or_to_the_method_of_a_name():
+    assert torch.equal(call_target("sum", (x,), {"dim": 1}), call_target(torch.sum, (x,), {"dim": 1}))
+    assert torch.equal(call_target("sum", (x,), {"dim": 1}), x.sum(1))

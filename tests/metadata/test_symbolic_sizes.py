@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from decomp.metadata.symbolic_sizes import same_size
+from decomp.metadata.symbolic_sizes import has_fixed_sizes, same_size
 
 
 def size_of(bound=None):
@@ -34,3 +34,15 @@ def test_sizes_that_agree_only_where_the_program_was_captured_differ(other):
 
 def test_plain_sizes_are_compared_as_they_are():
     assert same_size(3, 3) and not same_size(3, 4)
+
+
+def test_sizes_are_fixed_where_all_are_numbers():
+    found = []
+
+    class Asking(torch.nn.Module):
+        def forward(self, x):
+            found.append(x + 1)
+            return x + 1
+
+    torch.export.export(Asking(), (torch.ones(12, 3),), dynamic_shapes=({0: Dim("n")},), strict=False)
+    assert has_fixed_sizes(torch.ones(12, 3)) and not has_fixed_sizes(found[0]) and not has_fixed_sizes(12)

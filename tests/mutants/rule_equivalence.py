@@ -164,13 +164,15 @@ class _Forms:
 
     def _formed(self, number: int, facts: Facts) -> int:
         node = self.nodes[number]
-        if node.op in ("input", "held", "constant"):
+        if node.op in ("input", "held", "constant", "selection"):
             return number
         selected = self._selected(number, facts)
         if selected is not None:
             return selected
         if node.op == "where":
             return self._where(node, facts)
+        if node.op in _JOINED and node.dtype is torch.bool:
+            return self._joined(node, facts)
         if node.op == "_to_copy" and self._dtype(node.args[0]) is torch.bool and node.dtype.is_floating_point:
             one, none = (self._add(_Node("constant", (repr(v),), (), node.dtype)).number for v in (1.0, 0.0))
             mask = node.args[0].number
@@ -181,6 +183,13 @@ class _Forms:
         kept = facts if self.pointwise[node.op] else self._along(node, facts)
         args = _mapped(node.args, lambda ref: _Ref(self.of(ref.number, kept)))
         return self._hoisted(_Node(node.op, args, node.shape, node.dtype))
+
+    def _joined(self, node: _Node, facts: Facts) -> int:
+        """Two predicates together: the second counts where the first does not decide alone."""
+        first, second = (arg.number for arg in node.args)
+        later = facts | self._implied(first, _JOINED[node.op] is all)
+        args = (_Ref(self.of(first, facts)), _Ref(self.of(second, later)))
+        return self._add(_Node(node.op, args, node.shape, node.dtype)).number
 
     def _where(self, node: _Node, facts: Facts) -> int:
         mask = node.args[0].number
@@ -280,7 +289,7 @@ class _Forms:
 
     def _along(self, node: _Node, facts: Facts) -> Facts:
         """The facts that hold for a whole line."""
-        if node.op not in _ALONG or not isinstance(node.args[0], _Ref):
+        if node.op not in _ALONG or not isinstance(node.args[0], _Ref) or not node.args[1:]:
             return frozenset()
         if len(self.nodes[node.args[0].number].shape) != len(node.shape):
             return frozenset()  # dimensions are gone, and with them which element is which
@@ -363,7 +372,7 @@ class _Forms:
         held = [(n, v) for n, v in facts if self._bases(n) == {base}]
         points = [p for p in self._points(self.nodes[base].dtype) if all(self._at(n, base, p) == v for n, v in held)]
         outcomes = tuple(repr(self._at(number, base, p)) for p in points)
-        return self._add(_Node("selection", (_Ref(base), outcomes), node.shape, node.dtype)).number
+        return self._add(_Node("selection", (_Ref(self.of(base, facts)), outcomes), node.shape, node.dtype)).number
 
     def _bases(self, number: int) -> set[int] | None:
         """The values that a selection looks at; None if it is none."""
@@ -372,12 +381,12 @@ class _Forms:
             return set()
         if node.op == "abs":
             return self._bases(node.args[0].number)
-        is_choice = node.op == "where" or node.dtype is torch.bool and node.op in (*_COMPARED, *_JOINED)
+        is_choice = node.op == "where" or node.dtype is torch.bool and node.op in (*_COMPARED, *_JOINED, "_to_copy")
         if is_choice or node.op in ("logical_not", "bitwise_not") and node.dtype is torch.bool:
             found: set[int] = set()
             for arg in node.args:
                 part = self._bases(arg.number) if isinstance(arg, _Ref) else set()
-                if part is None or isinstance(arg, tuple):
+                if part is None or isinstance(arg, tuple) and node.op != "_to_copy":
                     return None
                 found |= part
             return found
@@ -405,9 +414,11 @@ class _Forms:
             return self._value(number).item()
         parts = [self._at(a.number, base, point) if isinstance(a, _Ref) else a for a in node.args]
         if node.op == "abs":
-            return abs(parts[0])
+            return torch.tensor(parts[0], dtype=node.dtype).abs().item()  # of the least integer that integer
         if node.op == "where":
             return parts[1 if parts[0] else 2]
+        if node.op == "_to_copy":
+            return bool(parts[0])
         if node.op in _COMPARED:
             return getattr(_in(parts[0], self, node), _COMPARED[node.op])(_in(parts[1], self, node)).item()
         return _JOINED[node.op](parts) if node.op in _JOINED else not parts[0]

@@ -54,6 +54,13 @@ def test_whole_numbers_at_a_bound_may_go_either_way():
     assert not same(bounded(8), bounded(10), COUNTS)
 
 
+def test_whole_numbers_as_large_as_there_are_are_compared():
+    def bounded(inside: int):
+        return lambda tensors: torch.where(tensors[0].abs() > 3, torch.where(tensors[0].abs() > 2, 8, inside), 9)
+
+    assert same(bounded(0), bounded(1), COUNTS)
+
+
 def test_a_placeholder_that_is_multiplied_by_zero_is_left_out():
     def weighted(placeholder: float):
         def function(tensors: Sequence[Tensor]) -> Tensor:
@@ -97,3 +104,39 @@ def test_nothing_is_proved_of_what_depends_on_chance():
         return tensors[0] + torch.rand(3, 4)
 
     assert not same(noisy, noisy, X)
+
+
+def test_a_sum_of_all_elements_is_taken_as_it_is():
+    def total(inside: float):
+        def function(tensors: Sequence[Tensor]) -> Tensor:
+            (x,) = tensors
+            return torch.sum(torch.where(x > 0, torch.log(torch.where(x > 0, x, inside)), 0.0))
+
+        return function
+
+    assert same(total(1.0), total(7.0), X)
+
+
+def test_what_a_predicate_excludes_may_go_either_way_in_the_other():
+    def signs(bound: int):
+        def function(tensors: Sequence[Tensor]) -> Tensor:
+            x, y = tensors
+            return x.to(torch.bool) & ((x < bound) ^ (y < 0))
+
+        return function
+
+    inputs = [torch.arange(-3, 4), torch.tensor([-1, 1, -1, 1, -1, 1, -1])]
+    assert same(signs(0), signs(1), inputs)
+    assert not same(signs(0), signs(2), inputs)
+
+
+def test_the_second_of_two_predicates_counts_where_the_first_does_not_decide():
+    def either(bound: float):
+        def function(tensors: Sequence[Tensor]) -> Tensor:
+            (x,) = tensors
+            return torch.logical_or(x > 0, torch.sin(torch.where(x > bound, 0.0, x)) > 0.5)
+
+        return function
+
+    assert same(either(0.0), either(1.0), X)
+    assert not same(either(0.0), either(-1.0), X)

@@ -238,8 +238,9 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
     from decomp.torch_internals.sizes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+    if _reads_batch_sizes(sample):
+        return None
     mode = new_mode(ShapeEnv())
-
     baked = _baked_sizes(sample)
 
     def symbolic(t: torch.Tensor, is_weight: bool) -> Any:
@@ -256,6 +257,13 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     except Exception:  # whatever the op raises is not about the rule
         return None
     return _expanded(rule, module.graph, fakes, result, mode)
+
+
+def _reads_batch_sizes(sample: Sample) -> bool:
+    """Whether the op is one of packed sequences, which reads memory that a fake tensor has not (torch 2.13): that ends
+    the process."""
+    schema = getattr(sample.overload, "_schema", None)
+    return schema is not None and any(argument.name == "batch_sizes" for argument in schema.arguments)
 
 
 def _baked_sizes(sample: Sample) -> set[int]:

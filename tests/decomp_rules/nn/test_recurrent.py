@@ -1,5 +1,6 @@
 """Recurrent networks agree with the ops in every arrangement of layers, directions, biases and projections."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -59,6 +60,25 @@ def test_dropout_between_layers_is_for_training_only(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bfloat16(name: str) -> None:
     check(name, torch.linspace(-1, 1, 24).reshape(2, 3, 4).bfloat16())
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn_tanh"])
+def test_at_standard_small_numbers_keep_their_digits_in_half_types(name: str) -> None:
+    torch.manual_seed(0)
+    module = NETWORKS[name](4, 5, bias=False).bfloat16()
+    x = torch.randn(3, 2, 4) / 1024
+    lowered = decomp.lower(module, to=targets.tinygrad, args=(x.bfloat16(),), accuracy="standard").result
+    exact = copy.deepcopy(module).float()(x.bfloat16().float())[0]
+    assert (lowered(x.bfloat16())[0] - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+def test_at_standard_complex_numbers_are_served_by_the_exact_rule() -> None:
+    torch.manual_seed(0)
+    module = nn.RNN(4, 5, dtype=torch.complex64)
+    x = torch.randn(3, 2, 4, dtype=torch.complex64)
+    chip = targets.tinygrad | {"tanh", "sigmoid", "addmm", "mm"}
+    lowered = decomp.lower(module, to=chip, args=(x,), accuracy="standard").result
+    torch.testing.assert_close(lowered(x), module(x), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name, gates", [

@@ -9,7 +9,9 @@ import torch
 
 import decomp
 from decomp import Certificate, Rules
-from decomp_rules import targets
+from decomp.tools.certification.implementations import under_symbolic_sizes
+import decomp_rules
+from decomp_rules import samples, targets
 from tests.tools.certification import certified_rules
 
 aten = torch.ops.aten
@@ -87,6 +89,26 @@ def test_random_ops_are_held_against_their_distribution():
 
     assert certified("dropout", dropout).way("as written").notes["random"] == "distributions agree"
     assert "another distribution" in faults("dropout", lambda x, p, train: dropout(x, p * p, train))
+
+
+def test_a_call_of_a_random_op_that_draws_nothing_is_measured():
+    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        if enable_gqa or is_causal or attn_mask is not None:
+            return decomp.decline("what the plain call has not")
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        powers = torch.exp(scores)
+        return powers / powers.sum(-1, keepdim=True) @ value
+
+    found = certified("scaled_dot_product_attention", attention)
+    assert "random" not in found.way("as written").notes and found.way("as written").gradients
+    assert "nan instead of" in "\n".join(found.faults), "the exponentials of large scores overflow"
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_packed_sequences_are_not_tried_on_symbolic_sizes(name):
+    packed = [sample for sample in samples.calls_of(getattr(aten, name)) if sample.overload._overloadname == "data"]
+    (rule,) = [rule for rule in decomp_rules.RULES[name] if rule.name == f"{name}_packed"]
+    assert packed and [under_symbolic_sizes(rule, sample) for sample in packed] == [None] * len(packed)
 
 
 def test_imaginary_parts_count_where_sample_calls_have_none():
