@@ -119,6 +119,7 @@ class Speech(nn.Module):
         return self.loss(logits.log_softmax(-1), targets, input_lengths, target_lengths)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lengths", [CTC[2:], ([10, 8], [4, 3]), ((10, 8), (4, 3))], ids=["tensors", "lists", "tuples"])
 def test_a_loss_behind_a_branch_on_sizes(lengths):
     model, args = Speech(), (*CTC[:2], *lengths)

@@ -58,7 +58,7 @@ def strided(x):
     return x.layout is torch.strided and not x.is_quantized and not x.is_conj() and not x.is_neg()
 
 
-@pytest.mark.sampled(at_most=60)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("packet", overloads(), ids=str)
 def test_the_samples_of_the_library_give_the_same(packet):
     for sample in calls_of(packet):

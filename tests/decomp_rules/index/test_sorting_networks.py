@@ -64,6 +64,7 @@ def test_the_gradient_goes_along():
     same(mine, own)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)
 def test_a_few_of_the_largest(largest, target):
