@@ -8,6 +8,9 @@ import traceback
 import types
 import typing
 
+CALLS = {"fallback_by_default": True}
+"""Options with which Inductor calls PyTorch's kernels and has no C++ compiled, for what is true whatever it calls."""
+
 
 def hasten():
     """Patch the parts that were imported."""
