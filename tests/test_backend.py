@@ -203,6 +203,7 @@ def test_a_fault_while_a_graph_is_spelled_is_warned_of(monkeypatch: pytest.Monke
         torch.testing.assert_close(compiled(x), F.gelu(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_autocast_around_the_call_casts_as_in_eager(target: decomp.Target) -> None:
     model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), nn.Softmax(-1)), torch.randn(3, 4)

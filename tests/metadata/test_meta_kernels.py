@@ -124,6 +124,7 @@ def test_elementwise_results_are_laid_out_as_fakes_are(first, second):
 STRIDED = [getattr(aten, name) for name in sorted(meta_kernels._STRIDED)]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("packet", STRIDED, ids=str)
 def test_dimensions_of_one_element_have_the_strides_of_fakes(packet):
     name, seen = packet.__name__, 0

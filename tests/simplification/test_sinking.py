@@ -101,6 +101,7 @@ STAYS: dict[str, tuple[Callable[..., Any], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SINKS)
 def test_views_sink_where_that_makes_fewer_calls(name):
     function, expected = SINKS[name]

@@ -312,6 +312,7 @@ def test_targets_without_products_come_in_a_variant_that_keeps_them():
                      "tinygrad + products, compiled"]  # fmt: skip
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", OPS)
 def test_every_workload_runs_and_reaches_the_compiled_targets(name):
     (workload,) = workloads([name], ["small"])
