@@ -29,10 +29,10 @@ def one_in(case: str) -> int:
     if case.startswith(DEAR) or "-complex" in case:
         return 40
     if case.startswith(tuple(f"{entry}-" for entry in MOST_USED)):
-        return 4
+        return 3
     if case.startswith("nn."):
-        return 10 if case.startswith("nn.functional.") else 6
-    return 20
+        return 8 if case.startswith("nn.functional.") else 5
+    return 15
 
 
 @dataclass(frozen=True)

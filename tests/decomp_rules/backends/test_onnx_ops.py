@@ -147,6 +147,7 @@ def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
         assert sum(kind not in BESIDE.get(name, ()) for kind in kinds) <= 1, kinds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [op.partition(".")[0] for op in CONDITIONS])
 def test_what_onnx_runtime_has_kernels_for_computes_the_same(name: str) -> None:
     kernel = {"layer_norm": "layernormalization", "rnn_tanh": "rnn", "rnn_relu": "rnn"}.get(name, name.replace("_", ""))
