@@ -273,6 +273,7 @@ def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
     torch.testing.assert_close((compiled(x), compiled(-x)), (x, -x.sin()))
 
 
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("function", [F.leaky_relu, torch.sin], ids=["with decompositions", "without"])
 def test_inductor_takes_the_constants_of_graphs_that_are_lowered_behind_autograd(function: Callable[..., Any]) -> None:

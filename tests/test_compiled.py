@@ -101,14 +101,14 @@ def _same(
     )
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sample", _drawn(DRAWN, SEED))
 def test_a_rule_gives_the_value_and_gradient_of_eager(sample: decomp.Sample) -> None:
     call = Call(sample)
     _same(call, call.tensors, targets.core_aten)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sample", _drawn(DRAWN // 3, SEED + 1))
 def test_a_rule_gives_them_for_dynamic_sizes(sample: decomp.Sample) -> None:
     call = Call(sample)

@@ -248,7 +248,7 @@ def test_a_linear_layer_is_found_in_any_spelling():
 # Whole programs.
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.stablehlo, targets.core_aten], ids=lambda to: to.name)
 @pytest.mark.parametrize("name", ["gpt", "encoder", "unet"])
 def test_ops_of_lowered_sample_models_are_found(name, to):
