@@ -36,12 +36,14 @@ def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) ->
 
 def thinned(cases: list[T], one_in: Callable[[T], int], kind: Callable[[T], Hashable], seed: int) -> list[T]:
     """The cases in their order, but one in so many of them as `one_in` says, drawn from the seed; of each kind at least
-    one."""
-    chance, rates = random.Random(seed), {}
+    one, and if need be one of those that are drawn most often."""
+    chance, rates, least = random.Random(seed), {}, {}
     for place, case in enumerate(cases):
         rates.setdefault(one_in(case), []).append(place)
+        least[kind(case)] = min(one_in(case), least.get(kind(case), one_in(case)))
     kept = {place for rate, places in rates.items() for place in chance.sample(places, len(places) // rate)}
-    missing = one_of_each(range(len(cases)), lambda place: kind(cases[place]), seed)
+    often = [place for place, case in enumerate(cases) if one_in(case) == least[kind(case)]]
+    missing = one_of_each(often, lambda place: kind(cases[place]), seed)
     served = {kind(cases[place]) for place in kept}
     kept |= {place for place in missing if kind(cases[place]) not in served}
     return [cases[place] for place in sorted(kept)]

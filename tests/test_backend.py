@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch import fx, nn
 from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor import metrics
 from torch.nn import functional as F
 
 import decomp
 from decomp.capture import dynamo
 from decomp_rules import RULES, targets
+from tests.hastening import CALLS
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 TARGETS = [targets.core_aten, targets.tinygrad]
@@ -201,6 +203,7 @@ def test_a_fault_while_a_graph_is_spelled_is_warned_of(monkeypatch: pytest.Monke
         torch.testing.assert_close(compiled(x), F.gelu(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_autocast_around_the_call_casts_as_in_eager(target: decomp.Target) -> None:
     model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), nn.Softmax(-1)), torch.randn(3, 4)
@@ -270,6 +273,7 @@ def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
     torch.testing.assert_close((compiled(x), compiled(-x)), (x, -x.sin()))
 
 
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("function", [F.leaky_relu, torch.sin], ids=["with decompositions", "without"])
 def test_inductor_takes_the_constants_of_graphs_that_are_lowered_behind_autograd(function: Callable[..., Any]) -> None:
@@ -298,13 +302,15 @@ class Means(nn.Module):
         return x.mean(-1, keepdim=True)
 
 
-@NEEDS_COMPILER
 def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
+    """By either it is told to call PyTorch's kernels."""
     x = torch.randn(3, 4)
     to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")
-    for given in ({"mode": "reduce-overhead"}, {"options": {"max_autotune": False}}):
+    for given in ({"mode": "lite"}, {"options": CALLS}):
         torch.compiler.reset()
+        metrics.reset()
         torch.testing.assert_close(torch.compile(F.gelu, backend=to_inductor, **given)(x), F.gelu(x))
+        assert metrics.ir_nodes_pre_fusion > 0 and metrics.generated_kernel_count == 0
     with pytest.raises(BackendCompilerFailed, match="Inductor has no option 'no_such_option'"):
         torch.compile(F.gelu, backend=to_inductor, options={"no_such_option": 1})(torch.randn(2))
 
@@ -380,12 +386,12 @@ def test_in_place_products_and_sums_which_dynamo_makes_a_prim_of_inductor(return
     torch.testing.assert_close(given, wanted)
 
 
-@NEEDS_COMPILER
 def test_an_input_and_a_view_of_it_have_sizes_that_can_be_guarded() -> None:
     def function(x: torch.Tensor, turned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.unfold(0, 2, 2), turned.sum(0)
 
-    compiled = torch.compile(function, backend=decomp.backend(to=targets.core_aten, compiler="inductor"))
+    to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")
+    compiled = torch.compile(function, backend=to_inductor, options=CALLS)
     for rows in (3, 5, 6):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x, x.t()), function(x, x.t()))
@@ -418,7 +424,6 @@ def test_branches_whose_gradients_lie_differently_are_trained() -> None:
 
 
 @pytest.mark.sampled(1)
-@NEEDS_COMPILER
 @pytest.mark.parametrize("function", [torch.sigmoid, F.silu, F.softplus, lambda x: F.huber_loss(x, 2 * x)])
 def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Callable[..., Any]) -> None:
     """Memory that is written and read again costs more than the arithmetic of these."""
@@ -429,7 +434,8 @@ def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Call
         return value
 
     x = torch.randn(64, 64, requires_grad=True)
-    compiled = torch.compile(function, backend=decomp.backend(to=targets.tinygrad, compiler="inductor"))
+    to_inductor = decomp.backend(to=targets.tinygrad, compiler="inductor")
+    compiled = torch.compile(function, backend=to_inductor, options=CALLS)
     compiled(x)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
         compiled(x)

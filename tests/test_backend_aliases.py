@@ -1,10 +1,13 @@
 """Inside torch.compile: inputs that share memory, and outputs that are views of inputs that the program writes."""
 
+import shutil
+
 import pytest
 import torch
 
 import decomp
 from decomp_rules import backends, targets
+from tests.hastening import CALLS
 
 
 def view_of_a_written_input(x):
@@ -187,12 +190,20 @@ def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracke
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("compiler", ["inductor", backends.numpy])
+@pytest.mark.parametrize("compiler, options", [("inductor", {"options": CALLS}), (backends.numpy, {})],
+                         ids=["inductor", "numpy"])  # fmt: skip
 @pytest.mark.parametrize("function", SHARING)
-def test_outputs_share_memory_whatever_runs_the_graph(function, compiler):
+def test_outputs_share_memory_whatever_runs_the_graph(function, compiler, options):
     x = torch.linspace(-1, 2, 16).reshape(4, 4)
     backend = decomp.backend(to=targets.tinygrad, compiler=compiler)
-    torch.testing.assert_close(*same_after_a_write(function, backend, x))
+    torch.testing.assert_close(*same_after_a_write(function, backend, x, **options))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
+def test_outputs_share_memory_of_kernels_that_inductor_compiles():
+    x = torch.linspace(-1, 2, 16).reshape(4, 4)
+    backend = decomp.backend(to=targets.tinygrad, compiler="inductor")
+    torch.testing.assert_close(*same_after_a_write(two_views_of_one_result, backend, x))
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

@@ -3,8 +3,9 @@ and dynamic sizes; and, for fewer of them, once more as Inductor compiles them."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import copy
+from itertools import islice
 import random
 import shutil
 from typing import Any
@@ -100,32 +101,41 @@ def _same(
     )
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sample", _drawn(DRAWN, SEED))
 def test_a_rule_gives_the_value_and_gradient_of_eager(sample: decomp.Sample) -> None:
     call = Call(sample)
     _same(call, call.tensors, targets.core_aten)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sample", _drawn(DRAWN // 3, SEED + 1))
 def test_a_rule_gives_them_for_dynamic_sizes(sample: decomp.Sample) -> None:
     call = Call(sample)
     _same(call, call.tensors, targets.core_aten, dynamic=True)
 
 
+class Beside(nn.Module):
+    """Calls that share nothing, which are compiled as one program: a kernel of each would take a second."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.calls = nn.ModuleList(calls)
+        self.counts = [len(call.tensors) for call in calls]
+        self.tensors = tuple(tensor for call in calls for tensor in call.tensors)
+
+    def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        given = iter(tensors)
+        return [call(*islice(given, count)) for call, count in zip(self.calls, self.counts)]
+
+
 @pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("sample", _drawn(COMPILED, SEED + 2))
-def test_a_rule_gives_them_as_inductor_compiles_it(sample: decomp.Sample) -> None:
-    call = Call(sample)
-    _same(call, call.tensors, targets.tinygrad, compiler="inductor")
-
-
-@NEEDS_COMPILER
-def test_softmax_by_bits_is_finite_as_inductor_compiles_it() -> None:
+def test_softmax_by_bits_and_another_rule_give_them_as_inductor_compiles_them(sample: decomp.Sample) -> None:
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    _same(nn.Softmax(-1), (x,), targets.tinygrad, compiler="inductor", near=1e-6)
+    calls = Beside([Call(decomp.Sample(torch.ops.aten.softmax.int, (x, -1))), Call(sample)])
+    _same(calls, calls.tensors, targets.tinygrad, compiler="inductor", near=1e-6)
 
 
 @pytest.mark.sampled(1)

@@ -24,6 +24,7 @@ def ops(program):
     return {call.op.short for call in decomp.calls(program)}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", [dict(training=False), dict(freeze=True), dict(training=False, simplify=False)])
 def test_a_target_need_not_know_detach_for_inference(how):
     model = Scores()

@@ -47,7 +47,7 @@ def assert_only(target: decomp.Target, module: nn.Module) -> None:
         assert free or target.why_illegal(call) is None, f"{call.op}.{call.overload}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", (*TARGETS, "luminal"))
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_the_same_on_its_target(name: str, target: str) -> None:
@@ -70,6 +70,7 @@ def test_a_model_computes_the_same_on_its_target(name: str, target: str) -> None
         assert torch.equal(got, buffer) if not got.is_floating_point() else bool(torch.isclose(got, buffer).all())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
 def test_a_program_without_mutation_lowers_to_a_program_without_mutation(name: str) -> None:
     model, args = build(name)
@@ -122,7 +123,7 @@ def test_the_module_of_an_exported_program_is_lowered(name: str) -> None:
         assert torch.allclose(got, buffer, rtol=1e-6)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["resnet", "unet"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_graph_in_the_torch_dialect_is_lowered_with_example_inputs(name: str, target: str) -> None:

@@ -57,6 +57,12 @@ def test_of_each_kind_one_is_drawn_however_rare_it_is():
         assert {case // 9 for case in kept} == set(range(10)) and len(kept) <= 13
 
 
+def test_of_a_kind_of_which_none_is_drawn_the_rarest_is_not_taken():
+    for seed in range(5):
+        kept = thinned(list(range(9)), lambda case: 100 if case else 50, lambda case: 0, seed)
+        assert kept == [0]
+
+
 SWEEP = """
 import pytest
 

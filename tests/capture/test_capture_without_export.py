@@ -119,6 +119,7 @@ class Speech(nn.Module):
         return self.loss(logits.log_softmax(-1), targets, input_lengths, target_lengths)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lengths", [CTC[2:], ([10, 8], [4, 3]), ((10, 8), (4, 3))], ids=["tensors", "lists", "tuples"])
 def test_a_loss_behind_a_branch_on_sizes(lengths):
     model, args = Speech(), (*CTC[:2], *lengths)
@@ -129,7 +130,7 @@ def test_a_loss_behind_a_branch_on_sizes(lengths):
 MASK = torch.tensor([[False, True, True], [False, False, True], [False, False, False]])
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("mask", [MASK, torch.tensor([False, False, True]).expand(3, 3), torch.randn(3, 3)])
 def test_encoders_and_decoders_with_masks(training, mask):

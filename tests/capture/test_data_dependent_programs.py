@@ -96,7 +96,7 @@ def sizes_captured():
         torch.compiler.reset()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", [targets.core_aten, LOOKS_UP], ids=["core_aten", "tinygrad that looks up"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda f: f.__name__)
 def test_sizes_that_data_decide_are_lowered(function: Any, target: decomp.Target) -> None:
@@ -106,6 +106,7 @@ def test_sizes_that_data_decide_are_lowered(function: Any, target: decomp.Target
     torch.testing.assert_close(low.result.module()(*args), model(*args))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [views_written, attended, written_where, messages], ids=lambda f: f.__name__)
 def test_they_are_inside_torch_compile(function: Any, sizes_captured: None) -> None:
     args, model = WHOLE[function], Program(function)

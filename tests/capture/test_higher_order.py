@@ -100,7 +100,7 @@ def x() -> torch.Tensor:
     return torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("cls", [Cond, While, Map, Scan, NoGrad, Autocast])
 def test_bodies_are_lowered_and_compute_the_same(cls: type[nn.Module], target: str, x: torch.Tensor) -> None:
@@ -257,6 +257,7 @@ def test_a_result_whose_shape_is_changed_in_place_is_compiled(x: torch.Tensor) -
     torch.testing.assert_close(compiled(x), forward(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [MaskedMap, MaskedScan, MaskedCond], ids=lambda kind: kind.__name__)
 def test_a_body_that_is_traced_when_it_runs_has_no_tensors_of_its_own(kind: type[nn.Module]) -> None:
     model, x = kind(), torch.randn(3, 4)
@@ -324,6 +325,7 @@ TABLED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["exported", "exported graph", "copied", "simplified"])
 @pytest.mark.parametrize("name", TABLED)
 def test_bodies_with_tensors_of_rules_are_trained(name, form):

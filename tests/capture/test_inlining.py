@@ -42,7 +42,7 @@ class LeafTracer(fx.Tracer):
         return True
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("leaf, args", LEAVES, ids=lambda value: type(value).__name__)
 @pytest.mark.filterwarnings("ignore:.*nested")

@@ -78,6 +78,7 @@ def attempts(model):
             yield program, options
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Careless, Failing, Average])
 def test_the_source_is_as_it_was(kind):
     for program, options in attempts(kind().train()):

@@ -49,6 +49,7 @@ def worst(found: Tensor, exact: Tensor, *inputs: Tensor) -> tuple[float, list[fl
     return float(error[k]), [float(x[k]) for x in inputs]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", UNARY, ids=lambda function: function.__name__)
 def test_functions_of_one_tensor_over_all_float32(function: Any) -> None:
     x = points()

@@ -170,6 +170,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic, error, points", CASES)
 def test_an_interrupt_at_any_point_leaves_nothing_behind(dynamic, error, points, request):
     """Of the points a default run has a third, drawn by its seed; `--whole` has all."""

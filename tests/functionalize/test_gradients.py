@@ -146,7 +146,7 @@ def outcome(model, tracked):
     return requires, [result.detach() for result in results], {"x": leaf.grad, **grads}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 CASES = [(name, samples.model) for name in samples.MODELS] + [(name, build) for name in MODELS]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, make", CASES, ids=[f"{name}-{make.__module__}" for name, make in CASES])
 def test_every_call_of_a_lowered_model_is_in_the_target(name: str, make: Any) -> None:
     model, args = make(name)

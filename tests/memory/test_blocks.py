@@ -33,7 +33,7 @@ ROW_WISE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("accuracy", ["exact", "standard"])
 @pytest.mark.parametrize("name", ROW_WISE)
 def test_row_wise_ops_have_the_same_bits_in_half_the_memory(name, accuracy, small_blocks):

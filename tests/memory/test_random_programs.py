@@ -31,7 +31,7 @@ def runs(module, args):
     return True
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("lowered", [False, True])
 def test_planned_programs_do_what_the_programs_do(seed, lowered, monkeypatch):

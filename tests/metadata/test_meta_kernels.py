@@ -58,7 +58,7 @@ def strided(x):
     return x.layout is torch.strided and not x.is_quantized and not x.is_conj() and not x.is_neg()
 
 
-@pytest.mark.sampled(at_most=60)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("packet", overloads(), ids=str)
 def test_the_samples_of_the_library_give_the_same(packet):
     for sample in calls_of(packet):
@@ -124,6 +124,7 @@ def test_elementwise_results_are_laid_out_as_fakes_are(first, second):
 STRIDED = [getattr(aten, name) for name in sorted(meta_kernels._STRIDED)]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("packet", STRIDED, ids=str)
 def test_dimensions_of_one_element_have_the_strides_of_fakes(packet):
     name, seen = packet.__name__, 0

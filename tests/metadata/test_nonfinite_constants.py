@@ -43,7 +43,7 @@ CALLS = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_program_with_endless_numbers_runs_once_it_is_lowered(call, target):

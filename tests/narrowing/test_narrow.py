@@ -115,7 +115,7 @@ def wide_inside(graph):
 
 @pytest.mark.parametrize("to", [CORE, FEW], ids=lambda to: to.name)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 def test_a_program_computes_in_narrow_dtypes_and_its_caller_does_not_see_it(name, to):
     model, args = copy.deepcopy(PROGRAMS[name])
     found = decomp.lower(model, to=to, args=args, narrow=True, verify="values")

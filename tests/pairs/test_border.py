@@ -33,6 +33,7 @@ class Mixed(nn.Module):
         return {"product": product, "size": product.abs(), "given": z}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["numpy", "onnx"])
 def test_a_backend_without_complex_numbers_runs_complex_programs(name):
     backend, model, source = backends.get(name), Mixed(), Mixed()

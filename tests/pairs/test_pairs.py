@@ -94,6 +94,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_are_those_of_pytorch(name):
     f, args = CALLS[name]
@@ -357,6 +358,7 @@ def _taken_apart_twice(x, z):
     return made, torch.view_as_real(z * 3), x
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [_made_without_gradients, _computed_on_without_gradients,
                                       _real_part_without_gradients, _taken_apart_twice])
 def test_a_region_without_gradients_keeps_its_calls(function):

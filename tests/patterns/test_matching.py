@@ -50,6 +50,7 @@ SPELLINGS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_pattern_is_found_in_any_spelling(spelling):
     programs = [exported(spelling, x, w, b), exported(spelling, x, w, b).run_decompositions()]

@@ -58,6 +58,7 @@ def test_every_pattern_has_a_program():
     assert {*NAMES} == {*PROGRAMS, *MODULES} and decomp_rules.patterns is patterns
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pattern_is_found_once_in_its_program_exported_and_decomposed(name):
     if name in PROGRAMS:

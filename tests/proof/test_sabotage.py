@@ -265,6 +265,7 @@ def test_a_lowering_for_inference_is_seen_to_be_ruined(sabotage):
     assert seen_by(source, lowering, None) == "structure"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sabotage", IN_VALUES, ids=lambda sabotage: sabotage.__name__)
 def test_a_graph_that_a_compiler_is_given_is_seen_to_be_ruined(sabotage):
     given = []

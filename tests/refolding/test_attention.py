@@ -39,6 +39,7 @@ def operands(length):
     return tuple(torch.randn(1, 2, length, 8) for _ in range(3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask_of_places_is_what_it_is_at_every_size(name):
     """At the three places of the example, the window is causal."""
@@ -91,6 +92,7 @@ IN_WORDS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", IN_WORDS)
 def test_a_mask_in_a_buffer_is_an_operand(name, decomposed):
@@ -138,6 +140,7 @@ def bloom():
     return Head(BloomForCausalLM(config), ("input_ids",), "logits"), (torch.randint(3, 50, (2, 6)),)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_attention_of_bloom_is_found(decomposed):
     """Its slopes are added by the product, for heads and batches in one dimension; then comes a causal mask."""
@@ -148,6 +151,7 @@ def test_attention_of_bloom_is_found(decomposed):
     assert found["gelu"] == found[ATTENTION] == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to, form", [(targets.tinygrad, "exported"), (targets.core_aten, "module")])
 def test_keys_that_simplification_transposed_once_and_masks_that_it_computed_are_found(to, form):
     module, args = build("gpt2")
@@ -203,6 +207,7 @@ def attention(scale=0.25, mask=None, groups=1):
     return attend, args + {"added": (torch.randn(2, 1, 6, 5),), "hidden": (torch.rand(6, 5) > 0.9,)}.get(mask, ())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [
     {}, {"scale": 1.0}, {"scale": 0.3}, {"mask": "added"}, {"mask": "causal"}, {"groups": 2},
     {"groups": 4, "mask": "added", "scale": 0.5},
@@ -243,6 +248,7 @@ def bert_on(target):
     return decomp.lower(torch.export.export(module.eval(), args), to=target).result
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", [targets.core_aten, targets.tinygrad], ids=lambda to: to.name)
 def test_attention_alone_is_asked_for(to):
     program = bert_on(to)

@@ -98,6 +98,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_a_hand_written_op_is_found(name):
     function, x = SPELLINGS[name]
@@ -247,7 +248,7 @@ def test_a_linear_layer_is_found_in_any_spelling():
 # Whole programs.
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.stablehlo, targets.core_aten], ids=lambda to: to.name)
 @pytest.mark.parametrize("name", ["gpt", "encoder", "unet"])
 def test_ops_of_lowered_sample_models_are_found(name, to):
@@ -260,6 +261,7 @@ def test_ops_of_lowered_sample_models_are_found(name, to):
         assert back[op] >= derived[op], op
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, to", [("gpt", targets.tinygrad), ("encoder", targets.stablehlo)], ids=str)
 def test_what_simplification_leaves_is_found_too(name, to):
     module, args = model(name)
@@ -337,6 +339,7 @@ def test_only_ops_that_are_wanted_are_folded():
     assert sorted(each.op for each in refolding.folded) == ["aten._softmax.default", "aten.gelu.default"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.core_aten], ids=lambda to: to.name)
 def test_what_is_wanted_says_what_stays_and_not_what_is_found(to):
     module, args = model("encoder")

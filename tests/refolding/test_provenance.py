@@ -54,7 +54,7 @@ def missed(refolding):
     return {each.op: each.reason for each in refolding.missed}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("to", [targets.tinygrad, targets.stablehlo], ids=lambda to: to.name)
 def test_every_op_of_a_sample_model_comes_back(name, to):

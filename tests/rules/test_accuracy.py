@@ -34,6 +34,7 @@ def size(model, accuracy):
     return len(list(decomp.calls(lowered)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level, rule", [("exact", "exactly"), ("standard", "nearly"), ("fast", "about")])
 def test_the_cheapest_rule_that_reaches_the_level_is_taken(level, rule):
     assert names(nn.Tanh(), level) == [rule]

@@ -101,6 +101,7 @@ CASES: dict[str, tuple[Callable[..., Any], Settings, list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_once_is_enough_whichever_law_is_asked_first(name):
     function, settings, expected = CASES[name]

@@ -101,6 +101,7 @@ STAYS: dict[str, tuple[Callable[..., Any], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SINKS)
 def test_views_sink_where_that_makes_fewer_calls(name):
     function, expected = SINKS[name]
@@ -207,6 +208,7 @@ def test_provenance_is_that_of_the_call_below_which_a_view_sank():
     assert found.provenance("exp_inner").source == "exp"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, before, after", [("gpt2", 117, 111), ("bert", 117, 113)])
 def test_views_around_activations_of_models_go(name, before, after):
     model, args = build(name)

@@ -47,6 +47,7 @@ def calls(of: Callable[[], Any]) -> int:
     return count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, most", [("tinygrad", 340), ("core_aten", 600)])
 def test_calls_for_each_node_are_few_and_as_many_in_a_longer_program(name, most):
     short, long = lowered(3, name), lowered(12, name)

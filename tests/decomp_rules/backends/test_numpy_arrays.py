@@ -60,6 +60,7 @@ def _call(name, args):
     return decomp.Sample.of(name, args, kwargs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_primitive_gives_what_pytorch_gives(name):
     calls = [_call(name, args) for args in CALLS[name]]

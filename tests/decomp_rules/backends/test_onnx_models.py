@@ -42,6 +42,7 @@ def named(values: Any) -> dict[str, list[Any]]:
     return {each.name: [d.dim_param or d.dim_value for d in each.type.tensor_type.shape.dim] for each in values}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt", "resnet", "lstm"])
 def test_a_model_is_as_right_as_in_pytorch(name: str) -> None:
     model, args = samples.model(name)

@@ -120,6 +120,7 @@ def test_copies_agree():
     assert casts.contiguous(x).is_contiguous()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [
     lambda x: x + torch.arange(x.shape[0]) + torch.arange(0, 1, 0.2) + torch.linspace(0, 1, 5),
     lambda x: x + torch.zeros(5) + x.new_ones(5) + torch.zeros_like(x) + torch.full_like(x, 2) + torch.eye(5),

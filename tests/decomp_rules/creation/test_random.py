@@ -128,6 +128,7 @@ def test_permutations_of_32_bits() -> None:
                                torch.full((6,), 1 / 6, dtype=torch.float64), atol=0.03, rtol=0)  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.stablehlo], ids=["tinygrad", "stablehlo"])
 def test_integers_are_drawn_on_targets_of_32_bits(target: decomp.Target) -> None:
     class Drawing(nn.Module):

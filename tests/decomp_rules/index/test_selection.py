@@ -152,6 +152,7 @@ def test_bits_are_sums(dtype):
     alike(lambda x, y: (x & y, x | y, x ^ y, ~x), x, y)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8])
 def test_powers_and_shifts_wrap(dtype):
     count = torch.tensor([0, 1, 3, 7, 8, 63, 64] + [-1] * dtype.is_signed).to(dtype)

@@ -52,6 +52,7 @@ class Mixture(nn.Module):
         return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 def test_a_mixture_of_experts_is_lowered_and_trained(target: str) -> None:
     model, ids = Mixture(), torch.tensor([[1, 5, 2, 7], [3, 3, 9, 0]])

@@ -81,7 +81,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @LEVELS
 @pytest.mark.parametrize("name", NETWORKS)
 def test_recurrent_networks_have_the_error_of_the_kernel(name, level):

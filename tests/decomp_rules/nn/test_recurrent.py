@@ -95,6 +95,7 @@ def test_cells(name: str, gates: int) -> None:
     agrees(RULES, op, x, state, *weights, tolerance=5e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_reach_the_targets(name: str) -> None:
     module, state = network(name, torch.float32)

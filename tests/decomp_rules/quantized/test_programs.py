@@ -53,6 +53,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_convert_pt2e_gives_is_lowered_to_the_bit(name: str) -> None:
     program, x = PROGRAMS[name]()
@@ -97,6 +98,7 @@ def configurations() -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     ["int8 weights", "int8 weights and activations", "int4 weights in groups", "int4 weights, int8 activations"],

@@ -143,7 +143,7 @@ def test_adaptive_pooling_of_any_size(op: Callable[..., torch.Tensor]) -> None:
         torch.testing.assert_close(module(x), op(x, (2, 3)))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=str)
 @pytest.mark.parametrize("op", [lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 3, 2, 1)])
 def test_overlapping_windows_of_any_number(op: Callable[..., torch.Tensor], target: decomp.Target) -> None:

@@ -312,6 +312,7 @@ def test_targets_without_products_come_in_a_variant_that_keeps_them():
                      "tinygrad + products, compiled"]  # fmt: skip
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", OPS)
 def test_every_workload_runs_and_reaches_the_compiled_targets(name):
     (workload,) = workloads([name], ["small"])
@@ -378,7 +379,7 @@ def test_functions_of_workloads_are_what_their_names_say():
 
 def test_a_saved_program_is_a_workload(tmp_path):
     path = tmp_path / "mine.pt2"
-    torch.export.save(torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.GELU()), (torch.randn(2, 4),)), path)
+    torch.export.save(torch.export.export(nn.Linear(4, 4), (torch.randn(2, 4),)), path)
     found = run(str(path), "--quick", "--to", "core_aten", "--compile", "tinygrad", "--out", str(tmp_path))
     assert found.exit_code == 0, found.output
     rows = Results.load(tmp_path / "fused_vs_primitive.json").rows
