@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, view_or_copy, wrap
 
 aten = torch.ops.aten
@@ -94,8 +95,8 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if x.dim() == 0 or index.dim() == 0:
         shape = index.shape
         return torch.index_select(x.reshape(-1), 0, index.reshape(-1)).view(shape)
-    if x.dim() != index.dim():  # which only an empty index may do
-        return torch.full(index.shape, 0, dtype=x.dtype, device=x.device)
+    if known_empty(index):  # of which the other dimensions may be anything
+        return x.reshape(-1).narrow(0, 0, 0).view(index.shape)
     dim = wrap(dim, x.dim())
     for d in range(x.dim()):
         if d != dim and not same_size(x.shape[d], index.shape[d]):

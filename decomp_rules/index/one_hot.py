@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.creation.factories import TABLED
+from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import same_size, wrap
 
 RULES = Rules(level="standard")
@@ -31,7 +32,7 @@ def index_select_of_sum(x: Tensor, dim: int, index: Tensor) -> Tensor:
 @register(aten.gather)
 def gather_of_sum(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Σⱼ [index = j] xⱼ along `dim`, element by element of the other dimensions. Exact."""
-    if not _can_be_summed(x, dim) or x.dim() != index.dim():
+    if not _can_be_summed(x, dim) or x.dim() != index.dim() or known_empty(index):
         return decline("no numbers along a dimension of a known size")
     dim = wrap(dim, x.dim())
     for d in range(x.dim()):

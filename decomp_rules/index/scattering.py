@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.index.indexing import located, picked
+from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, view_or_copy, wide, wrap
 
 aten = torch.ops.aten
@@ -25,7 +26,7 @@ register = RULES.register
 @register(aten.scatter)
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """value where some index points, x elsewhere."""
-    if _is_empty(index):
+    if known_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     hit = _grown(torch.any(_pointing(x1, dim, index1), dim), x1, dim)
@@ -35,7 +36,7 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 @register(aten.scatter)
 def scatter_src(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """The last source that points at a place, x where none does."""
-    if _is_empty(index):
+    if known_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     src = _cut(src.reshape(-1) if src.dim() == 0 else src, index1).unsqueeze(dim + 1)
@@ -51,7 +52,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def _scatter_sum(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    if _is_empty(index):
+    if known_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     src = _cut(src.reshape(-1) if src.dim() == 0 else src, index1).unsqueeze(dim + 1)
@@ -76,7 +77,7 @@ def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
     """The sum, product, mean, maximum or minimum of the sources that point at a place, and of x there if included."""
-    if _is_empty(index):
+    if known_empty(index):
         return x.clone()
     if reduce == "sum" and include_self:
         return _scatter_sum(x, dim, index, src)
@@ -123,10 +124,6 @@ def _identity_element(reduce: str, dtype: torch.dtype) -> Any:
         return reduce == "amin"
     limits = torch.iinfo(dtype)
     return limits.min if reduce == "amax" else limits.max
-
-
-def _is_empty(index: Tensor) -> bool:
-    return any(type(size) is int and size == 0 for size in index.shape)
 
 
 def _lines(x: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -248,7 +245,7 @@ def _in_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> _Ro
 
 def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
     """Rows of x, with rows of src added or put at the places of a 1-d index."""
-    if _is_empty(index):
+    if known_empty(index):
         return x.clone()
     rank = src.dim() + 1
     pointing = torch.eq(index.reshape([-1] + [1] * (rank - 1)), ramp(x, x.shape[0], 1, rank))

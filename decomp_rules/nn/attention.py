@@ -16,6 +16,8 @@ RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 
+UNPAIRED = "keys and values differ in number"
+
 
 @register(aten.scaled_dot_product_attention, needs=(("softmax", "_softmax"),))
 def attention_by_softmax(
@@ -25,7 +27,7 @@ def attention_by_softmax(
     """softmax(q kᵀ · scale + mask) v; a row whose scores are all −∞, masked or not, gives 0. Its error is the flash
     kernel's."""
     if unpaired(key, value):
-        return decline("keys and values differ in number")
+        return decline(UNPAIRED)
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     weights = weights_of(*opened(scored))
     if dropout_p > 0.0:
@@ -41,7 +43,7 @@ def scaled_dot_product_attention(
     """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
     has, the result is divided and not the scores, which are more; a row whose scores are all −∞ gives 0."""
     if unpaired(key, value):
-        return decline("keys and values differ in number")
+        return decline(UNPAIRED)
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if known_empty(scored):
         return attention_by_softmax(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -61,7 +63,7 @@ def attention_by_exponentials(
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
     if unpaired(key, value):
-        return decline("keys and values differ in number")
+        return decline(UNPAIRED)
     if known_empty(query) or known_empty(key):
         return decline("there is nothing to attend to")
     q, k, v = wide(query), wide(key), wide(value)
@@ -79,6 +81,8 @@ def flash_attention_by_exponentials(
     attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(e v) / Σe with e = exp(s − max s), and max s + log Σe."""
+    if unpaired(key, value):
+        return decline(UNPAIRED)
     if dropout_p > 0.0 or attn_mask is not None or known_empty(query) or known_empty(key):
         return decline("only of what is there, without dropout or mask")
     powers, total, largest = _exponentials(wide(query), wide(key), None, is_causal, scale)
@@ -123,6 +127,8 @@ def _scaled_dot_product_flash_attention_for_cpu(
     attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """exp(s − lse) v and lse = log Σ exp(s), with the scores s = q kᵀ · scale + mask."""
+    if unpaired(key, value):
+        return decline(UNPAIRED)
     if dropout_p > 0.0:
         return decline("the kernel has no dropout")
     return attended(query, key, value, attn_mask, is_causal, scale)

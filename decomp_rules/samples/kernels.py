@@ -95,6 +95,8 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = {
 """Which tensors are weights, scales and zeros, by position."""
 
 FIXED: Mapping[str, tuple[int, ...]] = {
+    "fractional_max_pool2d": (1,),
+    "fractional_max_pool3d": (1,),
     **{name: places for name, places in PARAMETERS.items() if "quantize" in name},
     "mkldnn_rnn_layer": (0,),
     "searchsorted": (0,),

@@ -55,12 +55,16 @@ class Outcome:
 def restored(*modules: torch.nn.Module | None):
     """Buffers and parameters of the modules are put back afterwards, without the history of what was written into them.
     (Constants of a lowered program may be expanded; nothing can write to them.)"""
-    state = [value for module in modules if module is not None for value in (*module.buffers(), *module.parameters())
-             if not _is_expanded(value)]
+    inside = [part for module in modules if module is not None for part in module.modules()]
+    tables = [table for part in inside for table in (part._buffers, part._parameters)]
+    held = [dict(table) for table in tables]
+    state = [value for table in held for value in table.values() if value is not None and not _is_expanded(value)]
     kept = [value.detach().clone() for value in state]
     try:
         yield
     finally:
+        for table, tensors in zip(tables, held):
+            table.update(tensors)  # a trace that fails leaves its proxies there
         with torch.no_grad():
             for value, old in zip(state, kept):
                 if (value.shape, value.stride()) != (old.shape, old.stride()):

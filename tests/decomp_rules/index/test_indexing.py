@@ -147,6 +147,12 @@ def test_scatters_by_an_empty_index_change_nothing():
     agrees(RULES, aten.scatter_reduce.two, TABLE, 0, nothing, TABLE[:0], "amax")
 
 
+@pytest.mark.parametrize("x, shape", [(TABLE, (0, 9, 7)), (TABLE, (0,)), (torch.tensor(1.0), (0,)), (TABLE[0], (0, 6))])
+def test_gathering_by_an_empty_index_gives_nothing_whatever_its_other_sizes(x, shape):
+    agrees(RULES, aten.gather.default, x, -1, torch.zeros(shape, dtype=torch.int64))
+    lowered_agrees(lambda x, index: torch.gather(x, -1, index), x, torch.zeros(shape, dtype=torch.int64))
+
+
 def test_writing_along_a_dimension_agrees():
     index, source = torch.tensor([2, 0]), torch.randn(4, 2, 6)
     agrees(RULES, aten.index_add.default, TABLE, 1, index, source, alpha=0.5)

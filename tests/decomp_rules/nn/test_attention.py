@@ -184,3 +184,14 @@ def test_keys_without_values_leave_nothing_where_there_is_no_row(target):
 class _Attention(nn.Module):
     def forward(self, q, k, v):
         return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("op", [aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu])
+@pytest.mark.parametrize("accuracy", ["exact", "standard"])
+def test_more_keys_than_values_are_refused_where_pytorch_reads_beside_the_values(op, accuracy):
+    graph = torch.fx.Graph()
+    query, key, value = map(graph.placeholder, ("query", "key", "value"))
+    graph.output(graph.call_function(op.default, (query, key, value)))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    with pytest.raises(decomp.NotLowered, match="keys and values differ in number"):
+        decomp.lower(module, to=targets.tinygrad, args=(*heads()[:2], heads()[2][..., :2, :]), accuracy=accuracy)
