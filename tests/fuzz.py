@@ -4,7 +4,8 @@
     python -m tests.fuzz --all | --only FORM | --target NAME     each program in all forms, or those, on all targets
     python -m tests.fuzz --replay SEED        print one program, what came of it, and the shortest with the same fault
 
-A program is its seed: the same number is the same program. A worker that hangs or dies is a fault of its program.
+A program is its seed: the same number is the same program. A worker that hangs or dies is a fault of its program,
+but where PyTorch alone dies of it.
 
 A program gets one of the forms that are slow to capture (torch.export, torch.compile, metadata of example inputs) and
 one of those that are not (a symbolic trace), each on one target. The seed says which: forms and targets take turns, so
@@ -30,7 +31,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzzing.checking import FORMS, TARGETS, Pair, Verdict, check, pairs
+from tests.fuzzing.checking import FORMS, TARGETS, Pair, Verdict, check, pairs, run_by_pytorch_alone
 from tests.fuzzing.programs import program
 from tests.fuzzing.reducing import reduced
 
@@ -127,11 +128,23 @@ class Worker:
         """Start anew after the end of the process; what its last program did, if it died of it."""
         died = None
         if status:
+            whose = "torch" if _pytorch_dies_of(self.seed) else "fault"
             text = f"the process ended with status {status}"
-            died = dict(seed=self.seed, features=[], seconds=0.0, verdicts=[("", "", "fault", text)])
+            died = dict(seed=self.seed, features=[], seconds=0.0, verdicts=[("", "", whose, text)])
             self.seed += self.step
         self.start()
         return died
+
+
+def _pytorch_dies_of(seed: int) -> bool:
+    """Whether a program ends a process in which PyTorch alone captures and runs it."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--alone", str(seed)]
+    try:
+        ended = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                               timeout=2 * SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode < 0
 
 
 class Tally:
@@ -242,11 +255,16 @@ def main() -> int:
     parser.add_argument("--replay", type=int, metavar="SEED", help="print a program, its verdicts, its shortest faults")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not look for the shortest program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     wanted = pairs(chosen.only or FORMS, chosen.target or TARGETS)
     sampled = not (chosen.all or chosen.only or chosen.target)
     if chosen.replay is not None:
         return replay(chosen.replay, wanted, not chosen.whole)
+    if chosen.alone is not None:
+        quiet()
+        run_by_pytorch_alone(program(chosen.alone))
+        return 0
     if chosen.worker:
         work(*map(int, chosen.worker.split(":")), None if sampled else wanted)
         return 0

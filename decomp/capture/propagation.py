@@ -13,7 +13,7 @@ from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import method_name
-from decomp.ir.op_facts import METADATA_WRITES
+from decomp.ir.op_facts import METADATA_WRITES, STORAGE_CHANGES
 from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import enable_python_dispatcher
@@ -96,7 +96,7 @@ class _Propagation(fx.Interpreter):
 
 def _may_reshape(node: fx.Node) -> bool:
     """Whether a call may change the shape of a tensor that is there: that of `out=` is resized if it does not fit."""
-    return method_name(node) in METADATA_WRITES or "out" in node.kwargs
+    return method_name(node) in METADATA_WRITES | STORAGE_CHANGES or "out" in node.kwargs
 
 
 def _as_it_is_now(value: Any) -> Any:

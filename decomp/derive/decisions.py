@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import Program
@@ -296,8 +297,9 @@ def within_operand(decision: Decision, node: fx.Node) -> Decision:
     operand, *others = node.all_input_nodes
     if has_fixed_sizes(metadata(operand)) and not any(isinstance(metadata(other), SYMBOLIC) for other in others):
         return decision
-    sizes = (metadata(each).numel() for each in (operand, view_chain(operand)[-1]))
-    return decision if same_size(*sizes) else Blocked.because(spelled(node.target), BESIDE)
+    tensors = [value for each in view_chain(operand) if isinstance(value := metadata(each), torch.Tensor)]
+    is_whole = same_size(tensors[0].numel(), tensors[-1].numel())
+    return decision if is_whole else Blocked.because(spelled(node.target), BESIDE)
 
 
 BESIDE = "with dynamic sizes it may reach memory beside its input, which is a view"

@@ -70,6 +70,8 @@ class Alias:
     overwritten: fx.Node | None = None
     """The value before all of it was overwritten, where `value` does not depend on that: in PyTorch autograd still
     connects the two, with a gradient of zero."""
+    in_autograd: fx.Node | None = None
+    """The value whose gradient a `detach()` has that was written with gradients; who writes what it shows leaves it."""
 
     @property
     def written_base(self) -> Alias:
@@ -180,6 +182,7 @@ class Memory:
         alias.value, alias.version = value, storage.write_count
         alias.region = 0 if self.grad_enabled else self.region
         alias.overwritten = None if _is_detached(alias) else overwritten
+        self._note_detached(alias)
         self._flush_repeating(alias, at)
 
     def _flush_repeating(self, alias: Alias, at: fx.Node) -> None:
@@ -217,6 +220,10 @@ class Memory:
             alias.storage.only_untracked &= _is_detached(alias)
             alias.requires_grad |= requires_grad
 
+    def _note_detached(self, alias: Alias) -> None:
+        if self.grad_enabled and alias.requires_grad and alias.view is not None and alias.view.is_detach:
+            alias.in_autograd = alias.value
+
     def _is_current(self, alias: Alias) -> bool:
         """Whether `alias.value` can be used: a view taken with gradients off cannot where they are on."""
         if alias.version != alias.storage.write_count:
@@ -242,6 +249,10 @@ class Memory:
         alias.version, alias.overwritten = alias.storage.write_count, None
         alias.region = 0 if self.grad_enabled else self.region
         alias.requires_grad = alias.parent.requires_grad and not alias.untracked
+        if alias.in_autograd is not None:
+            alias.requires_grad = True
+            if self.grad_enabled:
+                alias.value = _with_gradient(self.emit, alias.value, alias.in_autograd, at)
 
     def _flush(self, storage: Storage, upto: Alias, at: fx.Node) -> None:
         """Scatter pending writes into their bases, up to `upto`."""
@@ -261,6 +272,7 @@ class Memory:
             base.value = value
             base.version, storage.last_written = storage.write_count, base
             base.region = 0
+            self._note_detached(base)
 
     def _unseen(self, base: Alias, view: View, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
         """`value` of a tensor that was written through a view which autograd does not know: it keeps its gradient."""

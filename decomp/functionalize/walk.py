@@ -123,10 +123,11 @@ class _Walk:
         return tensor.alias.requires_grad if tensor is not None else self.requires_grad.get(node, False)
 
     def _gradient_of(self, node: fx.Node) -> bool:
-        """Whether the result of a call requires a gradient, as far as its inputs tell."""
+        """Whether the result of a call requires a gradient, as far as its inputs tell, and parameters of a module."""
         if not self.memory.grad_enabled or not can_require_grad(metadata(node)):
             return False
-        return self._requires(*node.all_input_nodes)
+        own = node.op == "call_module" and input_requires_grad(node, self.root)
+        return own or self._requires(*node.all_input_nodes)
 
     # Nodes.
 

@@ -42,6 +42,16 @@ def through_a_view_of_a_detached_tensor(w):
     return y.t() @ w
 
 
+def tracked_into_a_detached_tensor_that_others_write(w):
+    y = w.abs()
+    detached = y.detach()
+    row = detached[1:]
+    detached[0].copy_(w[1])
+    detached[1].mul_(w[0])
+    y.clamp_(max=0.5)
+    return row, detached, y
+
+
 def twice(w):
     y = w * 2
     with torch.no_grad():
@@ -77,7 +87,8 @@ def into_a_product_with_an_untracked_operand(w):
 
 
 PROGRAMS = [
-    through_detach, with_gradients_off, of_a_view, of_a_detached_view, through_a_view_of_a_detached_tensor, twice,
+    through_detach, with_gradients_off, of_a_view, of_a_detached_view, through_a_view_of_a_detached_tensor,
+    tracked_into_a_detached_tensor_that_others_write, twice,
     overwritten_since, followed_by_a_write_that_is_seen, into_a_product_with_an_untracked_operand,
 ]
 
@@ -286,7 +297,8 @@ def test_what_is_written_into_a_detached_parameter_is_not_tracked_in_the_paramet
     torch.testing.assert_close(*results)
 
 
-def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_write():
+@pytest.mark.parametrize("after", [lambda y: y, torch.exp], ids=["as it is", "exp"])
+def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_write(after):
     class Head(nn.Module):
         def __init__(self):
             super().__init__()
@@ -294,8 +306,8 @@ def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_writ
             self.register_buffer("table", torch.linspace(0, 1, 12).view(3, 4))
 
         def forward(self, x):
-            y = self.head(self.table)
-            y.detach().add_(1)
+            y = after(self.head(self.table))
+            y.data.add_(1)
             return y.sin() * x
 
     source = Head()

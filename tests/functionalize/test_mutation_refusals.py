@@ -343,3 +343,14 @@ def test_a_new_shape_of_what_dropout_hands_on_is_refused():
 
     with pytest.raises(decomp.MutationError, match="shape of what 'dropout' hands on, and no metadata tells"):
         decomp.lower(Handed(), to=targets.core_aten, args=(torch.randn(3, 4),))
+
+
+def test_what_takes_the_memory_of_another_is_refused_with_metadata_too():
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    first = graph.call_method("unsqueeze", (x, 1))
+    graph.call_method("add_", (graph.call_method("view", (first, -1)), 1))
+    graph.output(graph.call_method("set_", (first, y)))
+    module = fx.GraphModule(nn.Module(), graph)
+    with pytest.raises(MutationError, match="set_ writes its argument, and it has no functional form"):
+        decomp.lower(module, to=targets.core_aten, args=(torch.ones(2, 3), torch.ones(3, 4)))

@@ -115,13 +115,27 @@ def check(program: Program, wanted: Iterable[Pair]) -> Iterator[Verdict]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = Loaded(program)
-        cases = [(seed, size, tracked) for size in loaded.sizes for seed, tracked in ((1, True), (2, False))]
-        # Gradients beside NaN and infinity are what certificates measure.
-        tracked = loaded.tracked and "special=True" not in program.source
-        cases = [case for case in cases if tracked or not case[2]]
-        cases = [case for case in cases if _runs(loaded, case)]
+        cases = _cases(loaded)
         for form, target in wanted:
             yield _verdict(loaded, form, target, cases)
+
+
+def run_by_pytorch_alone(program: Program) -> None:
+    """Run a program as PyTorch itself captures it, in every form, whatever comes of it: where that ends the process,
+    nobody else has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = Loaded(program)
+        for form in ("exported", "graph", "inductor"):
+            for case in _cases(loaded):
+                _torch_too(loaded, form, [case])
+
+
+def _cases(loaded: Loaded) -> list[tuple[int, int, bool]]:
+    cases = [(seed, size, tracked) for size in loaded.sizes for seed, tracked in ((1, True), (2, False))]
+    # Gradients beside NaN and infinity are what certificates measure.
+    tracked = loaded.tracked and "special=True" not in loaded.program.source
+    return [case for case in cases if (tracked or not case[2]) and _runs(loaded, case)]
 
 
 def _runs(loaded: Loaded, case) -> bool:

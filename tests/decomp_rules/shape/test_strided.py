@@ -61,3 +61,14 @@ def test_of_dynamic_sizes_only_what_is_all_of_its_memory_is_read(view):
         assert torch.equal(lowered(x), whole(x))
     with pytest.raises(decomp.NotLowered, match="it may reach memory beside its input"):
         lower(Reads(view))
+
+
+def test_a_result_of_a_region_is_read_where_sizes_are_dynamic():
+    class Reads(torch.nn.Module):
+        def forward(self, x):
+            y = torch.cond(x.sum() > 0, lambda x: (x.sin(),), lambda x: (x.cos(),), (x,))[0]
+            return torch.as_strided(y, (2, 2), (1, 1))
+
+    sizes, x = ({0: torch.export.Dim.AUTO},), torch.arange(5.0)
+    lowered = decomp.lower(Reads(), to=targets.tinygrad, args=(x,), dynamic_shapes=sizes).result
+    torch.testing.assert_close(lowered(x[1:].clone()), Reads()(x[1:].clone()))
