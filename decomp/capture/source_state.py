@@ -113,6 +113,7 @@ class _TensorState:
         self.grad = tensor.grad if is_leaf else None
         self.requires_grad = tensor.requires_grad if is_leaf else None
         self.place = _place(tensor)
+        self.memory = tensor.detach() if self.place is not None else None
         self.version = tensor._version if _counts_writes(tensor) else None
         self.data: torch.Tensor | None = None
         if (writes_parameters or not isinstance(tensor, nn.Parameter)) and _has_data(tensor):
@@ -134,8 +135,8 @@ class _TensorState:
                 self.tensor.grad = self.grad
         if self.data is not None:
             with torch.no_grad(), unset_fake_temporarily():
-                if self.place is not None and _place(self.tensor) != self.place:
-                    self.tensor.data = self.tensor.data.as_strided(*self.place)
+                if self.memory is not None and _place(self.tensor) != self.place:
+                    self.tensor.data = self.memory
                 if not _is_equal(self.tensor, self.data):
                     _once(self.tensor).copy_(_once(self.data, self.tensor))
 
@@ -147,11 +148,11 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, Any, int] | None:
-    """Where in its memory a tensor lies: `t_` and its like change that."""
+def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Its memory, and where in it a tensor lies: `set_`, `t_` and their like change that."""
     if tensor.layout is not torch.strided or nn.parameter.is_lazy(tensor):
         return None
-    return tensor.shape, tensor.stride(), tensor.storage_offset()
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage()._cdata
 
 
 def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:

@@ -97,7 +97,7 @@ class _Walk:
         for node in self.source.nodes:
             self.at = node
             if node.op == "output":
-                writes = tuple(self._writes())
+                writes = tuple(self._writes(in_region=outputs is not None))
                 if outputs is not None:
                     outputs.extend(writes)
                 self._output(node, outputs or [])
@@ -415,11 +415,11 @@ class _Walk:
 
     # The end.
 
-    def _writes(self) -> Iterator[Write]:
+    def _writes(self, in_region: bool) -> Iterator[Write]:
         for storage in self.memory.written:
             source = storage.source
             if source.op in ("placeholder", "get_attr"):
-                data_only = not storage.has_gradient_of_before
+                data_only = not (in_region or storage.has_gradient_of_before)
                 value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=data_only)
                 differentiable = self._tracked(source) or storage.detached
                 yield Write(self.copies[source], value, storage.only_untracked, differentiable)

@@ -137,6 +137,15 @@ def test_a_buffer_that_repeats_its_elements_is_put_back_and_nan_is_itself(writes
     assert model.b.stride()[0] == 0 and (writes or model.b._version == version)
 
 
+def test_a_buffer_that_takes_other_memory_has_its_own_again():
+    model = Transposes()
+    before, memory = model.b.clone(), model.b.data_ptr()
+    for other in (torch.zeros(2), torch.zeros(2, 3)):
+        with source_unchanged(model), torch.no_grad():
+            model.b.set_(other)
+        assert torch.equal(model.b, before) and model.b.data_ptr() == memory
+
+
 def test_a_buffer_of_one_number_may_have_any_stride():
     model = nn.Module()
     model.register_buffer("b", torch.zeros(3, 4)[0:1, 1])

@@ -346,3 +346,23 @@ def test_a_new_shape_in_place_that_is_the_old_one_keeps_the_gradient_where_none_
     x = torch.randn(3, 4, requires_grad=True)
     lowered = decomp.lower(Squeezed(), to=targets.core_aten, args=(x,)).result
     assert torch.equal(*(torch.autograd.grad(module(x).sum(), x)[0] for module in (lowered, Squeezed())))
+
+
+def test_what_a_region_overwrites_as_a_whole_still_requires_a_gradient():
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(weight())
+
+        def forward(self, x):
+            y = torch.erf(self.weight)
+            with torch.autocast("cpu", torch.bfloat16):
+                y.copy_(self.weight.detach())
+            return y[1:] * x
+
+    module, x = Overwrites(), torch.ones(())
+    lowered = decomp.lower(module, to=targets.core_aten, args=(x,)).result
+    found, wanted = lowered(x), module(x)
+    torch.testing.assert_close(found, wanted)
+    assert found.requires_grad
+    torch.testing.assert_close(*(torch.autograd.grad(out.sum(), module.weight)[0] for out in (found, wanted)))
