@@ -252,3 +252,14 @@ def test_a_view_of_all_of_a_tensor_keeps_its_shape_where_the_tensor_is_turned_in
         found[i].mul_(3)
         expected[i].mul_(3)
     torch.testing.assert_close(found, expected)
+
+
+def test_sizes_that_are_returned_are_not_kept_apart_as_tensors_are():
+    def function(x, y):
+        return x.view(x.shape[0], -1), x.shape[0], y.shape[0], x.shape[0] * 1
+
+    torch._dynamo.reset()
+    called = torch.compile(function, backend=decomp.backend(to=targets.core_aten), dynamic=True)
+    for rows in (3, 5):
+        found, *sizes = called(torch.ones(rows, 2), torch.ones(rows, 2))
+        assert (found.shape, sizes) == ((rows, 2), [rows] * 3)

@@ -295,7 +295,9 @@ def within_operand(decision: Decision, node: fx.Node) -> Decision:
     if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
         return decision
     operand, *others = node.all_input_nodes
-    if has_fixed_sizes(metadata(operand)) and not any(isinstance(metadata(other), SYMBOLIC) for other in others):
+    value = metadata(operand)
+    fixed = has_fixed_sizes(value) and not any(isinstance(metadata(other), SYMBOLIC) for other in others)
+    if value is None or fixed:
         return decision
     tensors = [value for each in view_chain(operand) if isinstance(value := metadata(each), torch.Tensor)]
     is_whole = same_size(tensors[0].numel(), tensors[-1].numel())

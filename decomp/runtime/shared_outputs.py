@@ -86,7 +86,7 @@ def _same(graph: fx.Graph) -> frozenset[Pair]:
     named = [*((-1 - i, node) for i, node in enumerate(inputs)), *enumerate(outputs)]
     by_node: dict[fx.Node, list[int]] = defaultdict(list)
     for number, node in named:
-        if isinstance(node, fx.Node):
+        if isinstance(node, fx.Node) and isinstance(metadata(node), torch.Tensor):
             by_node[node].append(number)
     return frozenset(pair for numbers in by_node.values() for pair in combinations(numbers, 2))
 

@@ -72,3 +72,11 @@ def test_a_result_of_a_region_is_read_where_sizes_are_dynamic():
     sizes, x = ({0: torch.export.Dim.AUTO},), torch.arange(5.0)
     lowered = decomp.lower(Reads(), to=targets.tinygrad, args=(x,), dynamic_shapes=sizes).result
     torch.testing.assert_close(lowered(x[1:].clone()), Reads()(x[1:].clone()))
+
+
+def test_a_rule_that_reads_no_sizes_serves_without_metadata():
+    rules = decomp.Rules({aten.as_strided.default: lambda x, size, stride, storage_offset=None: x * 1})
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(aten.as_strided.default, (graph.placeholder("x"), [2], [1])))
+    lowered = decomp.lower(torch.fx.GraphModule(torch.nn.Module(), graph), to=targets.tinygrad, rules=rules)
+    assert torch.equal(lowered.result(torch.arange(2.0)), torch.arange(2.0))
