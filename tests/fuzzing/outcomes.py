@@ -71,7 +71,7 @@ def restored(*modules: torch.nn.Module | None):
                     value.data = old.clone()
                 value.detach().copy_(old)
                 value.grad = None
-                if not value.is_leaf:
+                if not value.is_leaf and not value._is_view():  # a view has the history of what it is a view of
                     value.detach_()
 
 
