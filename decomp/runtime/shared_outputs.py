@@ -4,7 +4,7 @@ one of them in the next graph and read the other there; a target without such a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -23,9 +23,8 @@ second, and an output."""
 def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
     """The pairs that have an element in common, of a graph with metadata whose outputs are flat."""
     by_memory: dict[Any, list[tuple[int, Place]]] = defaultdict(list)
-    inputs = graph.find_nodes(op="placeholder")
-    for number, node in (*((-1 - i, node) for i, node in enumerate(inputs)), *enumerate(outputs_of(graph))):
-        found = place(metadata(node)) if isinstance(node, fx.Node) else None
+    for number, node in _numbered(graph):
+        found = place(metadata(node))
         if found is not None:
             by_memory[found.memory].append((number, found))
     return frozenset(
@@ -81,12 +80,16 @@ def outputs_of(graph: fx.Graph) -> Sequence[Any]:
     return found
 
 
+def _numbered(graph: fx.Graph) -> Iterator[tuple[int, fx.Node]]:
+    """The inputs and outputs of a graph that are nodes, by their numbers in a pair."""
+    yield from ((-1 - i, node) for i, node in enumerate(graph.find_nodes(op="placeholder")))
+    yield from ((i, node) for i, node in enumerate(outputs_of(graph)) if isinstance(node, fx.Node))
+
+
 def _same(graph: fx.Graph) -> frozenset[Pair]:
-    inputs, outputs = graph.find_nodes(op="placeholder"), outputs_of(graph)
-    named = [*((-1 - i, node) for i, node in enumerate(inputs)), *enumerate(outputs)]
     by_node: dict[fx.Node, list[int]] = defaultdict(list)
-    for number, node in named:
-        if isinstance(node, fx.Node) and isinstance(metadata(node), torch.Tensor):
+    for number, node in _numbered(graph):
+        if isinstance(metadata(node), torch.Tensor):
             by_node[node].append(number)
     return frozenset(pair for numbers in by_node.values() for pair in combinations(numbers, 2))
 

@@ -126,8 +126,9 @@ def run_by_pytorch_alone(program: Program) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = Loaded(program)
+        cases = _cases(loaded)
         for form in ("exported", "graph", "inductor"):
-            for case in _cases(loaded):
+            for case in cases:
                 _torch_too(loaded, form, [case])
 
 
