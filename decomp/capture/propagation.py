@@ -12,8 +12,7 @@ from decomp.capture.exporting import Infer, lacks_data
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import method_name
-from decomp.ir.op_facts import METADATA_WRITES, STORAGE_CHANGES
+from decomp.ir.aliases import changes_metadata
 from decomp.metadata.fakes import new_mode
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import enable_python_dispatcher
@@ -74,7 +73,7 @@ class _Propagation(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.mode, self.infer = mode, infer
-        self.reshapes = any(map(_may_reshape, module.graph.nodes))
+        self.reshapes = any(map(changes_metadata, module.graph.nodes))
 
     def run(self, *args: Any, **_: Any) -> Any:
         # Without the Python dispatcher some kernels, as that of polar, take dynamic sizes for those of the example.
@@ -92,11 +91,6 @@ class _Propagation(fx.Interpreter):
             result = self.mode.from_tensor(result, static_shapes=True)
         n.meta["val"] = tree_map(_as_it_is_now, result) if self.reshapes else result
         return result
-
-
-def _may_reshape(node: fx.Node) -> bool:
-    """Whether a call may change the shape of a tensor that is there: that of `out=` is resized if it does not fit."""
-    return method_name(node) in METADATA_WRITES | STORAGE_CHANGES or "out" in node.kwargs
 
 
 def _as_it_is_now(value: Any) -> Any:

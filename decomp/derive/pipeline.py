@@ -35,7 +35,7 @@ from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
 from decomp.derive.regions import bodies_of, body_named, runs_untracked, without_regions
 from decomp.derive.rewriter import Retraced, retrace
-from decomp.derive.stride_propagation import HELD, StridePropagation, with_kernel_strides
+from decomp.derive.stride_propagation import HELD, StridePropagation, corrected, with_kernel_strides
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
@@ -118,7 +118,7 @@ class _Planning:
     ) -> list[PlannedGraph]:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
         state = self._state(name)
-        functional = with_kernel_strides(self._functional(name, graph, owner, state), self.planner.true_results)
+        functional = self._functional(name, graph, owner, state)
         functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
         functional, fused = self._fused(functional, owner)
         bodies = bodies_of(functional, owner, policy)
@@ -141,6 +141,17 @@ class _Planning:
         return rebuild_exported.lifted_state(exported) if exported is not None else {}
 
     def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
+        """A graph without mutation, whose metadata has the strides that kernels give."""
+        true_results = self.planner.true_results
+        captured = corrected(graph, owner, true_results)
+        if captured is None:
+            functional = self._without_mutation(name, graph, owner, state)
+        else:
+            functional = self._without_mutation(name, captured.rewrite.graph, captured.owner(owner), state)
+            functional = captured.functional(functional)
+        return with_kernel_strides(functional, true_results)
+
+    def _without_mutation(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
         exported = self.program.exported if not name else None
         functional = Functional(Rewrite(graph))
         if self.matching.must_be_functional(graph, owner):

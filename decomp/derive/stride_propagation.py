@@ -1,21 +1,25 @@
 """Stride propagation: an expansion may give other strides than the call whose place it takes, where that gave a view
-with gaps. A node whose strides differ from the captured metadata is re-traced, and so is everything that depends on
-its strides: metadata stays true, rules see it, and a call that cannot be made on other strides (a view, say) gets a
-copy."""
+with gaps; and a kernel may give other strides than the program was captured with, as fake tensors lay some results out
+as no kernel does. A node whose strides differ from the captured metadata is re-traced, and so is everything that
+depends on its strides: metadata stays true, rules see it, and a call that cannot be made on other strides (a view, say)
+gets a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
-from decomp.functionalize.writes import Functional
+from decomp.functionalize.writes import Functional, as_module
 from decomp.graphs.graph_builder import Emitter
+from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import fake_like
-from decomp.ir.aliases import spelling_of
+from decomp.ir.aliases import bodies, changes_metadata, spelling_of
 from decomp.ir.call import is_host, metadata
+from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
@@ -35,17 +39,6 @@ def changed_strides(graph: fx.Graph, expected: Any) -> Any:
         output = tuple(e if each is None else each for each, e in zip(output, expected))
     found = tree_map(lambda leaf: metadata(leaf) if isinstance(leaf, fx.Node) else leaf, output)
     return found if _differ(tensors_in(found), tensors_in(expected)) else None
-
-
-def with_kernel_strides(functional: Functional, true_results: Callable[[fx.Node], Any]) -> Functional:
-    """A captured program with the strides that its calls give when they run, where they are not those of the fake
-    tensors that it was captured with. `true_results`: what such a call truly gives, else None."""
-    propagation = StridePropagation(functional.graph, functional.captured_meta, expected=())
-    for node in propagation.nodes():
-        results = true_results(propagation.current(node))
-        if results is not None:
-            propagation.strides_changed(node, results)
-    return functional if propagation.emit is None else functional.rewritten(propagation.emit.rewrite)
 
 
 class StridePropagation:
@@ -108,7 +101,7 @@ class StridePropagation:
 
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
         value_map = {n: self.current(n) for n in node.all_input_nodes}
-        moved = [n for n in value_map if value_map[n] in emit.captured_meta]
+        moved = self._moved(emit, value_map)
         if not moved or not self._can_be_run(node):
             return [self._copy_node(emit, node, value_map)]
         if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
@@ -121,6 +114,10 @@ class StridePropagation:
         new = self._copy_node(emit, node, value_map)
         _update_meta(emit, new, value)
         return [*before, new]
+
+    def _moved(self, emit: Emitter, value_map: Mapping[fx.Node, fx.Node]) -> list[fx.Node]:
+        """The arguments that have other strides than were captured."""
+        return [n for n in value_map if value_map[n] in emit.captured_meta]
 
     def _visit_output(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
         """Copies of results, where they are to be dense and have other strides than are expected of them."""
@@ -209,3 +206,121 @@ def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     """Whether any of them has different strides. (What nobody reads of several results may be of any shape.)"""
     pairs = [pair for pair in zip(found, expected) if pair[0].dim() == pair[1].dim()]
     return len(found) == len(expected) and not all(same_layout(*pair) for pair in pairs)
+
+
+# What kernels give.
+
+TrueResults = Callable[[fx.Node], Any]
+"""What a call truly gives, where the metadata that it was captured with has other strides; else None."""
+
+
+def with_kernel_strides(functional: Functional, true_results: TrueResults) -> Functional:
+    """A functional program with the strides that its calls give when they run, where they are not those of its
+    metadata. A call that cannot be made on these gets a copy."""
+    propagation = StridePropagation(functional.graph, functional.captured_meta, expected=())
+    for node in propagation.nodes():
+        results = true_results(propagation.current(node))
+        if results is not None:
+            propagation.strides_changed(node, results)
+    return functional if propagation.emit is None else functional.rewritten(propagation.emit.rewrite)
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A captured graph with the strides that its kernels give; its calls are the same. What they mean depends on it:
+    which of them give views, and what those find that go by memory."""
+
+    rewrite: Rewrite
+    """From the graph as it was captured."""
+    bodies: Mapping[str, fx.GraphModule] = field(default_factory=dict)
+    """Bodies of regions that were corrected too, by the name of their attribute."""
+
+    def owner(self, owner: nn.Module) -> nn.Module:
+        """What `owner` is to this graph: it has these bodies."""
+        if not self.bodies:
+            return owner
+        found = nn.Module()
+        found.__dict__.update(owner.__dict__)
+        found._modules = {**owner._modules, **self.bodies}
+        return found
+
+    def functional(self, functional: Functional) -> Functional:
+        """A functional form of this graph, as one of the graph that was captured."""
+        same = functional.graph is self.rewrite.graph
+        rewrite = self.rewrite if same else self.rewrite.then(functional.rewrite)
+        return replace(functional, rewrite=rewrite, submodules={**self.bodies, **functional.submodules})
+
+
+def corrected(graph: fx.Graph, owner: nn.Module, true_results: TrueResults) -> Corrected | None:
+    """A captured graph with the strides that its kernels give. None where it has them, or a call of it could not be
+    made on them: PyTorch could not run it as it was captured, and `with_kernel_strides` gives it a copy."""
+    try:
+        return _corrected(graph, owner, true_results, {})
+    except _CannotBeRun:
+        return None
+
+
+class _CannotBeRun(Exception):
+    """A call cannot be made on the strides that kernels give."""
+
+
+class _AsItIs(StridePropagation):
+    """Stride propagation through a graph that may write memory, and go by it: its calls stay what they are."""
+
+    def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
+        value_map = {n: self.current(n) for n in node.all_input_nodes}
+        new = self._copy_node(emit, node, value_map)
+        if not self._moved(emit, value_map) or _is_region(node) or not tensors_in(metadata(node)):
+            return [new]
+        value = None if changes_metadata(node) or not self._can_be_run(node) else _run(emit, node, value_map)
+        if value is None or isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise _CannotBeRun
+        _update_meta(emit, new, value)
+        return [new]
+
+    def _visit_output(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
+        return [self._copy_node(emit, output, {n: self.current(n) for n in output.all_input_nodes})]
+
+
+def _corrected(
+    graph: fx.Graph, owner: nn.Module, true_results: TrueResults, inputs: Mapping[str, Any]
+) -> Corrected | None:
+    """`inputs`: the metadata of inputs, by name, where it is not what was captured."""
+    walk, regions = _AsItIs(graph), dict[str, fx.GraphModule]()
+    for node in walk.nodes():
+        now = walk.current(node)
+        if _is_region(now):
+            results = _region_results(walk, now, owner, true_results, regions)
+        else:
+            results = inputs.get(node.name) if node.op == "placeholder" else true_results(now)
+        if results is not None:
+            walk.strides_changed(node, results)
+    if walk.emit is not None:
+        return Corrected(walk.emit.rewrite, regions)
+    return Corrected(copy_graph(graph), regions) if regions else None
+
+
+def _is_region(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in RUN_ONCE
+
+
+def _region_results(
+    walk: StridePropagation, node: fx.Node, owner: nn.Module, true_results: TrueResults,
+    regions: dict[str, fx.GraphModule],
+) -> Any:  # fmt: skip
+    """What a region gives, where that is not what was captured; its body goes into `regions` if it was corrected."""
+    found = bodies(node, owner)
+    if len(found) != 1:
+        return None
+    name, body = found[0]
+    operands = node.args[node.args.index(name) + 1 :]
+    moved = walk.emit.captured_meta if walk.emit is not None else {}
+    pairs = zip(body.graph.find_nodes(op="placeholder"), operands)
+    inputs = {inner.name: metadata(given) for inner, given in pairs if given in moved}
+    own = _corrected(body.graph, body, true_results, inputs)
+    if own is None:
+        return None
+    if str(name.target) in regions:
+        raise _CannotBeRun  # one body, called on two layouts
+    regions[str(name.target)] = as_module(body, own.functional(Functional(own.rewrite)))
+    return changed_strides(own.rewrite.graph, metadata(node))

@@ -18,8 +18,10 @@ from decomp.ir.op_facts import (
     BATCH_NORMS,
     LIST_VIEWS,
     MAYBE_VIEW,
+    METADATA_WRITES,
     NOT_WRITES,
     SAME_TENSOR,
+    STORAGE_CHANGES,
     UNDECLARED_VIEWS,
     VIEW_ATTRIBUTES,
 )
@@ -365,3 +367,8 @@ def method_name(node: fx.Node) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return short_name(node.target)
     return str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+
+
+def changes_metadata(node: fx.Node) -> bool:
+    """Whether a call may change the shape of a tensor that is there: that of `out=` is resized if it does not fit."""
+    return method_name(node) in METADATA_WRITES | STORAGE_CHANGES or "out" in node.kwargs

@@ -272,7 +272,8 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
     **dict.fromkeys(("index", "_unsafe_index"), fake_stride_fixes.indexed),
     **dict.fromkeys(
         _names("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-               "_batch_norm_with_update max_unpool2d reflection_pad3d replication_pad3d"),
+               "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional "
+               "max_unpool2d reflection_pad3d replication_pad3d"),
         fake_stride_fixes.by_format,
     ),
     "log_sigmoid_forward": fake_stride_fixes.in_order,

@@ -136,6 +136,10 @@ def test_a_norm_over_a_batch_lies_as_the_kernel_lays_it(shape, order):
     assert check(aten._native_batch_norm_legit_no_training.default, (x, None, None, mean, variance, 0.1, 1e-5))[0]
     assert check(aten._native_batch_norm_legit.no_stats, (x, None, None, True, 0.1, 1e-5))[0]
     assert check(aten.native_batch_norm.default, (x, None, None, mean, variance, True, 0.1, 1e-5))[0]
+    given = (x, variance, mean, mean, variance)
+    assert check(aten._native_batch_norm_legit_functional.default, (*given, True, 0.1, 1e-5))[0]
+    for updating in (aten._batch_norm_with_update, aten._batch_norm_with_update_functional):
+        assert check(updating.default, (*given, 0.1, 1e-5))[0]
 
 
 @pytest.mark.parametrize("name", ["reflection_pad3d", "replication_pad3d"])
@@ -165,8 +169,9 @@ def test_dropout_that_drops_nothing_gives_its_input(p, train):
 def test_every_op_of_the_table_is_tried_here():
     tried = {name.split(".")[0] for name in BINARY} | {
         "div", "index", "_unsafe_index", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "max_unpool2d", "reflection_pad3d",
-        "replication_pad3d", "log_sigmoid_forward", "native_dropout_backward", "dropout",
+        "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "_batch_norm_with_update",
+        "_batch_norm_with_update_functional", "max_unpool2d", "reflection_pad3d", "replication_pad3d",
+        "log_sigmoid_forward", "native_dropout_backward", "dropout",
     }  # fmt: skip
     assert set(KERNEL_STRIDES) == tried
 
