@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from decomp.capture import frontends, rebuild_exported
 from decomp.capture.frontends import Parts, Program
-from decomp.capture.input_checks import check_inputs
+from decomp.capture.lowered_module import check_inputs
 from decomp.derive.exclusive import collector_paused, exclusively
 from decomp.errors import ArgumentError, boundary
 from decomp.graphs.rewrite import copy_graph

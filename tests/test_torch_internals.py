@@ -42,8 +42,7 @@ def operators_of_sizes():
 def reads_members_without_executing_them(tmp_path):
     program = torch.export.export(nn.ReLU(), (torch.ones(2),))
     torch.export.save(program, tmp_path / "model.pt2")
-    names = archives.PT2ArchiveReader(str(tmp_path / "model.pt2")).get_file_names()
-    assert any(name.startswith("models/") for name in names)
+    assert any(n.startswith("models/") for n in archives.PT2ArchiveReader(str(tmp_path / "model.pt2")).get_file_names())
 
 
 @piece("compiling.aot_module_simplified", "compiling.make_boxed_func")
@@ -51,13 +50,11 @@ def hands_graphs_of_overloads_to_a_compiler():
     seen = []
 
     def compiler(module, inputs):
-        seen.extend(node.target for node in module.graph.nodes)
-        return compiling.make_boxed_func(module.forward)
+        return seen.extend(n.target for n in module.graph.nodes) or compiling.make_boxed_func(module.forward)
 
     module = fx.symbolic_trace(lambda x: (torch.relu(x),))
     run = compiling.aot_module_simplified(module, [torch.ones(2)], fw_compiler=compiler)
-    assert run(torch.tensor([-1.0, 2.0]))[0].tolist() == [0.0, 2.0]
-    assert torch.ops.aten.relu.default in seen
+    assert run(torch.tensor([-1.0, 2.0]))[0].tolist() == [0.0, 2.0] and torch.ops.aten.relu.default in seen
 
 
 @piece("compiling.default_partition", "compiling.recomputing_partition")
@@ -167,12 +164,12 @@ def makes_a_real_tensor():
         assert type(torch.ones(2)) is torch.Tensor
 
 
-@piece("fakes.active_fake_mode")
+@piece("fakes.active_fake_mode", "graphs.BodyModule")
 def traces_bodies_in_a_mode_of_its_own():
     graph = fx.Graph()
     graph.output(graph.call_function(torch.mul, (graph.placeholder("x"), graph.get_attr("table"))))
     table = torch.tensor([2.0])
-    body = graphs.lazy_graph_module({"table": table}, graph, "Made", is_body=True)
+    body = graphs.lazy_graph_module({"table": table}, graph, "Made", graphs.BodyModule)
     assert body.table is table and copy.deepcopy(body)(torch.ones(1)).item() == 2.0
     with fakes.FakeTensorMode() as mode:
         assert fakes.active_fake_mode() is mode
@@ -204,24 +201,35 @@ def tells_where_fakes_have_ways_of_their_own():
     assert not fakes.fakes_compute_it_otherwise(aten.mul.Tensor)
 
 
-@piece("graphs.PyTreeCodeGen")
-def is_the_codegen_of_exported_modules():
+@piece("graphs.PyTreeCodeGen", "graphs.DropoutNd")
+def is_the_kind_of():
     module = torch.export.export(nn.ReLU(), (torch.ones(2),)).module()
     assert isinstance(module.graph._codegen, graphs.PyTreeCodeGen)
-
-
-@piece("graphs.DropoutNd")
-def is_the_base_of_dropout():
     assert issubclass(nn.Dropout, graphs.DropoutNd) and issubclass(nn.AlphaDropout, graphs.DropoutNd)
 
 
-@piece("graphs.lazy_graph_module")
+@piece("graphs.lazy_graph_module", "graphs.LazyGraphModule")
 def generates_code_when_it_is_run():
     graph = fx.Graph()
     graph.output(graph.call_function(torch.relu, (graph.placeholder("x"),)))
     module = graphs.lazy_graph_module({}, graph, "Made")
     assert "_code" not in vars(module)
     assert module(torch.tensor([-1.0])).item() == 0.0
+
+
+@piece("graphs.change_class")
+def makes_a_module_one_of_another_kind():
+    one, other = (fx.symbolic_trace(nn.ReLU()) for _ in range(2))
+    graphs.change_class(one, type("Other", (fx.GraphModule,), {"twice": lambda self, x: 2 * self(x)}))
+    assert one.recompile() and one.twice(torch.ones(1)).item() == 2.0 and not hasattr(other, "twice")
+
+
+@piece("graphs.skip_frame")
+def is_compiled_within_alone():
+    seen, inner = [], lambda x: x + 1
+    outer = graphs.skip_frame(lambda x: inner(x) * 2)
+    compiled = torch.compile(outer, backend=lambda module, _: seen.append(module.code) or module.forward)
+    assert compiled(torch.ones(1)).item() == 4.0 and len(seen) == 1 and "* 2" not in seen[0]
 
 
 @piece("graphs.share_getitems")

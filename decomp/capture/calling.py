@@ -12,6 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Scope, scope_of, tensor_input
+from decomp.capture.lowered_module import look_before
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals import pytree
@@ -30,7 +31,7 @@ def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.Gra
         _made_plain(module, program.call_spec.out_spec)
     else:
         check.codegen = module.graph._codegen
-    module.register_forward_pre_hook(check, with_kwargs=True)
+    look_before(module, check)
     return module
 
 
@@ -59,7 +60,6 @@ def _made_plain(module: fx.GraphModule, out: pytree.TreeSpec) -> None:
     module.graph._codegen = fx.graph.CodeGen()
     output = module.graph.output_node()
     output.args = (pytree.tree_unflatten(list(output.args[0]), out),)
-    module.recompile()
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         hooks.clear()
     for more in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):

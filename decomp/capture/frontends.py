@@ -26,6 +26,7 @@ from decomp.capture.exporting import (
 )
 from decomp.capture.inlining import Body, Leaves
 from decomp.capture.input_checks import flat_inputs
+from decomp.capture.lowered_module import LoweredModule
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagated
 from decomp.capture.rebuild_exported import named_as_its_graph, rebuild_exported
@@ -41,7 +42,7 @@ from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.nonfinite_constants import spell_numbers
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from decomp.torch_internals.graphs import PyTreeCodeGen, lazy_graph_module
+from decomp.torch_internals.graphs import BodyModule, PyTreeCodeGen, lazy_graph_module
 from decomp.torch_internals.pytree import tree_flatten
 
 
@@ -392,11 +393,10 @@ def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.Gra
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
-    module = lazy_graph_module(attributes, parts.graph, name, is_body)
+    module = lazy_graph_module(attributes, parts.graph, name, BodyModule if is_body else LoweredModule)
     for name in attributes:
         if name in parts.constants or _is_no_state(root, name):
             _leave_out_of_state(module, name)
-    _call_once(module)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = copy.copy(root.meta)
@@ -419,18 +419,6 @@ def _leave_out_of_state(module: nn.Module, path: str) -> None:
     holder = module.get_submodule(owner)
     if isinstance(buffer := dict(holder.named_buffers(recurse=False)).get(name), torch.Tensor):
         holder.register_buffer(name, buffer, persistent=False)
-
-
-def _call_once(module: fx.GraphModule) -> None:
-    """A lazy module of torch 2.13 calls itself anew when it has generated its code, so that hooks run twice at its
-    first call; this one goes on with its forward."""
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.real_recompile()
-        return self.forward(*args, **kwargs)
-
-    owner: Any = type(module)  # each GraphModule has a class of its own
-    owner._lazy_forward = owner.forward = forward
 
 
 def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:

@@ -28,9 +28,23 @@ class TensorInput:
     device: torch.device | None = None
     strides: tuple[int, ...] | None = None
 
+    def condition(self, name: str) -> str:
+        """Python code that is true of a plain tensor `name` like this, and false of most other things."""
+        found = [f"type({name}) is torch.Tensor", f"{name}.dtype is {self.dtype}"]
+        if self.shape is not None:
+            found.append(f"{name}.shape == {tuple(self.shape)}")
+        if self.device is not None:
+            found.append(f"{name}.device == torch.{self.device!r}")
+        if self.strides is not None:
+            found.append(f"{name}.stride() == {self.strides}")
+        return " and ".join(found)
+
 
 class _Anything:
     """An input that nobody looks at."""
+
+    def __reduce__(self) -> str:
+        return "ANYTHING"  # there is one, in copies and what is read again, too
 
 
 ANYTHING = _Anything()
@@ -56,21 +70,14 @@ def _reads_strides(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and spelling_of(node).op.short in READS_STRIDES
 
 
-def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
-    """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
-    the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
-    calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
+def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.Node] | None) -> list[Any]:
+    """What the inputs are to be that reach one of the calls `derived` of the source, or all with None."""
     inputs = source.find_nodes(op="placeholder")
-    scope = scope_of(module.graph, source)
+    scope = scope_of(lowered, source)
     if derived is None:
         scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
     checked = [node for node in inputs if derived is None or _reaches(node, derived)]
-    expected = [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
-    if any(each is not ANYTHING for each in expected):
-        codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
-        defaults = {str(node.target): node.args[0] for node in inputs if node.args}
-        check = InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
-        module.register_forward_pre_hook(check, with_kwargs=True)
+    return [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
 
 
 def _may_view(node: fx.Node) -> bool:
@@ -122,22 +129,8 @@ def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
     return False
 
 
-def look_at_inputs(
-    module: fx.GraphModule, source: fx.Graph, look: Callable[[nn.Module, Mapping[str, Any]], None]
-) -> None:
-    """Make `module`, the lowered program of which `source` is the graph that came in, show what it is given to
-    `look`."""
-    check = next((hook for hook in module._forward_pre_hooks.values() if isinstance(hook, InputCheck)), None)
-    if check is None:
-        inputs = source.find_nodes(op="placeholder")
-        codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
-        defaults = {str(node.target): node.args[0] for node in inputs if node.args}
-        check = InputCheck([str(node.target) for node in inputs], (), codegen, defaults)
-        module.register_forward_pre_hook(check, with_kwargs=True)
-    check.looks.append(look)
-
-
-_PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
+Look = Callable[[nn.Module, Mapping[str, Any]], None]
+"""Looks at the inputs of a module, by name."""
 
 
 class InputCheck:
@@ -152,41 +145,37 @@ class InputCheck:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
-        self.looks: list[Callable[[nn.Module, Mapping[str, Any]], None]] = []
+        self.looks: list[Look] = []
         """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
-        flat = not any(name.startswith("*") for name in names) if codegen is None else _takes_flat(codegen)
-        tensors = all(isinstance(each, TensorInput) for each in expected)
-        self._in_order = tuple(expected) if flat and tensors and len(expected) == len(names) else None
-        """The inputs, if all are tensors that a call gives one after the other, as nearly all calls do."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if not kwargs and not self.looks and self._are_as_expected(args):
-            return
-        if self.codegen is None:
-            self._refuse_wrong_count(args, kwargs)
+        self.refuse_wrong_count(args, kwargs)
         given = self._by_name(args, kwargs)
-        for name, expected in zip(self.names, self.expected):
-            if name in given:
-                _compare(name.lstrip("*"), expected, given[name])
+        self.compare([given.get(name, ANYTHING) for name in self.names])
         for look in self.looks:
             look(module, given)
 
-    def _are_as_expected(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call is seen at once to be right: a kernel takes no longer than to look at each input by name."""
-        if self._in_order is None or len(args) != len(self._in_order):
-            return False
-        for found, expected in zip(args, self._in_order):
-            if type(found) not in _PLAIN_TENSORS or found.dtype is not expected.dtype:
-                return False
-            if expected.shape is not None and found.shape != expected.shape:
-                return False
-            if expected.device is not None and found.device != expected.device:
-                return False
-            if expected.strides is not None and found.stride() != expected.strides:
-                return False
-        return True
+    def compare(self, inputs: Iterable[Any]) -> None:
+        """Raise `InputMismatch` where an input is not as expected."""
+        for name, expected, found in zip(self.names, self.expected, inputs):
+            if found is not ANYTHING:
+                _compare(name.lstrip("*"), expected, found)
 
-    def _refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def line(self) -> str | None:
+        """A line of code that compares the inputs where they are not seen at once to be right; None if more has to be
+        looked at. A kernel takes no longer than to look at each input by name, and a compiler finds nothing in it that
+        it does not know."""
+        tensors = {name: each for name, each in zip(self.names, self.expected) if isinstance(each, TensorInput)}
+        others = any(each is not ANYTHING for each in self.expected if not isinstance(each, TensorInput))
+        if not tensors or others or self.looks or not all(map(str.isidentifier, self.names)):
+            return None
+        conditions = " and ".join(each.condition(name) for name, each in tensors.items())
+        return f"if not ({conditions}): self._input_check.compare(({', '.join(self.names)},))\n"
+
+    def refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise `InputMissing` where a call has too few inputs, or too many."""
+        if self.codegen is not None:
+            return
         plain = [name for name in self.names if not name.startswith("*")]
         missing = [name for name in plain[len(args) :] if name not in kwargs and name not in self.defaults]
         if missing:
@@ -204,14 +193,6 @@ class InputCheck:
             elif name.startswith("*"):
                 given[name] = args[i:]
         return given
-
-
-def _takes_flat(codegen: PyTreeCodeGen) -> bool:
-    """Whether a program that takes trees is called with its leaves, one after the other."""
-    spec = codegen.pytree_info.in_spec
-    if spec.type is tuple and spec.num_children == 2 and spec.child(1).type is dict:  # as torch.export has it
-        return spec.child(1).num_children == 0 and all(child.is_leaf() for child in spec.child(0).children())
-    return False
 
 
 def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -248,6 +229,8 @@ def _paired(expected: Any, found: Any) -> Iterable[tuple[Any, Any, Any]]:
 
 
 def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
+    if isinstance(found, fx.Proxy):
+        return  # the program is traced
     if not isinstance(found, torch.Tensor):
         raise InputMismatch(name, "a tensor", _shown(found), "value")
     if expected.shape is not None and found.shape != expected.shape:

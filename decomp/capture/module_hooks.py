@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from decomp.capture.input_checks import InputCheck
+from decomp.capture.lowered_module import check_of, look_before
 from decomp.errors import CaptureError, located
 
 FORWARD = {"forward pre-hook": "forward_pre_hooks", "forward hook": "forward_hooks"}
@@ -133,8 +134,10 @@ def _only_checks(hook: Any) -> bool:
     return isinstance(hook, InputCheck) or getattr(hook, "__module__", "").startswith("torch.export")
 
 
-def carry_hooks(source: nn.Module, result: nn.Module) -> None:
-    """Give `result`, which takes the place of `source`, the hooks of `source` itself."""
+def carry_hooks(source: nn.Module, result: fx.GraphModule) -> None:
+    """Give `result`, which takes the place of `source`, the hooks of `source` itself, and its look at inputs."""
     for name in _REGISTRIES:
         getattr(result, name).update(getattr(source, name))
     result._is_full_backward_hook = source._is_full_backward_hook
+    if (check := check_of(source)) is not None:
+        look_before(result, check)

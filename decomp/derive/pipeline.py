@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.capture import autocast, frontends, rebuild_exported
 from decomp.capture.frontends import Parts, Program
-from decomp.capture.input_checks import check_inputs, look_at_inputs
+from decomp.capture.lowered_module import check_inputs, look_at_inputs
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
 from decomp.derive.decisions import (

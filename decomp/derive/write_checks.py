@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.input_checks import look_at_inputs
+from decomp.capture.lowered_module import look_at_inputs
 from decomp.errors import InputsOverlap
 from decomp.functionalize.overlap import Place, overlap, place
 from decomp.ir.aliases import attribute, mutated_args, spelling_of

@@ -181,11 +181,17 @@ def kind_of(value: Any) -> str:
     found = metadata(value)
     if isinstance(found, torch.Tensor):
         return "tensor"
-    if isinstance(found, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in found):
+    if isinstance(found, (tuple, list, dict)) and _holds_tensors(found):
         return "many"
     if found is not None:
         return "host"
     return _kind_without_metadata(value)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list, dict)):
+        return any(map(_holds_tensors, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, torch.Tensor)
 
 
 def _kind_without_metadata(node: fx.Node) -> str:
@@ -265,11 +271,13 @@ def _has_several(overload: Any) -> bool:
 
 
 def is_projection(node: fx.Node) -> bool:
-    """Whether `node` only takes some of several results: `getitem(chunk, 0)`, `getattr(max, "indices")`."""
+    """Whether `node` only takes some of several results, or of an input that holds several: `getitem(chunk, 0)`,
+    `getattr(max, "indices")`, `getitem(batch, "mask")`."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
         return False
     if node.target is operator.getitem:
-        return isinstance(node.args[1], (int, slice)) and kind_of(node.args[0]) == "many"
+        key = node.args[1]
+        return isinstance(key, str) or isinstance(key, (int, slice)) and kind_of(node.args[0]) == "many"
     return node.target is getattr and kind_of(node.args[0]) == "many"
 
 

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
+from decomp.capture.lowered_module import check_of
 from decomp.capture.rebuild_exported import write_spec
 from decomp.ir.aliases import attribute
 from decomp.metadata.agreement import shown
@@ -55,8 +56,10 @@ class ReturnedProgram:
 
     @staticmethod
     def hooks_of(result: Any) -> tuple[tuple[Any, ...], ...]:
-        """The hooks of a module, by kind; empty for anything else."""
-        return tuple(tuple(getattr(result, kind, {}).values()) for kind in _HOOKS)
+        """The hooks of a module, by kind, its look at inputs among them; empty for anything else."""
+        before, *others = (tuple(getattr(result, kind, {}).values()) for kind in _HOOKS)
+        check = check_of(result)
+        return (before if check is None or check in before else (*before, check), *others)
 
 
 def check_returned_program(program: ReturnedProgram) -> list[str]:

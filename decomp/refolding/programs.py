@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture import frontends
 from decomp.capture.frontends import Parts, Program
-from decomp.capture.input_checks import check_inputs
+from decomp.capture.lowered_module import check_inputs
 from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite

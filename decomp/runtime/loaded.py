@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import flat_inputs
+from decomp.capture.lowered_module import check_of
 from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import dtype_named
@@ -176,9 +177,12 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
+        hooks, check = self._root._forward_pre_hooks, check_of(self._root)
         try:
-            for key, hook in self._root._forward_pre_hooks.items():
+            for key, hook in hooks.items():
                 hook(self._root, args, *([kwargs] if key in self._root._forward_pre_hooks_with_kwargs else []))
+            if check is not None and check not in hooks.values():
+                check(self._root, args, kwargs)
         except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
             if isinstance(error, DecompError):
                 raise

@@ -25,7 +25,28 @@ get_data_attr = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 DropoutNd = nn.modules.dropout._DropoutNd
 
 
-class _Body(_LazyGraphModule):
+# A `GraphModule` that generates its code when it is first run; the public class does so at once, 30 µs a node:
+# https://github.com/pytorch/pytorch/pull/117911.
+LazyGraphModule = _LazyGraphModule
+
+
+def change_class(module: fx.GraphModule, kind: Any) -> None:
+    """Make a module that is there one of another kind; each `GraphModule` has a class of its own."""
+    own: Any = type(kind.__new__(kind))
+    own.__name__ = type(module).__name__
+    module.__class__ = own
+
+
+def skip_frame(function: Any) -> Any:
+    """Keep Dynamo from compiling the frame of a function; those that it calls are compiled. (What does so in public
+    imports Dynamo.)"""
+    frames: Any = torch._C._dynamo.eval_frame
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
+class BodyModule(_LazyGraphModule):
     """A body of a higher-order op. PyTorch traces it anew where it runs with gradients, in a fake mode that takes no
     other tensors (torch 2.13, `materialize_as_graph`): there its constants are copied into the mode."""
 
@@ -36,10 +57,10 @@ class _Body(_LazyGraphModule):
         return value if _fakes.active_fake_mode() is None else torch.ops.aten.lift_fresh_copy.default(value)
 
 
-def lazy_graph_module(root: Any, graph: fx.Graph, name: str, is_body: bool = False) -> fx.GraphModule:
-    """A `GraphModule` that generates its code when it is first run; the public class does so at once, 30 µs a node:
-    https://github.com/pytorch/pytorch/pull/117911. `is_body`: whether a higher-order op runs it."""
+def lazy_graph_module(
+    root: Any, graph: fx.Graph, name: str, kind: type[fx.GraphModule] = LazyGraphModule
+) -> fx.GraphModule:
+    """A `GraphModule` of a kind that generates its code when it is first run."""
     with _use_lazy_graph_module(True):
-        kind = {"graph_module_cls": _Body} if is_body else {}
-        module: fx.GraphModule = _make_graph_module(root, graph, class_name=name, **kind)
+        module: fx.GraphModule = _make_graph_module(root, graph, class_name=name, graph_module_cls=kind)
     return module

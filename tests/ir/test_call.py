@@ -150,3 +150,17 @@ def test_without_metadata_arithmetic_of_sizes_is_another_call_than_of_tensors():
 def test_a_call_goes_to_a_function_or_to_the_method_of_a_name():
     assert torch.equal(call_target("sum", (x,), {"dim": 1}), call_target(torch.sum, (x,), {"dim": 1}))
     assert torch.equal(call_target("sum", (x,), {"dim": 1}), x.sum(1))
+
+
+class Batches(nn.Module):
+    def forward(self, batch, scale):
+        return batch["a"]["x"].exp() * scale
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["traced", "with inputs"])
+def test_what_an_input_holds_is_taken_from_it(known):
+    batch, scale = {"a": {"x": torch.randn(4, 8)}}, torch.rand(8)
+    graph = fx.symbolic_trace(Batches())
+    lowered = decomp.lower(graph, to=decomp_rules.targets.core_aten, args=(batch, scale) if known else None)
+    torch.testing.assert_close(lowered.result(batch, scale), Batches()(batch, scale))
+    assert [call.op.short for call in decomp.calls(graph)] == ["exp", "mul"]

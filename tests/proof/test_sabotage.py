@@ -122,8 +122,9 @@ def cycle(result):
 
 
 def lost_hook(result):
-    assert result._forward_pre_hooks
+    assert result._forward_pre_hooks or result._input_check is not None
     result._forward_pre_hooks.clear()
+    result._input_check = None
 
 
 def other_weights(result):

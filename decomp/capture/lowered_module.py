@@ -1,0 +1,121 @@
+"""The module of a lowered program. It looks at its inputs before it runs, in the code that is generated for its graph:
+a forward pre-hook takes as long as a small kernel at every call, under `torch.compile` as well, which knows all that it
+looks at. Copies look, too, and those that were pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
+from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
+
+
+class LoweredModule(LazyGraphModule):
+    """A `GraphModule` that compares its inputs with what it was lowered for, and generates its code when it is first
+    run."""
+
+    _input_check: InputCheck | None = None
+
+    def _real_recompile(self) -> Any:
+        line = _line(self)
+        first = [] if line is None else [line]
+        with self.graph.on_generate_code(lambda before: lambda body: [*first, *(before(body) if before else body)]):
+            code = super()._real_recompile()
+        if line is not None:
+            # What is shown, saved and traced is the program.
+            self._code = code.src = code.src.replace(f"    {line}", "", 1)
+        del type(self).__call__  # two frames more, for a message that a traceback has anyway
+        return code
+
+    @skip_frame
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            if self._input_check is not None:
+                self._input_check.refuse_wrong_count(args, kwargs)
+            raise
+
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """That of torch 2.13 calls the module anew when its code is there, so that hooks would run twice."""
+        self.real_recompile()
+        return self.forward(*args, **kwargs)
+
+    forward = _lazy_forward
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
+        return _with_check(super().__deepcopy__(memo), self._input_check)
+
+    def __copy__(self) -> fx.GraphModule:
+        return _with_check(super().__copy__(), self._input_check)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made, (state, *more) = super().__reduce__()
+        state = {name: value for name, value in state.items() if name not in _NOT_SAVED and "_hooks" not in name}
+        return _restored, (made, (state, *more), self._input_check)
+
+
+_NOT_SAVED = ("_input_check", "_tracer_cls", "_tracer_extras")
+"""What a `GraphModule` that is read again has of its own, as it has hooks, and tracers of torch.export, which cannot be
+made anew."""
+
+
+def look_before(module: fx.GraphModule, check: InputCheck) -> None:
+    """Make `module`, which is from then on a `LoweredModule`, look at its inputs whenever it is run."""
+    if not isinstance(module, LoweredModule):
+        change_class(module, LoweredModule)
+    module._input_check = check
+    if _line(module) is None and check not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(check, with_kwargs=True)
+    module.recompile()
+
+
+def _line(module: LoweredModule) -> str | None:
+    """The line with which the code of a module begins; None where it has a hook instead: more is looked at, or the
+    graph takes other inputs, as one that was made by tracing what was saved takes trees."""
+    check = module._input_check
+    inputs = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
+    return check.line() if check is not None and inputs == list(check.names) else None
+
+
+def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
+    """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
+    the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
+    calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
+    expected = expected_inputs(module.graph, source, derived)
+    if any(each is not ANYTHING for each in expected):
+        look_before(module, _check(source, expected))
+
+
+def check_of(module: nn.Module) -> InputCheck | None:
+    """What a module looks at before it runs, if it is that of a lowered program."""
+    return module._input_check if isinstance(module, LoweredModule) else None
+
+
+def look_at_inputs(module: fx.GraphModule, source: fx.Graph, look: Look) -> None:
+    """Make `module`, the lowered program of which `source` is the graph that came in, show what it is given to
+    `look`."""
+    check = check_of(module) or _check(source, ())
+    check.looks.append(look)
+    look_before(module, check)
+
+
+def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
+    inputs = source.find_nodes(op="placeholder")
+    codegen = source._codegen if isinstance(source._codegen, PyTreeCodeGen) else None
+    defaults = {str(node.target): node.args[0] for node in inputs if node.args}
+    return InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
+
+
+def _with_check(module: fx.GraphModule, check: InputCheck | None) -> fx.GraphModule:
+    if check is not None:
+        look_before(module, check)
+    return module
+
+
+def _restored(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], check: InputCheck | None) -> fx.GraphModule:
+    """A module that was pickled."""
+    return _with_check(make(*args), check)

@@ -1,0 +1,146 @@
+"""The module of a lowered program looks at its inputs in the code of its graph, and copies of it do."""
+
+import copy
+import inspect
+import io
+import pickle
+
+import pytest
+import torch
+from torch import fx, nn
+
+import decomp
+from decomp_rules import targets
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("table", torch.ones(8), persistent=False)
+
+    def forward(self, x):
+        return torch.softmax(self.linear(x) + self.table, -1)
+
+
+class Counting(nn.Module):
+    """Writes a buffer, and so looks at the memory of its inputs as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        self.seen.add_(x.sum(0))
+        return x.exp() * self.seen
+
+
+class Tree(nn.Module):
+    def forward(self, parts, scale):
+        return parts["x"].exp() * scale
+
+
+MODELS = {"module": (Net, (X,)), "writes": (Counting, (X,)), "tree": (Tree, ({"x": X}, X[0]))}
+
+
+def made(name, kind):
+    torch.manual_seed(0)
+    model, args = MODELS[name]
+    program = fx.symbolic_trace(model()) if kind == "graph" else model()
+    return decomp.lower(program, to=targets.tinygrad, args=args).result
+
+
+def saved(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def recompiled(module):
+    module.recompile()
+    return module
+
+
+COPIES = {
+    "itself": lambda module: module, "deep": copy.deepcopy, "shallow": copy.copy, "recompiled": recompiled,
+    "pickled": lambda module: pickle.loads(pickle.dumps(module)), "saved": saved,
+    "twice copied": lambda module: pickle.loads(pickle.dumps(copy.deepcopy(module))),
+}  # fmt: skip
+
+
+def wrong(args):
+    return torch.utils._pytree.tree_map(lambda t: t.long(), args)
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("kind", ["module", "graph"])
+@pytest.mark.parametrize("name", MODELS)
+def test_copies_look_at_their_inputs(name, kind, copied):
+    module, args = made(name, kind), MODELS[name][1]
+    expected = copy.deepcopy(module)(*args)
+    found = COPIES[copied](module)
+    torch.testing.assert_close(found(*args), expected)
+    with pytest.raises(decomp.InputMismatch, match="dtype"):
+        found(*wrong(args))
+    assert {k for k, _ in found.named_buffers()} == {k for k, _ in module.named_buffers()}
+
+
+def test_the_code_that_is_shown_is_the_program():
+    module = made("module", "module")
+    module(X)
+    assert "_input_check" not in module.code and "_input_check" not in module.print_readable(print_output=False)
+    assert not module._forward_pre_hooks and "x" in inspect.signature(module.forward).parameters
+
+
+def test_a_transformer_of_code_is_kept():
+    module = made("module", "module")
+    with module.graph.on_generate_code(lambda before: lambda body: ["print('begins')\n", *body]):
+        module.recompile()
+        assert "begins" in module.code
+    module.recompile()
+    assert "begins" not in module.code
+
+
+def test_what_is_compiled_has_nothing_to_look_at():
+    graphs = []
+    compiled = torch.compile(made("module", "module"), backend=lambda g, _: graphs.append(g) or g.forward)
+    compiled(X)
+    assert len(graphs) == 1 and torch._dynamo.explain(made("module", "module"))(X).graph_break_count == 0
+    with pytest.raises(decomp.InputMismatch, match="shape"):
+        compiled(X[:2])
+    with pytest.raises(decomp.InputMissing):
+        compiled()
+
+
+class Twice(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) * 2
+
+
+def test_a_program_can_be_traced_exported_and_transformed():
+    module = made("module", "module")
+    expected = module(X)
+    torch.testing.assert_close(fx.symbolic_trace(module)(X), expected)
+    torch.testing.assert_close(fx.symbolic_trace(Twice(module))(X), expected * 2)
+    for strict in (False, True):
+        exported = torch.export.export(Twice(module), (X,), strict=strict)
+        torch.testing.assert_close(exported.module()(X), expected * 2)
+    torch.testing.assert_close(torch.vmap(module)(torch.stack([X, X]))[1], expected)
+    torch.testing.assert_close(module(nn.Parameter(X)), expected)
+
+
+def test_hooks_of_the_user_run_once_and_before_it_looks():
+    module, calls = made("module", "module"), []
+    module.register_forward_pre_hook(lambda module, args: calls.append(args) or (args[0].float(),))
+    module(X.long())
+    assert len(calls) == 1
+    with pytest.raises(TypeError, match="the call has 2 inputs"):
+        made("module", "module")(X, X)
