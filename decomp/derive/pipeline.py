@@ -112,6 +112,8 @@ class _Planning:
     """Bodies that are planned, or being planned: each is lowered once, whoever calls it."""
     untracked: set[nn.Module] = field(default_factory=set)
     """Those of them that run without gradients."""
+    captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
+    """What `Functional.captured_meta` is, of all graphs, as bodies are made functional with what runs them."""
 
     def graphs(
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
@@ -149,6 +151,9 @@ class _Planning:
         else:
             functional = self._without_mutation(name, captured.rewrite.graph, captured.owner(owner), state)
             functional = captured.functional(functional)
+        if own := {node: self.captured_meta[node] for node in graph.nodes if node in self.captured_meta}:
+            now = {functional.rewrite.values.get(node, node): meta for node, meta in own.items()}
+            functional = replace(functional, captured_meta={**functional.captured_meta, **now})
         return with_kernel_strides(functional, true_results)
 
     def _without_mutation(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
@@ -156,6 +161,7 @@ class _Planning:
         functional = Functional(Rewrite(graph))
         if self.matching.must_be_functional(graph, owner):
             functional = functionalize(graph, owner, state)
+            self.captured_meta.update(functional.captured_meta)
         detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or self.matching.everywhere or not detaches:
             return functional

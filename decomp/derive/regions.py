@@ -117,6 +117,7 @@ class _Walk:
             return new
 
         values = self.rewrite.inline(region.body, given, make)
+        self.rewrite.values.update(values)
         values.update(_handed_through(region.body, operands))
         results = region.body.output_node().args[0]
         return tuple(fx.map_arg(list(results) if isinstance(results, (list, tuple)) else [results], values.__getitem__))

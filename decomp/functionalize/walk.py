@@ -89,6 +89,7 @@ class _Walk:
         """What a call of several new tensors gives, by call and place."""
         self.regions: dict[fx.Node, _Region] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
+        self.captured_in_bodies: dict[fx.Node, Any] = {}
         self.at: fx.Node = next(iter(graph.nodes))
 
     def functional(self, outputs: list[Write] | None = None) -> Functional:
@@ -106,7 +107,8 @@ class _Walk:
         self._sweep(writes)
         writes = tuple(self._without_copies(writes))
         self.emit.graph.lint()
-        return Functional(self.emit.rewrite, writes, self.submodules, self.emit.captured_meta)
+        captured_meta = {**self.emit.captured_meta, **self.captured_in_bodies}
+        return Functional(self.emit.rewrite, writes, self.submodules, captured_meta)
 
     # What nodes denote.
 
@@ -355,6 +357,7 @@ class _Walk:
         region = self.regions[node] = _Region(self, node, name, body)
         if region.changed:
             self.submodules[str(name.target)] = region.module()
+            self.captured_in_bodies.update(region.functional.captured_meta)
         self._enter(node, region)
 
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
@@ -365,6 +368,7 @@ class _Walk:
             raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
                           "return the new value from the body")
         self.submodules[name] = as_module(body, inner)
+        self.captured_in_bodies.update(inner.captured_meta)
 
     def _enter(self, node: fx.Node, region: _Region) -> None:
         written_operands = [region.operands[i] for i, _ in region.writes]
@@ -378,7 +382,7 @@ class _Walk:
             return
         count = len(region.outputs)
         if self.emit.key is not None and isinstance(new.meta.get(self.emit.key), tuple):
-            extra = tuple(self.emit.fresh(metadata(self.value_of(o))) for o in written_operands)
+            extra = tuple(self.emit.fresh(metadata(write.value)) for _, write in region.writes)
             new.meta[self.emit.key] = (*new.meta[self.emit.key], *extra)
         before = self.memory.grad_enabled
         self.memory.grad_enabled = before and region.grad_enabled

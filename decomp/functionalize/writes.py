@@ -48,7 +48,8 @@ class Functional:
     submodules: dict[str, fx.GraphModule] = field(default_factory=dict)
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
     captured_meta: Mapping[fx.Node, Any] = field(default_factory=dict)
-    """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata."""
+    """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata. Those
+    of functional bodies are among them."""
     before: Rewrite | None = None
     """How the graph came about in which calls of patterns are still the calls that they stand for."""
 

@@ -2,6 +2,7 @@
 kernel, so that forward and backward see the same numbers whatever the device. What is narrower than 32 bits is computed
 in float32 and rounded once, as PyTorch's CPU kernels do."""
 
+from collections.abc import Callable
 import math
 
 import torch
@@ -10,12 +11,14 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp_rules.reduce.reduction import known_empty
+from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
 aten = torch.ops.aten
 
+Exp = Callable[[Tensor], Tensor]
 UNPAIRED = "keys and values differ in number"
 
 
@@ -62,17 +65,30 @@ def attention_by_exponentials(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
-    if unpaired(key, value):
-        return decline(UNPAIRED)
-    if known_empty(query) or known_empty(key):
-        return decline("there is nothing to attend to")
-    q, k, v = wide(query), wide(key), wide(value)
-    if enable_gqa:
-        k, v = repeated_heads(k, q), repeated_heads(v, q)
-    powers, total, _ = _exponentials(q, k, attn_mask, is_causal, scale)
-    if dropout_p > 0.0:
-        powers = F.dropout(powers, dropout_p, True)
-    return cast(torch.matmul(powers, v) * torch.reciprocal(total), query.dtype)
+    given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
+    return _by_exponentials(*given, torch.exp)
+
+
+@register(aten.scaled_dot_product_attention, level="standard", needs=("exp2",))
+def attention_by_powers(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """(e v) / Σe with e = 2^((s − max s) · log₂e): where that is rounded most, a weight is next to nothing."""
+    given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
+    return _by_exponentials(*given, _power)
+
+
+@register(aten.scaled_dot_product_attention, level="fast", needs=("exp2",))
+def attention_by_scaled_powers(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """(e v) / Σe with e = 2^(s − max s), where the queries are scaled by log₂e as well."""
+    if attn_mask is not None:
+        return decline("a mask is not to be scaled: the smallest number that there is would be −∞")
+    given = (query, key, value, None, dropout_p, is_causal, softmax_scale(query, scale) * LOG2_E, enable_gqa)
+    return _by_exponentials(*given, torch.exp2)
 
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard")
@@ -81,27 +97,123 @@ def flash_attention_by_exponentials(
     attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(e v) / Σe with e = exp(s − max s), and max s + log Σe."""
+    return _flash_by_exponentials(query, key, value, dropout_p, is_causal, attn_mask, scale, torch.exp)
+
+
+@register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard", needs=("exp2",))
+def flash_attention_by_powers(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(e v) / Σe with e = 2^((s − max s) · log₂e), and max s + log Σe."""
+    return _flash_by_exponentials(query, key, value, dropout_p, is_causal, attn_mask, scale, _power)
+
+
+def _power(x: Tensor) -> Tensor:
+    """exp(x) of what is not positive, with an error that is small beside 1."""
+    return torch.exp2(x * LOG2_E)
+
+
+def _by_exponentials(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+    scale: float, enable_gqa: bool, exp: Exp,
+) -> Tensor:
+    if unpaired(key, value):
+        return decline(UNPAIRED)
+    if known_empty(query) or known_empty(key):
+        return decline("there is nothing to attend to")
+    q, k, v = wide(query), wide(key), wide(value)
+    if enable_gqa:
+        k, v = repeated_heads(k, q), repeated_heads(v, q)
+    powers, total, _ = _exponentials(q, k, attn_mask, is_causal, scale, exp)
+    if dropout_p > 0.0:
+        powers = F.dropout(powers, dropout_p, True)
+    return cast(torch.matmul(powers, v) * torch.reciprocal(total), query.dtype)
+
+
+def _flash_by_exponentials(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, attn_mask: Tensor | None,
+    scale: float | None, exp: Exp,
+) -> tuple[Tensor, Tensor]:
     if unpaired(key, value):
         return decline(UNPAIRED)
     if dropout_p > 0.0 or attn_mask is not None or known_empty(query) or known_empty(key):
         return decline("only of what is there, without dropout or mask")
-    powers, total, largest = _exponentials(wide(query), wide(key), None, is_causal, scale)
+    by = softmax_scale(query, scale)
+    powers, total, largest = _exponentials(wide(query), wide(key), None, is_causal, by, exp)
     out = torch.matmul(powers, wide(value)) * torch.reciprocal(total)
     return cast(out, query.dtype), (largest + torch.log(total)).squeeze(-1)
 
 
+@register(aten.scaled_dot_product_attention, level="standard", needs=(("softmax", "_softmax"),))
+def unmasked_attention_by_softmax(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(q kᵀ · scale) v, the heads of all batches in a row: compilers know that for attention."""
+    if attn_mask is not None:
+        return decline("there is a mask")
+    if unpaired(key, value):
+        return decline(UNPAIRED)
+    q, k, v = wide(query), wide(key), wide(value)
+    if known_empty(q) or known_empty(k):
+        return decline("there is nothing to attend to")
+    if enable_gqa:
+        k, v = repeated_heads(k, q), repeated_heads(v, q)
+    weights = torch.softmax(_head_scores(q, k, v, is_causal, scale), -1)
+    if dropout_p > 0.0:
+        weights = F.dropout(weights, dropout_p, True)
+    return cast(_head_values(weights, q, v), query.dtype)
+
+
+@register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard", needs=(("softmax", "_softmax"),))
+def unmasked_flash_attention_by_softmax(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ · scale) v, the heads of all batches in a row, and log Σ exp of the scores."""
+    if dropout_p > 0.0 or attn_mask is not None or unpaired(key, value):
+        return decline("only of pairs, without dropout or mask")
+    q, k, v = wide(query), wide(key), wide(value)
+    if known_empty(q) or known_empty(k):
+        return decline("there is nothing to attend to")
+    scored = _head_scores(q, k, v, is_causal, scale)
+    out = _head_values(torch.softmax(scored, -1), q, v)
+    return cast(out, query.dtype), torch.logsumexp(scored, [-1]).view(q.shape[:-1])
+
+
+def _are_heads(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether queries, keys and values have the same heads, so that these can be put in a row."""
+    return q.dim() > 3 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+
+
+def _head_scores(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> Tensor:
+    """The scores of each head: (heads of all batches, queries, keys)."""
+    q = q * softmax_scale(q, scale)
+    if _are_heads(q, k, v):
+        q, k = q.flatten(0, -3), k.flatten(0, -3)
+    return unmasked_or_causal(torch.matmul(q, k.transpose(-2, -1)), is_causal)
+
+
+def _head_values(weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
+    """The values of each head by their weights, in the shape of the queries."""
+    if not _are_heads(q, v, v):
+        return torch.matmul(weights, v)
+    return torch.matmul(weights, v.flatten(0, -3)).view(*q.shape[:-1], v.shape[-1])
+
+
 def _exponentials(
-    q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
+    q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float, exp: Exp
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(s − m) of the scores s, their sum along each row, and m = max s; with a mask m is finite, and the sum of a
-    row that sees nothing is not quite 0."""
+    """exp(s − m) of the scores s = q kᵀ · scale + mask, their sum along each row, and m = max s; with a mask m is
+    finite, and the sum of a row that sees nothing is not quite 0."""
     bias = bias_of(attn_mask, is_causal, q, k)
-    scored = torch.matmul(q * softmax_scale(q, scale), k.transpose(-2, -1))
+    scored = torch.matmul(q * scale, k.transpose(-2, -1))
     scored = unmasked_or_causal(scored, is_causal) if bias is None else scored + bias
     largest = torch.amax(scored.detach(), [-1], keepdim=True)
     if attn_mask is not None:
         largest = torch.maximum(largest, constant(largest, torch.finfo(scored.dtype).min))
-    powers = torch.exp(scored - largest)
+    powers = exp(scored - largest)
     total = torch.sum(powers, [-1], keepdim=True)
     return powers, total if attn_mask is None else total + 2.0**-60, largest
 

@@ -1,6 +1,8 @@
 """What a captured program means where its kernels lay results out otherwise than the fake tensors that it was captured
 with: which calls give views, and what those find that go by memory."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -131,3 +133,47 @@ def test_a_view_that_pytorch_cannot_take_is_of_a_copy(target):
             node.meta["val"] = value
     lowered = decomp.lower(module, to=target).result
     close(lowered(given), torch.div(given, 2.0, rounding_mode="floor").reshape(12))
+
+
+class WrittenTurned(nn.Module):
+    """What is written through a transposed view lies otherwise when it is functional, in a region and behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(16.0).reshape(4, 4))
+
+    def forward(self, x):
+        turned = self.table.t()
+        with self.region():
+            turned.scatter_(-1, torch.zeros(4, 1, dtype=torch.int64), x[:, :1])
+            flat = turned.t().view(-1) * 2
+        larger = torch.where(turned > self.table, turned, self.table)
+        return turned.t().view(-1) + 1, flat, turned, larger.diff(dim=-1)
+
+
+class Compared(WrittenTurned):
+    def forward(self, x):
+        turned = self.table.permute(1, 0)
+        with torch.no_grad():
+            turned.scatter_(-1, torch.zeros_like(turned, dtype=torch.int64)[:, :1], 0)
+        return torch.where(turned > self.table, turned, self.table).diff(dim=-1)
+
+
+class WithoutGradients(WrittenTurned):
+    region = torch.no_grad
+
+
+class InBfloat16(WrittenTurned):
+    def region(self):
+        return torch.autocast("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize("exported", [False, True], ids=["module", "exported"])
+@pytest.mark.parametrize("target", [*TARGETS, targets.luminal], ids=lambda t: t.name)
+@pytest.mark.parametrize("model", [WithoutGradients, InBfloat16, Compared], ids=lambda m: m.__name__)
+def test_what_a_region_writes_lies_as_its_functional_form_lays_it(model, target, exported):
+    model, x = model(), torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    expected = copy.deepcopy(model)(x)
+    program = torch.export.export(model, (x,), strict=False) if exported else model
+    lowered = decomp.lower(program, to=target, args=None if exported else (x,)).result
+    close((lowered.module() if exported else lowered)(x), expected)
