@@ -5,12 +5,16 @@ looks at. Copies look, too, and those that were pickled."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+import threading
 from typing import Any
 
 from torch import fx, nn
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
+
+_GENERATING = threading.RLock()
+"""Held where code is generated, as what a graph puts into it is set for the time being."""
 
 
 class LoweredModule(LazyGraphModule):
@@ -22,12 +26,13 @@ class LoweredModule(LazyGraphModule):
     def _real_recompile(self) -> Any:
         line = _line(self)
         first = [] if line is None else [line]
-        with self.graph.on_generate_code(lambda before: lambda body: [*first, *(before(body) if before else body)]):
-            code = super()._real_recompile()
-        if line is not None:
-            # What is shown, saved and traced is the program.
-            self._code = code.src = code.src.replace(f"    {line}", "", 1)
-        del type(self).__call__  # two frames more, for a message that a traceback has anyway
+        with _GENERATING:
+            with self.graph.on_generate_code(lambda before: lambda body: [*first, *(before(body) if before else body)]):
+                code = super()._real_recompile()
+            if line is not None:
+                # What is shown, saved and traced is the program.
+                self._code = code.src = code.src.replace(f"    {line}", "", 1)
+            del type(self).__call__  # two frames more, for a message that a traceback has anyway
         return code
 
     @skip_frame

@@ -1,5 +1,6 @@
 """The module of a lowered program looks at its inputs in the code of its graph, and copies of it do."""
 
+from concurrent.futures import ThreadPoolExecutor
 import copy
 import inspect
 import io
@@ -114,6 +115,16 @@ def test_what_is_compiled_has_nothing_to_look_at():
         compiled(X[:2])
     with pytest.raises(decomp.InputMissing):
         compiled()
+
+
+def test_threads_may_call_it_for_the_first_time_at_once():
+    for _ in range(10):
+        module = made("module", "module")
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(module, [X] * 16))
+        assert all(torch.equal(each, found[0]) for each in found)
+        module.recompile()
+        assert "_input_check" not in module.code and module.graph._codegen._body_transformer is None
 
 
 class Twice(nn.Module):
