@@ -5,6 +5,7 @@ here in any case: export's own module does not look at them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.Gra
     inputs = module.graph.find_nodes(op="placeholder")
     expected = _expected(inputs, scope_of(module.graph, source or module.graph))
     check = InputCheck([str(node.target) for node in inputs], expected)
-    if _takes_fixed_tensors(inputs, program) and _is_plain(program.call_spec.out_spec):
-        _made_plain(module, program.call_spec.out_spec)
+    if _takes_fixed_tensors(inputs, program):
+        _called_plainly(module, check.names, program.call_spec.out_spec)
     else:
         check.codegen = module.graph._codegen
     look_before(module, check)
@@ -42,25 +43,32 @@ def _expected(inputs: list[fx.Node], scope: Scope) -> list[Any]:
 
 
 def _takes_fixed_tensors(inputs: list[fx.Node], program: ExportedProgram) -> bool:
-    """Whether all inputs are tensors of fixed sizes, given by position."""
-    values = [metadata(node) for node in inputs]
-    spec = program.call_spec.in_spec
-    flat = spec is not None and spec == pytree.tree_structure(((0,) * len(inputs), {}))
-    return all(map(has_fixed_sizes, values)) and flat and all(str(node.target).isidentifier() for node in inputs)
-
-
-def _is_plain(spec: pytree.TreeSpec | None) -> bool:
-    """Whether results are one tensor, or a tuple or list of them."""
-    if spec is None:
+    """Whether all inputs are tensors of fixed sizes, given by position or by name."""
+    names, spec = [str(node.target) for node in inputs], program.call_spec.in_spec
+    if spec is None or not all(map(str.isidentifier, names)) or not all(has_fixed_sizes(metadata(n)) for n in inputs):
         return False
+    named = list(spec.child(1).context)
+    by_name = {name: 0 for name in named}
+    flat = spec == pytree.tree_structure(((0,) * (len(names) - len(named)), by_name))
+    return flat and names[len(names) - len(named) :] == named
+
+
+def _is_plain(spec: pytree.TreeSpec) -> bool:
+    """Whether results are one tensor, or a tuple or list of them."""
     return spec.is_leaf() or spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())
 
 
-def _made_plain(module: fx.GraphModule, out: pytree.TreeSpec) -> None:
-    module.graph._codegen = fx.graph.CodeGen()
-    output = module.graph.output_node()
-    output.args = (pytree.tree_unflatten(list(output.args[0]), out),)
+def _called_plainly(module: fx.GraphModule, names: Sequence[str], out: pytree.TreeSpec | None) -> None:
+    """Let a module take its inputs by position or by name, without the hooks of torch.export."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         hooks.clear()
     for more in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
         more.clear()
+    if out is not None and _is_plain(out):
+        module.graph._codegen = fx.graph.CodeGen()
+        output = module.graph.output_node()
+        output.args = (pytree.tree_unflatten(list(output.args[0]), out),)
+    else:
+        codegen = module.graph._codegen
+        by_place = pytree.tree_structure(((0,) * len(names), {}))
+        codegen.pytree_info = codegen.pytree_info._replace(orig_args=list(names), in_spec=by_place)

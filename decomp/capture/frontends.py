@@ -26,7 +26,7 @@ from decomp.capture.exporting import (
 )
 from decomp.capture.inlining import Body, Leaves
 from decomp.capture.input_checks import flat_inputs
-from decomp.capture.lowered_module import LoweredModule
+from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagated
 from decomp.capture.rebuild_exported import named_as_its_graph, rebuild_exported
@@ -396,7 +396,7 @@ def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.Gra
     module = lazy_graph_module(attributes, parts.graph, name, BodyModule if is_body else LoweredModule)
     for name in attributes:
         if name in parts.constants or _is_no_state(root, name):
-            _leave_out_of_state(module, name)
+            leave_out_of_state(module, name)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = copy.copy(root.meta)
@@ -410,15 +410,6 @@ def _is_no_state(root: nn.Module, path: str) -> bool:
     """Whether this is a buffer that its module does not save."""
     owner, _, name = path.rpartition(".")
     return name in getattr(attribute(root, owner) if owner else root, "_non_persistent_buffers_set", ())
-
-
-def _leave_out_of_state(module: nn.Module, path: str) -> None:
-    """Keep a buffer out of what is saved and loaded: a `GraphModule` is built with buffers that are saved, all of
-    them."""
-    owner, _, name = path.rpartition(".")
-    holder = module.get_submodule(owner)
-    if isinstance(buffer := dict(holder.named_buffers(recurse=False)).get(name), torch.Tensor):
-        holder.register_buffer(name, buffer, persistent=False)
 
 
 def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:

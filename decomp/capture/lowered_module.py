@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import threading
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
@@ -52,15 +53,15 @@ class LoweredModule(LazyGraphModule):
     forward = _lazy_forward
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
-        return _with_check(super().__deepcopy__(memo), self._input_check)
+        return _completed(super().__deepcopy__(memo), list(self.state_dict()), self._input_check)
 
     def __copy__(self) -> fx.GraphModule:
-        return _with_check(super().__copy__(), self._input_check)
+        return _completed(super().__copy__(), list(self.state_dict()), self._input_check)
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, (state, *more) = super().__reduce__()
         state = {name: value for name, value in state.items() if name not in _NOT_SAVED and "_hooks" not in name}
-        return _restored, (made, (state, *more), self._input_check)
+        return _restored, (made, (state, *more), list(self.state_dict()), self._input_check)
 
 
 _NOT_SAVED = ("_input_check", "_tracer_cls", "_tracer_extras")
@@ -115,12 +116,24 @@ def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
     return InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
 
 
-def _with_check(module: fx.GraphModule, check: InputCheck | None) -> fx.GraphModule:
+def leave_out_of_state(module: nn.Module, path: str) -> None:
+    """Keep a buffer out of what is saved and loaded: a `GraphModule` is built with buffers that are saved, all of
+    them."""
+    owner, _, name = path.rpartition(".")
+    holder = module.get_submodule(owner)
+    if isinstance(buffer := dict(holder.named_buffers(recurse=False)).get(name), torch.Tensor):
+        holder.register_buffer(name, buffer, persistent=False)
+
+
+def _completed(module: fx.GraphModule, state: Sequence[str], check: InputCheck | None) -> fx.GraphModule:
+    """A copy of a lowered module with what the copies of a `GraphModule` lack. `state`: the names of what is saved."""
+    for path in {name for name, _ in module.named_buffers(remove_duplicate=False)} - set(state):
+        leave_out_of_state(module, path)
     if check is not None:
         look_before(module, check)
     return module
 
 
-def _restored(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], check: InputCheck | None) -> fx.GraphModule:
+def _restored(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], *more: Any) -> fx.GraphModule:
     """A module that was pickled."""
-    return _with_check(make(*args), check)
+    return _completed(make(*args), *more)

@@ -90,6 +90,7 @@ class _Walk:
         self.regions: dict[fx.Node, _Region] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
         self.captured_in_bodies: dict[fx.Node, Any] = {}
+        """What `Functional.captured_meta` has of them."""
         self.at: fx.Node = next(iter(graph.nodes))
 
     def functional(self, outputs: list[Write] | None = None) -> Functional:

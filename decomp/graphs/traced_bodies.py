@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from decomp.ir.dtypes import number_in
 from decomp.ir.op_facts import DISTINCT_OPERANDS
 from decomp.ir.spellings import MIRRORED
 from decomp.metadata.strides import is_in_order
+from decomp.metadata.symbolic_sizes import expression
 from decomp.torch_internals.fakes import unset_fake_temporarily
 
 aten = torch.ops.aten
@@ -62,21 +64,34 @@ def _separate_operands(module: fx.GraphModule) -> None:
 
 
 def _lay_out_gradients(branch: fx.GraphModule) -> None:
-    """The gradients that branches give must lie alike in memory: of an operand that is viewed as one dimension and back
-    the gradient lies in order, whatever the branch makes of it."""
+    """The gradients that branches give must lie alike in memory: that of an operand that is viewed as one dimension and
+    back lies in order, whatever the branch makes of it. Where PyTorch cannot divide sizes to know that (s·s·t by s,
+    torch 2.13), all of the operand is taken as a slice, whose gradient is written into zeros that lie in order."""
     inputs = branch.graph.find_nodes(op="placeholder")
     viewed = [node for node in inputs if node.users and _has_rows(metadata(node))]
     for node in viewed:
-        value, users = metadata(node), list(node.users)
-        with branch.graph.inserting_after(inputs[-1]):
-            flat = branch.graph.call_function(aten.view.default, (node, [-1]))
-        with branch.graph.inserting_after(flat):
-            again = branch.graph.call_function(aten.view_as.default, (flat, node))
-        flat.meta, again.meta = {"val": value.view(-1)}, dict(node.meta)
+        flat, users = _flat(metadata(node)), list(node.users)
+        if flat is None:
+            with branch.graph.inserting_after(inputs[-1]):
+                again = branch.graph.call_function(aten.slice.Tensor, (node, 0, 0, sys.maxsize))
+        else:
+            with branch.graph.inserting_after(inputs[-1]):
+                first = branch.graph.call_function(aten.view.default, (node, [-1]))
+            with branch.graph.inserting_after(first):
+                again = branch.graph.call_function(aten.view_as.default, (first, node))
+            first.meta = {"val": flat}
+        again.meta = dict(node.meta)
         for user in users:
             user.replace_input_with(node, again)
     if viewed:
         branch.recompile()
+
+
+def _flat(value: torch.Tensor) -> torch.Tensor | None:
+    """A tensor as one dimension, if PyTorch knows that in its own shape again it lies as it does now."""
+    flat = value.view(-1)
+    pairs = zip(flat.view(value.shape).stride(), value.stride())
+    return flat if all(expression(again) == expression(own) for again, own in pairs) else None
 
 
 def _has_rows(value: object) -> bool:

@@ -23,7 +23,7 @@ class Net(nn.Module):
         self.register_buffer("table", torch.ones(8), persistent=False)
 
     def forward(self, x):
-        return torch.softmax(self.linear(x) + self.table, -1)
+        return torch.softmax(self.linear(x) + self.table, -1) * torch.tensor([1.0, 2.0]).repeat(4)
 
 
 class Counting(nn.Module):
@@ -43,7 +43,12 @@ class Tree(nn.Module):
         return parts["x"].exp() * scale
 
 
-MODELS = {"module": (Net, (X,)), "writes": (Counting, (X,)), "tree": (Tree, ({"x": X}, X[0]))}
+class Named(nn.Module):
+    def forward(self, x):
+        return {"powers": x.exp(), "both": [x, x * 2]}
+
+
+MODELS = {"module": (Net, (X,)), "writes": (Counting, (X,)), "tree": (Tree, ({"x": X}, X[0])), "named": (Named, (X,))}
 
 
 def made(name, kind):
@@ -87,7 +92,8 @@ def test_copies_look_at_their_inputs(name, kind, copied):
     torch.testing.assert_close(found(*args), expected)
     with pytest.raises(decomp.InputMismatch, match="dtype"):
         found(*wrong(args))
-    assert {k for k, _ in found.named_buffers()} == {k for k, _ in module.named_buffers()}
+    assert found.state_dict().keys() == module.state_dict().keys()
+    assert kind == "graph" or found.state_dict().keys() == MODELS[name][0]().state_dict().keys()
 
 
 def test_the_code_that_is_shown_is_the_program():
@@ -106,11 +112,32 @@ def test_a_transformer_of_code_is_kept():
     assert "begins" not in module.code
 
 
-def test_what_is_compiled_has_nothing_to_look_at():
+class Masked(nn.Module):
+    def forward(self, ids, mask=None, scale=None):
+        return {"states": [ids * mask], "scaled": (ids * scale).exp()}
+
+
+@pytest.mark.parametrize("order", [("mask", "scale"), ("scale", "mask")], ids="-".join)
+def test_inputs_are_given_by_position_or_by_name(order):
+    named = {"mask": X > 0, "scale": X[0]}
+    named = {name: named[name] for name in order}
+    module = decomp.lower(Masked(), to=targets.core_aten, args=(X,), kwargs=named).result
+    expected = Masked()(X, **named)
+    for found in (module(X, **named), module(ids=X, mask=X > 0, scale=X[0]), module(X, *named.values()), torch.compile(
+            module, backend="eager", fullgraph=True)(X, **named)):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(decomp.InputMismatch, match="'mask' has dtype torch.float32"):
+        module(X, mask=X, scale=X[0])
+    with pytest.raises(decomp.InputMissing, match="lacks 'scale'"):
+        module(X, mask=X > 0)
+
+
+@pytest.mark.parametrize("name", ["module", "named"])
+def test_what_is_compiled_has_nothing_to_look_at(name):
     graphs = []
-    compiled = torch.compile(made("module", "module"), backend=lambda g, _: graphs.append(g) or g.forward)
+    compiled = torch.compile(made(name, "module"), backend=lambda g, _: graphs.append(g) or g.forward)
     compiled(X)
-    assert len(graphs) == 1 and torch._dynamo.explain(made("module", "module"))(X).graph_break_count == 0
+    assert len(graphs) == 1 and torch._dynamo.explain(made(name, "module"))(X).graph_break_count == 0
     with pytest.raises(decomp.InputMismatch, match="shape"):
         compiled(X[:2])
     with pytest.raises(decomp.InputMissing):

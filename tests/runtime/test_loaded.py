@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import threading
 
 import pytest
@@ -259,14 +260,25 @@ class _Relu(nn.Module):
         return torch.relu(x) + x
 
 
-@pytest.mark.parametrize("args", [(torch.ones(4),), (), (torch.ones(3), torch.ones(3)), ([1.0, 2.0, 3.0],)])
+WRONG = {(): "lacks 'x'", (torch.ones(4),): "has shape (4,)", (torch.ones(3),) * 2: "has 2 inputs", ("x",): "a tensor"}
+
+
+@pytest.mark.parametrize("args", WRONG, ids=WRONG.values())
 def test_other_inputs_than_the_program_takes_are_refused_with_those(args):
     chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
     chip.implements("exp")(torch.exp)
     loaded = chip.load(decomp.lower(Exponential(), to=chip.target, args=(torch.ones(3),)))
-    with pytest.raises(decomp.InputMismatch, match=r"it takes: x: float32 \(3\)") as refused:
+    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args])):
         loaded(*args)
+    tree = chip.load(decomp.lower(OfATree(), to=chip.target, args=({"x": torch.ones(3)},)))
+    with pytest.raises(decomp.InputMismatch, match=r"it takes: .*x: float32 \(3\)") as refused:
+        tree(*args)
     assert "to do: call it as the model that was lowered" in str(refused.value)
+
+
+class OfATree(nn.Module):
+    def forward(self, parts):
+        return torch.exp(parts["x"])
 
 
 class Exponential(nn.Module):
