@@ -29,6 +29,7 @@ FORMS = ("exported", "module", "module without args", "exported graph", "graph",
          "decomposed graph", "compiled", "inductor")
 ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(")
 """Ops that PyTorch tracks in an operand to which no gradient flows: rules need not."""
+ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
 WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
 INTERNAL = (InternalError, RuleError, VerificationError)
 """Refusals that a program has no part in: the library's own rules, or the proof, failed."""
@@ -179,6 +180,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 written = _written(loaded, case)
             except Exception:  # buffers that are views of one another keep the history of what wrote them
                 return Verdict(form, target, "torch", "does not run again in PyTorch itself")
+            if text.startswith("gradient") and written.rounds:
+                return Verdict(form, target, "right", "what is not finite was rounded: its gradient is open")
             if written.twice:
                 return Verdict(form, target, "torch", "writes elements that lie in the same memory")
             if form in WITHOUT_METADATA and written.wider:
@@ -207,12 +210,16 @@ class _Writes(TorchDispatchMode):
     program without metadata."""
     twice = False
     """What is written has two elements in the same memory: which of them it will be is anybody's."""
+    rounds = False
+    """What is not finite is rounded to whole numbers. In PyTorch that has no gradient; at standard it is anybody's."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
             others = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, torch.Tensor)]
             self.wider |= any(torch.result_type(args[0], other) != args[0].dtype for other in others)
             self.twice |= _overlaps_itself(args[0])
+        if function._overloadpacket.__name__.removesuffix("_") in ROUNDING and args[0].is_floating_point():
+            self.rounds |= not bool(args[0].isfinite().all())
         return function(*args, **(kwargs or {}))
 
 

@@ -133,6 +133,11 @@ def test_a_write_to_elements_that_lie_in_the_same_memory_is_nobodys_fault():
     assert twice("as_strided((2, 2), (1, 1))") and not twice("as_strided((2, 2), (2, 1))") and not twice("t()[::2]")
 
 
+@pytest.mark.parametrize("numbers, wanted", [("x0", False), ("(x0 / 0)", True)])
+def test_what_is_not_finite_and_rounded_is_seen(numbers, wanted):
+    assert checking._written(Loaded(made(f"v1 = {numbers}.floor()")), CASE).rounds == wanted
+
+
 def test_every_second_of_one_element_is_a_view_that_a_target_may_not_have():
     one = dict(inputs=("x0 = given.tensor(3, 1, dtype=torch.float32)",))
 
