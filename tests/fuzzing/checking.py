@@ -29,6 +29,7 @@ FORMS = ("exported", "module", "module without args", "exported graph", "graph",
          "decomposed graph", "compiled", "inductor")
 ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(")
 """Ops that PyTorch tracks in an operand to which no gradient flows: rules need not."""
+SIGNED = ("copysign", "signbit", "atan2", "arctan2")
 ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
 WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
 INTERNAL = (InternalError, RuleError, VerificationError)
@@ -182,6 +183,8 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "torch", "does not run again in PyTorch itself")
             if text.startswith("gradient") and written.rounds:
                 return Verdict(form, target, "right", "what is not finite was rounded: its gradient is open")
+            if "values differ" in text and written.signs:
+                return Verdict(form, target, "right", "the sign of zero or of no number was asked for")
             if written.twice:
                 return Verdict(form, target, "torch", "writes elements that lie in the same memory")
             if form in WITHOUT_METADATA and written.wider:
@@ -213,6 +216,9 @@ class _Writes(TorchDispatchMode):
     rounds = False
     """What is not finite is rounded to whole numbers. In PyTorch that has no gradient; at standard it is anybody's."""
 
+    signs = False
+    """The sign of a zero, or of NaN, decides what is computed: at standard it is not promised."""
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
             others = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, torch.Tensor)]
@@ -220,6 +226,9 @@ class _Writes(TorchDispatchMode):
             self.twice |= _overlaps_itself(args[0])
         if function._overloadpacket.__name__.removesuffix("_") in ROUNDING and args[0].is_floating_point():
             self.rounds |= not bool(args[0].isfinite().all())
+        if function._overloadpacket.__name__.removesuffix("_") in SIGNED:
+            signed = [leaf for leaf in args if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+            self.signs |= any(bool(((leaf == 0) | leaf.isnan()).any()) for leaf in signed)
         return function(*args, **(kwargs or {}))
 
 

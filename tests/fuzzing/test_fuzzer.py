@@ -138,6 +138,11 @@ def test_what_is_not_finite_and_rounded_is_seen(numbers, wanted):
     assert checking._written(Loaded(made(f"v1 = {numbers}.floor()")), CASE).rounds == wanted
 
 
+@pytest.mark.parametrize("line, wanted", [("x0.copysign(x0 * 0)", True), ("x0.copysign(x0)", False), ("x0 * 0", False)])
+def test_signs_of_zeros_that_decide_are_seen(line, wanted):
+    assert checking._written(Loaded(made(f"v1 = {line}")), CASE).signs == wanted
+
+
 def test_every_second_of_one_element_is_a_view_that_a_target_may_not_have():
     one = dict(inputs=("x0 = given.tensor(3, 1, dtype=torch.float32)",))
 
