@@ -38,6 +38,7 @@ def test_the_commands_run_in_order(tmp_path, monkeypatch):
 
 def test_the_transcript_of_the_first_hour(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     title, commands = "From nothing to a chip of 25 ops", 0
     for block in README.blocks(title):
         if block.language == "python":

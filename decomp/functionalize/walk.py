@@ -51,10 +51,7 @@ aten = torch.ops.aten
 
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
     """Whether anything in `graph`, or in the bodies of its higher-order ops, writes a tensor."""
-    for node in graph.nodes:
-        if mutated_args(node, root) or any(mutates(body.graph, body) for _, body in bodies(node, root)):
-            return True
-    return False
+    return any(mutated_args(n, root) or any(mutates(b.graph, b) for _, b in bodies(n, root)) for n in graph.nodes)
 
 
 def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> Functional:
@@ -89,8 +86,6 @@ class _Walk:
         """What a call of several new tensors gives, by call and place."""
         self.regions: dict[fx.Node, _Region] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
-        self.captured_in_bodies: dict[fx.Node, Any] = {}
-        """What `Functional.captured_meta` has of them."""
         self.at: fx.Node = next(iter(graph.nodes))
 
     def functional(self, outputs: list[Write] | None = None) -> Functional:
@@ -108,8 +103,7 @@ class _Walk:
         self._sweep(writes)
         writes = tuple(self._without_copies(writes))
         self.emit.graph.lint()
-        captured_meta = {**self.emit.captured_meta, **self.captured_in_bodies}
-        return Functional(self.emit.rewrite, writes, self.submodules, captured_meta)
+        return Functional(self.emit.rewrite, writes, self.submodules, self.emit.captured_meta)
 
     # What nodes denote.
 
@@ -358,7 +352,7 @@ class _Walk:
         region = self.regions[node] = _Region(self, node, name, body)
         if region.changed:
             self.submodules[str(name.target)] = region.module()
-            self.captured_in_bodies.update(region.functional.captured_meta)
+            self.emit.captured_meta.update(region.functional.captured_meta)
         self._enter(node, region)
 
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
@@ -369,7 +363,7 @@ class _Walk:
             raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
                           "return the new value from the body")
         self.submodules[name] = as_module(body, inner)
-        self.captured_in_bodies.update(inner.captured_meta)
+        self.emit.captured_meta.update(inner.captured_meta)
 
     def _enter(self, node: fx.Node, region: _Region) -> None:
         written_operands = [region.operands[i] for i, _ in region.writes]

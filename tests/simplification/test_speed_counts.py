@@ -67,7 +67,7 @@ def test_metadata_of_calls_that_are_put_above_views_costs_no_run_of_the_fake_mod
     monkeypatch.setattr(FakeTensorMode, "dispatch", counting)
     found = decomp.simplify(program)
     made = [node for node in found.graph.nodes if "_inner" in node.name]
-    assert len(made) >= 6 and all("val" in node.meta for node in made)
+    assert len(made) >= 3 and all("val" in node.meta for node in made)
     assert len(seen) == sum("_frozen" in node.name for node in found.graph.nodes) < 2
 
 
