@@ -155,6 +155,18 @@ class InputCheck:
         for look in self.looks:
             look(module, given)
 
+    def showing(self, *looks: Look) -> InputCheck:
+        """This check, which shows its inputs to `looks`, too. (It may be that of the program that was lowered.)"""
+        found = InputCheck(self.names, self.expected, self.codegen, self.defaults)
+        found.looks = [*self.looks, *looks]
+        return found
+
+    def after(self, before: InputCheck) -> InputCheck:
+        """This check, and what `before` looks at beside."""
+        known = dict(zip(before.names, before.expected))
+        expected = [known.get(n, ANYTHING) if e is ANYTHING else e for n, e in zip(self.names, self.expected)]
+        return InputCheck(self.names, expected, self.codegen, self.defaults).showing(*before.looks, *self.looks)
+
     def compare(self, inputs: Iterable[Any]) -> None:
         """Raise `InputMismatch` where an input is not as expected."""
         for name, expected, found in zip(self.names, self.expected, inputs):

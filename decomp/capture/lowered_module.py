@@ -73,8 +73,10 @@ def look_before(module: fx.GraphModule, check: InputCheck) -> None:
     """Make `module`, which is from then on a `LoweredModule`, look at its inputs whenever it is run."""
     if not isinstance(module, LoweredModule):
         change_class(module, LoweredModule)
+    for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check]:
+        del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     module._input_check = check
-    if _line(module) is None and check not in module._forward_pre_hooks.values():
+    if _line(module) is None:
         module.register_forward_pre_hook(check, with_kwargs=True)
     module.recompile()
 
@@ -93,7 +95,8 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
     expected = expected_inputs(module.graph, source, derived)
     if any(each is not ANYTHING for each in expected):
-        look_before(module, _check(source, expected))
+        check, before = _check(source, expected), check_of(module)
+        look_before(module, check if before is None else check.after(before))
 
 
 def check_of(module: nn.Module) -> InputCheck | None:
@@ -104,9 +107,7 @@ def check_of(module: nn.Module) -> InputCheck | None:
 def look_at_inputs(module: fx.GraphModule, source: fx.Graph, look: Look) -> None:
     """Make `module`, the lowered program of which `source` is the graph that came in, show what it is given to
     `look`."""
-    check = check_of(module) or _check(source, ())
-    check.looks.append(look)
-    look_before(module, check)
+    look_before(module, (check_of(module) or _check(source, ())).showing(look))
 
 
 def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:

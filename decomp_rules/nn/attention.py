@@ -160,10 +160,7 @@ def unmasked_attention_by_softmax(
         return decline("there is nothing to attend to")
     if enable_gqa:
         k, v = repeated_heads(k, q), repeated_heads(v, q)
-    weights = torch.softmax(_head_scores(q, k, v, is_causal, scale), -1)
-    if dropout_p > 0.0:
-        weights = F.dropout(weights, dropout_p, True)
-    return cast(_head_values(weights, q, v), query.dtype)
+    return cast(_by_softmax(q, k, v, dropout_p, is_causal, scale)[0], query.dtype)
 
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard", needs=(("softmax", "_softmax"),))
@@ -177,29 +174,23 @@ def unmasked_flash_attention_by_softmax(
     q, k, v = wide(query), wide(key), wide(value)
     if known_empty(q) or known_empty(k):
         return decline("there is nothing to attend to")
-    scored = _head_scores(q, k, v, is_causal, scale)
-    out = _head_values(torch.softmax(scored, -1), q, v)
+    out, scored = _by_softmax(q, k, v, dropout_p, is_causal, scale)
     return cast(out, query.dtype), torch.logsumexp(scored, [-1]).view(q.shape[:-1])
 
 
-def _are_heads(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether queries, keys and values have the same heads, so that these can be put in a row."""
-    return q.dim() > 3 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-
-
-def _head_scores(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> Tensor:
-    """The scores of each head: (heads of all batches, queries, keys)."""
-    q = q * softmax_scale(q, scale)
-    if _are_heads(q, k, v):
-        q, k = q.flatten(0, -3), k.flatten(0, -3)
-    return unmasked_or_causal(torch.matmul(q, k.transpose(-2, -1)), is_causal)
-
-
-def _head_values(weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
-    """The values of each head by their weights, in the shape of the queries."""
-    if not _are_heads(q, v, v):
-        return torch.matmul(weights, v)
-    return torch.matmul(weights, v.flatten(0, -3)).view(*q.shape[:-1], v.shape[-1])
+def _by_softmax(
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """softmax(s) v and the scores s, of all heads in a row where queries, keys and values have the same."""
+    in_a_row = q.dim() > 3 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    rows, columns, values = (x.flatten(0, -3) for x in (q, k, v)) if in_a_row else (q, k, v)
+    scored = torch.matmul(rows * softmax_scale(q, scale), columns.transpose(-2, -1))
+    scored = unmasked_or_causal(scored, is_causal)
+    weights = torch.softmax(scored, -1)
+    if dropout_p > 0.0:
+        weights = F.dropout(weights, dropout_p, True)
+    out = torch.matmul(weights, values)
+    return out.view(*q.shape[:-1], v.shape[-1]) if in_a_row else out, scored
 
 
 def _exponentials(

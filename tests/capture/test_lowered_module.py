@@ -11,6 +11,8 @@ import torch
 from torch import fx, nn
 
 import decomp
+from decomp.capture.input_checks import ANYTHING, InputCheck, TensorInput
+from decomp.capture.lowered_module import look_at_inputs, look_before
 from decomp_rules import targets
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -182,3 +184,26 @@ def test_hooks_of_the_user_run_once_and_before_it_looks():
     assert len(calls) == 1
     with pytest.raises(TypeError, match="the call has 2 inputs"):
         made("module", "module")(X, X)
+
+
+def test_a_check_that_is_carried_on_stays_as_it_is_in_the_program_that_it_is_of():
+    check = InputCheck(["x", "y"], [TensorInput(torch.float32, None), ANYTHING])
+    once, looked = decomp.lower(Sums(), to=targets.tinygrad, args=(X, X)).result, []
+    look_before(once, check)
+    again = copy.deepcopy(once)
+    look_at_inputs(again, again.graph, lambda module, given: looked.append(sorted(given)))
+    look_at_inputs(again, again.graph, lambda module, given: looked.append(sorted(given)))
+    again(X, X)
+    assert looked == [["x", "y"]] * 2 and len(again._forward_pre_hooks) == 1
+    assert not check.looks and once(X, X) is not None and not once._forward_pre_hooks
+
+
+def test_what_a_program_looked_at_is_looked_at_when_it_is_lowered_again():
+    before = InputCheck(["x", "y"], [TensorInput(torch.float32, None), TensorInput(torch.int64, None)])
+    check = InputCheck(["x", "y"], [TensorInput(torch.float32, X.shape), ANYTHING]).after(before)
+    assert check.expected == [TensorInput(torch.float32, X.shape), TensorInput(torch.int64, None)]
+
+
+class Sums(nn.Module):
+    def forward(self, x, y):
+        return x.exp() + y

@@ -76,6 +76,13 @@ def test_attention_of_any_number_of_heads(target, shape):
     torch.testing.assert_close(found, ATTENTION(q, k, v), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("one", range(3), ids=["query", "key", "value"])
+@pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad], ids=lambda t: t.name)
+def test_one_head_may_serve_all(target, one):
+    given = [x[:, :1] if i == one else x for i, x in enumerate(heads())]
+    torch.testing.assert_close(at_level(ATTENTION, given, "standard", target)(*given), ATTENTION(*given))
+
+
 def test_on_core_aten_inductor_knows_it_for_attention():
     q, k, v = (sample(2, 3, 16, 8, seed=seed) for seed in range(3))
     program = at_level(ATTENTION, (q, k, v), "standard", targets.core_aten)
