@@ -73,7 +73,7 @@ def look_before(module: fx.GraphModule, check: InputCheck) -> None:
     """Make `module`, which is from then on a `LoweredModule`, look at its inputs whenever it is run."""
     if not isinstance(module, LoweredModule):
         change_class(module, LoweredModule)
-    for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check]:
+    for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check or hook is check]:
         del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     module._input_check = check
     if _line(module) is None:

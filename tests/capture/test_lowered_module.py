@@ -12,7 +12,8 @@ from torch import fx, nn
 
 import decomp
 from decomp.capture.input_checks import ANYTHING, InputCheck, TensorInput
-from decomp.capture.lowered_module import look_at_inputs, look_before
+from decomp.capture.lowered_module import check_of, look_at_inputs, look_before
+from decomp.capture.module_hooks import carry_hooks
 from decomp_rules import targets
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -196,6 +197,12 @@ def test_a_check_that_is_carried_on_stays_as_it_is_in_the_program_that_it_is_of(
     again(X, X)
     assert looked == [["x", "y"]] * 2 and len(again._forward_pre_hooks) == 1
     assert not check.looks and once(X, X) is not None and not once._forward_pre_hooks
+
+
+def test_a_hook_that_is_carried_on_runs_once():
+    once, other = made("writes", "module"), made("module", "module")
+    carry_hooks(once, other)
+    assert list(other._forward_pre_hooks.values()) == list(once._forward_pre_hooks.values()) == [check_of(once)]
 
 
 def test_what_a_program_looked_at_is_looked_at_when_it_is_lowered_again():
