@@ -31,8 +31,9 @@ FAMILIES = (
     " linalg.covariance linalg.indefinite nn.attention nn.fused_attention nn.quantization nn.loss nn.loss_backward"
     " nn.ctc nn.linear_cross_entropy nn.embedding spatial.convolution_forms spatial.convolution"
     " spatial.convolution_kernels spatial.pooling spatial.trained_pooling"
-    " spatial.fractional_pooling spatial.adaptive_pooling spatial.padding spatial.resampling spatial.grid"
-    " nn.recurrent creation.random complex.spectral complex.short_time creation.window_functions"
+    " spatial.untrained_pooling spatial.fractional_pooling spatial.adaptive_pooling spatial.padding"
+    " spatial.resampling spatial.grid nn.recurrent creation.random complex.spectral complex.short_time"
+    " creation.window_functions"
     " quantized.values quantized.parameters nn.inference pointwise.exponent_bits"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""

@@ -147,17 +147,33 @@ def cross_entropy_by_binary(x: Tensor, target: Tensor, weight: Tensor | None = N
     which is the less the larger |s| is."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
         return decline("only the index of one class, without smoothing")
-    return _of_sums(x, target, weight, reduction, ignore_index, _log_of_binary_sum)
+    if weight is not None:
+        return _of_sums(x, target, weight, reduction, ignore_index, _log_of_binary_sum)
+    counted, _, (picked, largest, total) = _picked(x, target, ignore_index, _log_of_binary_sum)
+    losses = torch.where(counted, (largest - picked + total).squeeze(0 if x.dim() == 1 else 1), 0)
+    if reduction == NONE:
+        return cast(losses, x.dtype)
+    loss = torch.sum(losses)
+    # A count needs none of the care that a quotient takes.
+    return cast(loss * torch.reciprocal(torch.sum(counted.to(loss.dtype))) if reduction == MEAN else loss, x.dtype)
 
 
 def _of_sums(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,
              log_of_sum: Callable[[Tensor, int], Tensor]) -> Tensor:
+    counted, index, (picked, largest, total) = _picked(x, target, ignore_index, log_of_sum)
+    logs = (picked - largest - total).squeeze(0 if x.dim() == 1 else 1)
+    return cast(_weighed(logs, counted, index, weight, reduction)[0], x.dtype)
+
+
+def _picked(x: Tensor, target: Tensor, ignore_index: int, log_of_sum: Callable[[Tensor, int], Tensor],
+            ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Whether a target counts, and its class; then, along the classes, its score, the largest, and log Σ exp of all
+    less that one."""
     classes, scores = 0 if x.dim() == 1 else 1, wide(x)
     counted, index = _classes_of(target, ignore_index)
     picked = torch.gather(scores, classes, index.unsqueeze(classes))
     largest = torch.amax(scores.detach(), [classes], keepdim=True)
-    total = log_of_sum(scores - largest, classes)
-    return cast(_weighed((picked - largest - total).squeeze(classes), counted, index, weight, reduction)[0], x.dtype)
+    return counted, index, (picked, largest, log_of_sum(scores - largest, classes))
 
 
 def _log_of_sum(x: Tensor, dim: int) -> Tensor:

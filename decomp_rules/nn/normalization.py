@@ -40,7 +40,8 @@ def native_layer_norm_of_two_sums(x: Tensor, normalized_shape: Sequence[int], we
                                   bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b, the mean and 1 / √(var + ε). 3 ULP of the largest of a row; twice the error of
     the kernel where the mean is large beside the deviations."""
-    return _layer(*standardised_by_sums(wide(x), trailing(x, normalized_shape), eps), x.dtype, weight, bias)
+    centred, mean, rstd = centred_by_sums(wide(x), trailing(x, normalized_shape), eps)
+    return _layer(centred * rstd, mean, rstd, x.dtype, weight, bias)
 
 
 def _layer(normal: Tensor, mean: Tensor, rstd: Tensor, dtype: torch.dtype, weight: Tensor | None,
@@ -118,7 +119,9 @@ def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: 
 def native_group_norm_of_two_sums(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,
                                   group: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b over groups of channels, the mean and 1 / √(var + ε)."""
-    return _group(*standardised_by_sums(_grouped(x, C, group), within_group(x), eps), x, weight, bias, N, group)
+    centred, mean, rstd = centred_by_sums(_grouped(x, C, group), within_group(x), eps)
+    scaled = centred * affine(rstd, None if weight is None else _grouped(per_channel(weight, x), C, group))
+    return _group(scaled, mean, rstd, x, None, bias, N, group)
 
 
 def _grouped(x: Tensor, channels: int, groups: int) -> Tensor:
@@ -206,7 +209,8 @@ def _native_batch_norm_legit_of_two_sums(x: Tensor, weight: Tensor | None, bias:
     """(x − mean) / √(var + ε) · w + b per channel, the mean and 1 / √(var + ε), without running statistics."""
     if not training:
         return decline("there are no statistics to evaluate with")
-    return _batch(*standardised_by_sums(wide(x), all_but_channel(x), eps, infinite_mean=True), x, weight, bias)
+    centred, mean, rstd = centred_by_sums(wide(x), all_but_channel(x), eps, infinite_mean=True)
+    return _batch(centred * affine(rstd, per_channel(weight, x)), mean, rstd, x, None, bias)
 
 
 def _batch(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor | None,
@@ -295,15 +299,15 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool
     return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
 
 
-def standardised_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
-                         ) -> tuple[Tensor, Tensor, Tensor]:
-    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx and then
-    Σ(x − mean)², each multiplied by 1 / n. Of a single infinity the mean is NaN, or infinite."""
+def centred_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
+                    ) -> tuple[Tensor, Tensor, Tensor]:
+    """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx and then Σ(x − mean)², each
+    multiplied by 1 / n. Of a single infinity the mean is NaN, or infinite."""
     shift = sum_times(x, dims, -1, extent(x, dims))
     centred = x + shift
     rstd = torch.rsqrt(sum_times(centred * centred, dims, 1, extent(x, dims)) + eps)
     mean = shift * -1  # which is computed where it is read alone
-    return centred * rstd, mean if infinite_mean else mean + rstd * 0, rstd
+    return centred, mean if infinite_mean else mean + rstd * 0, rstd
 
 
 def sum_times(x: Tensor, dims: Sequence[int], factor: float, count: int) -> Tensor:

@@ -7,6 +7,7 @@ order: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are bia
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 
 LSTM = 2
 """oneDNN's code for the kind of network."""
-REAL = "only of real numbers, for the largest of two complex ones is not defined"
+REAL = "only of floats: the largest of two complex numbers is not defined"
 State = tuple[Tensor, ...]
 """What a cell passes on: (h,), or (h, c)."""
 Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
@@ -53,30 +54,47 @@ def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None],
     return (n + z * (h - n),)
 
 
+# From here on down e⁻ˣ is infinite, and its root is not; those of other dtypes as of float32.
+_OFF = {torch.float16: -22.0, torch.float64: -1000.0}
+
+
 def _logistic(x: Tensor) -> Tensor:
-    """1 / (1 + 2^(−x·log₂e)), of −87 where x is less. Off by 10⁻⁷, or |x| ULP: no more than the sum x is off itself."""
-    return torch.reciprocal(torch.exp2(torch.maximum(x, constant(x, -87.0)) * -LOG2_E) + 1)
+    """1 / (1 + 2^(−x·log₂e)), the power as a square, so that its gradient is finite where it is not. Off by 10⁻⁷, or
+    |x| ULP: no more than the sum x is off itself."""
+    root = torch.exp2(torch.maximum(x, constant(x, _OFF.get(x.dtype, -170.0))) * (-0.5 * LOG2_E))
+    return torch.reciprocal(root * root + 1)
+
+
+def _logistic_untrained(x: Tensor) -> Tensor:
+    """The same in fewer calls: where the power is infinite, its gradient is NaN."""
+    return torch.reciprocal(torch.exp2(x * -LOG2_E) + 1)
 
 
 def _hyperbolic(x: Tensor) -> Tensor:
-    """tanh x as 2σ(2x) − 1, off by 10⁻⁷; of what is narrower than 32 bits in float32, where that is little."""
-    return cast(_logistic(wide(x) * 2) * 2 - 1, x.dtype)
+    """tanh x as (1 − e) / (1 + e) with e = e⁻²ˣ, off by 5·10⁻⁸; of what is narrower than 32 bits in float32."""
+    bounded = torch.maximum(wide(x), constant(wide(x), -20.0 if x.dtype == torch.float64 else -9.5))
+    power = torch.exp2(bounded * (-2 * LOG2_E))
+    return cast((1 - power) * torch.reciprocal(power + 1), x.dtype)
 
 
-def _lstm_step_of_one_exponential(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+def _short_lstm_step(sigmoid: Function) -> Step:
     """The same with σ of all gates at once."""
-    h, c = state
-    _, w_hh, _, b_hh, w_hr = weights
-    z = gates + F.linear(h, w_hh, b_hh)
-    i, f, _, o = _logistic(z).chunk(4, -1)
-    c = f * c + i * _hyperbolic(z.chunk(4, -1)[2])
-    h = o * _hyperbolic(c)
-    return (h if w_hr is None else F.linear(h, w_hr)), c
+    def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+        h, c = state
+        _, w_hh, _, b_hh, w_hr = weights
+        z = gates + F.linear(h, w_hh, b_hh)
+        i, f, _, o = sigmoid(z).chunk(4, -1)
+        c = f * c + i * _hyperbolic(z.chunk(4, -1)[2])
+        h = o * _hyperbolic(c)
+        return (h if w_hr is None else F.linear(h, w_hr)), c
+    return step
 
 
-def _gru_step_of_one_exponential(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+def _short_gru_step(sigmoid: Function) -> Step:
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n), of the cheap functions."""
-    return _gru_step(gates, state, weights, _logistic, _hyperbolic)
+    def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+        return _gru_step(gates, state, weights, sigmoid, _hyperbolic)
+    return step
 
 
 def _simple_step(activation: Function) -> Step:
@@ -88,7 +106,7 @@ def _simple_step(activation: Function) -> Step:
 
 
 _tanh_step, _relu_step = _simple_step(torch.tanh), _simple_step(torch.relu)
-_hyperbolic_step = _simple_step(_hyperbolic)
+_short_tanh_step = _simple_step(_hyperbolic)
 
 
 def _cell(step: Step, x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
@@ -133,19 +151,6 @@ def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_bias
     return out, h, c
 
 
-@register(aten.lstm, level="standard")
-def lstm_of_one_exponential(
-    input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with σ of all gates by one exponential a step, and tanh by σ; the error is that of the kernel."""
-    if input.is_complex():
-        return decline(REAL)
-    out, (h, c) = _stack(_lstm_step_of_one_exponential, input, tuple(hx), params, has_biases, num_layers,
-                         dropout if train else 0.0, bidirectional, batch_first)
-    return out, h, c
-
-
 @register(aten.lstm)
 def lstm_packed(data: Tensor, batch_sizes: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
                 num_layers: int, dropout: float, train: bool, bidirectional: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,18 +179,23 @@ def mkldnn_rnn_layer(
     return out.transpose(0, 1) if batch_first else out, last, cell, workspace
 
 
+def _named(rule: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The rule under a name of its own, in the function that made it."""
+    rule.__name__, rule.__qualname__ = name, f"{rule.__qualname__.rpartition('.')[0]}.{name}"
+    return rule
+
+
 def _stateful(step: Step, name: str, real: bool = False) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The rule of a network whose state is one tensor; `real`: whether the step takes real numbers alone."""
+    """The rule of a network whose state is one tensor; `real`: whether the step takes floats alone."""
     def rule(input: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
              train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor]:
         """The outputs of the last layer at all steps, and the last h of every layer and direction."""
-        if real and input.is_complex():
+        if real and not input.is_floating_point():
             return decline(REAL)
         out, (h,) = _stack(step, input, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
                            bidirectional, batch_first)
         return out, h
-    rule.__name__ = name
-    return rule
+    return _named(rule, name)
 
 
 def _stateful_packed(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -196,15 +206,51 @@ def _stateful_packed(step: Step, name: str) -> Callable[..., tuple[Tensor, Tenso
         out, (h,) = _packed(step, data, batch_sizes, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
                             bidirectional)
         return out, h
-    rule.__name__ = f"{name}_packed"
-    return rule
+    return _named(rule, f"{name}_packed")
 
 
 for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn_relu, _relu_step)):
     register(_op)(_stateful(_step, _op.__name__))
     register(_op)(_stateful_packed(_step, _op.__name__))
-for _op, _step in ((aten.gru, _gru_step_of_one_exponential), (aten.rnn_tanh, _hyperbolic_step)):
-    register(_op, level="standard")(_stateful(_step, f"{_op.__name__}_of_one_exponential", True))
+
+
+def _short_lstm(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """The rule of an LSTM at the level standard."""
+    def rule(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
+             dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The same with σ of all gates by one exponential a step, and tanh by σ; the error is that of the kernel."""
+        if not input.is_floating_point():
+            return decline(REAL)
+        out, (h, c) = _stack(step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
+                             bidirectional, batch_first)
+        return out, h, c
+    return _named(rule, name)
+
+
+def _short_cell(step: Step, name: str, states: int = 1) -> Callable[..., Any]:
+    """The rule of a cell at the level standard."""
+    def rule(x: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+             b_hh: Tensor | None = None) -> Any:
+        """The same with σ by one exponential, and tanh by σ; the error is that of the kernel."""
+        if not x.is_floating_point():
+            return decline(REAL)
+        state = _cell(step, x, (hx,) if states == 1 else tuple(hx), w_ih, w_hh, b_ih, b_hh)
+        return state[0] if states == 1 else state
+    return _named(rule, name)
+
+
+_SHORT = (
+    (aten.lstm, _short_lstm, _short_lstm_step),
+    (aten.gru, functools.partial(_stateful, real=True), _short_gru_step),
+    (aten.lstm_cell, functools.partial(_short_cell, states=2), _short_lstm_step),
+    (aten.gru_cell, _short_cell, _short_gru_step),
+)
+for _op, _made, _short in _SHORT:
+    _name = f"{_op.__name__}_of_one_exponential"
+    register(_op, level="standard")(_made(_short(_logistic), _name))
+    register(_op, level="standard", forward_only=True)(_made(_short(_logistic_untrained), f"{_name}_untrained"))
+register(aten.rnn_tanh, level="standard")(_stateful(_short_tanh_step, "rnn_tanh_of_one_exponential", True))
+register(aten.rnn_tanh_cell, level="standard")(_short_cell(_short_tanh_step, "rnn_tanh_cell_of_one_exponential"))
 
 
 def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,

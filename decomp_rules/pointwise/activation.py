@@ -38,15 +38,15 @@ def sigmoid(x: Tensor) -> Tensor:
     return torch.where(negative, e, 1.0) * torch.reciprocal(1 + e)
 
 
-# Where e⁻ˣ is so small that the sigmoid is 0, and so that it is 1.
-_SIGMOID_ENDS = {torch.float32: (-110.0, 40.0), torch.float64: (-760.0, 40.0)}
+# From where on the sigmoid is 1.
+_SIGMOID_END = 40.0
 
 
 @register(aten.sigmoid, level="standard")
 @float_math
 def sigmoid_of_parts(x: Tensor) -> Tensor:
-    """p / (p + 2^(r·log₂e)) with e⁻ˣ = eʳ / p and a power of two p, which has no gradient. Neither overflows, and the
-    gradient has all digits down to where it is 0. ≤ 2.4 ULP."""
+    """p / (p + 2^(r·log₂e)) with e⁻ˣ = eʳ / p and a power p of two, which has no gradient. Neither overflows, and the
+    gradient has all digits down to where it is 0. ≤ 3.6 ULP."""
     return logistic(x)
 
 
@@ -64,11 +64,11 @@ def logistic(x: Tensor, few_ops: bool = False) -> Tensor:
 
 
 def logistic_parts(x: Tensor, few_ops: bool = False) -> tuple[Tensor, Tensor]:
-    """A power of two p and a number e next to 1 so that e⁻ˣ is e/p."""
-    low, high = _SIGMOID_ENDS[x.dtype]
-    z = exponential.at_least(-exponential.at_least(x, low, few_ops), -high, few_ops)
-    k, rest = exponential.whole_and_rest(z, -1.0, exponential.shifted if few_ops else torch.trunc)
-    return torch.exp2(k), torch.exp2(rest * LOG2_E)
+    """A power p of two and a number e next to 1 so that e⁻ˣ is e/p."""
+    low = exponential.NOTHING[x.dtype]
+    z = exponential.at_least(-exponential.at_least(x, low, few_ops), -_SIGMOID_END, few_ops)
+    power, rest = exponential.steps_and_rest(z, -1.0, exponential.shifted if few_ops else torch.trunc)
+    return torch.exp2(power), torch.exp2(rest * LOG2_E)
 
 
 @register(aten.sigmoid, level="fast")

@@ -63,9 +63,14 @@ _EXPM1_BOTH_SIDES = {
         2.50512873791740593e-8, 2.08774970860882955e-9, 1.61859647971713878e-10, 1.14688038448836147e-11,
     ),
 }  # fmt: skip
-# Beyond ± this, eˣ is infinite and e⁻ˣ subnormal; further down e⁻ˣ · eʳ is 0 for every rest r.
+# Two short numbers h and g = h / ln 2, to 2⁻³³ and 2⁻⁶⁸ of it, from the continued fraction of ln 2: times a whole
+# number of up to 9 and 19 bits both are exact.
+STEPS = {torch.float32: (25469 / 2**16, 36744 / 2**16), torch.float64: (6847196937 / 2**34, 9878417065 / 2**34)}
+# Beyond ± this, eˣ is infinite and e⁻ˣ subnormal.
 _EXPM1_END = {torch.float32: 89.0, torch.float64: 710.0}
-_NO_POWER = -2048.0
+# From here on down eˣ is 0; and with so small an exponent, 2ⁿᵍ·eʳ for every rest r that has no digits.
+NOTHING = {torch.float32: -110.0, torch.float64: -760.0}
+_NO_POWER = -4096.0
 
 
 # The coefficients of 2·eʳ for |r| ≤ ½ ln 2, fitted so that its second derivative is right too; the integer of the same
@@ -121,17 +126,17 @@ def exp(x: Tensor) -> Tensor:
 @register(aten.exp, level="standard")
 @float_math
 def exp_of_parts(x: Tensor) -> Tensor:
-    """eˣ = 2ᵏ·2^(r·log₂e), k the whole part of x·log₂e and r = x − k·ln 2. ≤ 1.5 ULP, the gradients too."""
-    k, rest = whole_and_rest(x)
-    # Where 2ᵏ is 0 or infinite by far, r has no digits or is NaN: x itself has the same sign.
-    rest = torch.where(k * k < _NO_POWER**2, rest, x)
-    return torch.exp2(rest * LOG2_E) * torch.exp2(k)
+    """eˣ = 2ⁿᵍ·2^(r·log₂e), n the whole part of x/h and r = x − n·h. ≤ 2.6 ULP, the gradients too."""
+    power, rest = steps_and_rest(x)
+    # Where the first is 0 or infinite by far, r has no digits or is NaN: x itself has the same sign.
+    rest = torch.where(power * power < _NO_POWER**2, rest, x)
+    return torch.exp2(rest * LOG2_E) * torch.exp2(power)
 
 
 @register(aten.exp, level="standard")
 @float_math
 def exp_of_bounded_parts(x: Tensor) -> Tensor:
-    """The same with a k that never is large, for targets without trunc and where. ≤ 1.9 ULP."""
+    """The same with an n that never is large, for targets without trunc and where. ≤ 2.9 ULP."""
     return exp_up_to(x, few_ops=True)
 
 
@@ -145,25 +150,36 @@ def exp_by_binary(x: Tensor) -> Tensor:
 def exp_up_to(x: Tensor, sign: float = 1.0, few_ops: bool = False) -> Tensor:
     """e^(±x) to the digits of `exp_of_parts`, one call cheaper, where ±x is known to be at most 80."""
     if few_ops:
-        k, rest = whole_and_rest(x, sign, _saturated)
+        power, rest = steps_and_rest(x, sign, _saturated)
+    elif sign > 0:
+        power, rest = steps_and_rest(at_least(x, NOTHING[x.dtype]))
     else:
-        k, rest = whole_and_rest(x, sign)
-        rest = torch.where(k < _NO_POWER, x, rest)
-    return torch.exp2(rest * (sign * LOG2_E)) * torch.exp2(k)
+        power, rest = steps_and_rest(x, sign)
+        rest = torch.where(power < _NO_POWER, x, rest)
+    return torch.exp2(rest * (sign * LOG2_E)) * torch.exp2(power)
 
 
-def whole_and_rest(
+def steps_and_rest(
     x: Tensor, sign: float = 1.0, whole: Callable[[Tensor], Tensor] = torch.trunc
 ) -> tuple[Tensor, Tensor]:
-    """The whole part k of ±x / ln 2, without a gradient, and x ∓ k·ln 2, good to the last bit where 2ᵏ is normal."""
+    """The exponent n·g, without a gradient, and the rest x ∓ n·h, good to the last bit where 2ⁿᵍ is normal, so that
+    e^(±x) is 2ⁿᵍ·e^(±rest); n is the whole part of ±x / h."""
+    h, g = STEPS[x.dtype]
+    n = whole(x * (sign / h))
+    return n * g, x + n * (-sign * h)
+
+
+def whole_and_rest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The whole part k of −x / ln 2, without a gradient, and x + k·ln 2, good to the last bit where 2ᵏ is normal: a
+    call more than `steps_and_rest`, for those who need 2ᵏ exactly."""
     high, low = LN_2_PARTS[x.dtype]
-    k = whole(x * (sign * LOG2_E))
-    return k, (x + k * (-sign * high)) + k * (-sign * low)
+    k = torch.trunc(x * -LOG2_E)
+    return k, (x + k * high) + k * low
 
 
 def shifted(x: Tensor) -> Tensor:
     """A whole number between x − 3/2 and x − 1/2, without a gradient, for |x| < 2²²: a large number pushes the digits
-    after the point out. 2ᵏ is finite where 2ˣ is."""
+    after the point out."""
     shift = 1.5 / torch.finfo(x.dtype).eps
     return (x.detach() + shift) - (shift + 1)
 
@@ -236,7 +252,7 @@ def expm1_of_parts(x: Tensor) -> Tensor:
 def expm1_of_minus(x: Tensor) -> Tensor:
     """e⁻ˣ − 1 = 2ᵏ·(eʳ − 1) + (2ᵏ − 1) with a polynomial for eʳ − 1: all its parts have one sign, so that no digits are
     lost, next to 0 neither. x is finite."""
-    k, rest = whole_and_rest(x, -1.0)
+    k, rest = whole_and_rest(x)
     turned = [-c if i % 2 else c for i, c in enumerate(_EXPM1_BOTH_SIDES[x.dtype])]
     power = torch.exp2(k)
     return power * (rest * (rest * polynomial(rest, turned) - 1)) + (power - 1)

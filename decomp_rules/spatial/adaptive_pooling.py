@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
-from decomp_rules.spatial.pooling import Window, _lowest, _maxima, _maxima_along, _places
+from decomp_rules.spatial.pooling import Window, _maxima, _maxima_along, _places, lowest
 from decomp_rules.spatial.windows import every, fit, ntuple, opmath
 from decomp_rules.support.operands import along, cast, same_size
 
@@ -159,19 +159,19 @@ for _dims, _max in ((1, aten.adaptive_max_pool1d), (2, aten.adaptive_max_pool2d)
 
 def _maxima_somewhere(x: Tensor, sizes: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The same where sizes are symbols: the first place of the maximum, or the last of NaN, and what is there."""
-    values, index, inner, lowest = x, None, 1, _lowest(x.dtype)
+    values, index, inner, least = x, None, 1, lowest(x.dtype)
     for back, m in enumerate(reversed(sizes), 1):
         n, dim = x.shape[-back], x.dim() - back
         place = _places(x, index, back, n, inner).expand(values.shape).unsqueeze(dim)
         inside, _ = _windows(m, n, dim, x)
-        seen = torch.where(inside, values.unsqueeze(dim), lowest)
+        seen = torch.where(inside, values.unsqueeze(dim), least)
         best = torch.amax(seen.detach(), [dim + 1], True)
         hit = inside & (seen == best)
         first = torch.amin(torch.where(hit, place, torch.iinfo(torch.int64).max), [dim + 1], True)
         last = torch.amax(torch.where(seen != seen, place, -1), [dim + 1], True)
         found = torch.where(best != best, last, first)
         # The gradient goes to one place: it is the only one that is not the lowest.
-        values = torch.amax(torch.where(inside & (place == found), seen, lowest), [dim + 1])
+        values = torch.amax(torch.where(inside & (place == found), seen, least), [dim + 1])
         index, inner = found.squeeze(dim + 1), inner * n
     assert index is not None
     return values, index

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-import functools
 import math
 from typing import Any
 
@@ -145,32 +144,13 @@ for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max
     register(_forward)(_largest_nd(_dims))
 
 
-def _extrema_nd(dims: int) -> Callable[..., Tensor]:
-    """The rule of max_pool1d, 2d or 3d for programs that are not trained."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Tensor:
-        """y = max over the window, one element after the other. Exact, but for the sign of 0."""
-        for back, window in enumerate(reversed(windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)), 1):
-            dim = x.dim() - back
-            x = fit(x, dim, window.pad, window.tail, _lowest(x.dtype))
-            x = functools.reduce(torch.maximum, (
-                every(x, dim, j * window.gap, window.count, window.step) for j in range(window.size)))
-        return x
-    rule.__name__ = f"max_pool{dims}d_by_maximum"
-    return rule
-
-
-for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d)):
-    register(_forward, level="standard", needs=("maximum",), forward_only=True)(_extrema_nd(_dims))
-
-
 def _largest_along(x: Tensor, dim: int, window: Window) -> Tensor:
     """The maxima along one dimension. An element takes the place of the best before it if it is greater or NaN.
 
     The padding in front repeats the first element, which every window has that begins there: that no more is lost to
     the padding than to it, the gradient of -∞ included.
     """
-    x = fit(x, dim, 0, window.tail, _lowest(x.dtype))
+    x = fit(x, dim, 0, window.tail, lowest(x.dtype))
     if window.pad:
         shape = [-1] * x.dim()
         shape[dim] = window.pad
@@ -286,7 +266,7 @@ def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window, ramp
     An element takes the place of the best before it if it is greater or NaN, or if all before it was padding.
     """
     values, index = (fit(t, t.dim() - back, window.pad, window.tail, value)
-                     for t, value in ((values, _lowest(values.dtype)), (index, 0)))
+                     for t, value in ((values, lowest(values.dtype)), (index, 0)))
     best, found = (every(t, t.dim() - back, 0, window.count, window.step) for t in (values, index))
     for j in range(1, window.size):
         value, place = (every(t, t.dim() - back, j * window.gap, window.count, window.step) for t in (values, index))
@@ -302,7 +282,7 @@ def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window, ramp
     return best, found
 
 
-def _lowest(dtype: torch.dtype) -> float:
+def lowest(dtype: torch.dtype) -> float:
     return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
