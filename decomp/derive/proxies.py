@@ -25,6 +25,7 @@ from decomp.rules.restrictions import (
     SWITCHED,
     augmented,
     has_proxies,
+    has_tensors,
     proxies_in,
     refusal_of_call,
     switches,
@@ -32,7 +33,7 @@ from decomp.rules.restrictions import (
 )
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import set_grad_enabled
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tree_map
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -384,7 +385,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
             result = func(*args, **kwargs)
             tracer.learn(asked if not on_proxies else None, result)
             return result
-        if func in _CONCRETE or not _is_factory(func) or _has_tensor((args, kwargs)):
+        if func in _CONCRETE or not _is_factory(func) or has_tensors((args, kwargs)):
             return func(*args, **kwargs)
         return tracer.create_proxy("call_function", func, args, kwargs)
 
@@ -393,7 +394,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
         if func in _CONCRETE and has_proxies((args, kwargs)):
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
-        if _has_tensor((args, kwargs)):
+        if has_tensors((args, kwargs)):
             self.tracer.check(func, args, kwargs)
 
 
@@ -406,10 +407,6 @@ def _is_factory(func: Any) -> bool:
     if isinstance(func, torch._ops.OpOverload):
         return func._overloadpacket.__name__ in FACTORIES
     return getattr(func, "__name__", "") in FACTORIES and not isinstance(func, type(torch.Tensor.add))
-
-
-def _has_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, (torch.Tensor, fx.Proxy)) for leaf in tree_leaves(value))
 
 
 def _updates_statistics(target: Any) -> bool:

@@ -22,6 +22,10 @@ MOST = 50_000
 """So many ways are remembered, then all are forgotten."""
 
 
+LONGEST = 64
+"""With a longer list, as of the numbers of a table, a call is not worth to be remembered."""
+
+
 class Asked(NamedTuple):
     """A call, taken apart."""
 
@@ -145,7 +149,7 @@ class Shortcuts:
             return kind
         if kind in _BY_VALUE:
             return (value,)
-        if kind is list or kind is tuple or kind is torch.Size:
+        if (kind is list or kind is tuple or kind is torch.Size) and len(value) <= LONGEST:
             return (kind, *[self._kind(item, asked) for item in value])
         raise _Unfit
 

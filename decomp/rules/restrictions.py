@@ -4,6 +4,7 @@ another run. Rules are recorded once and stamped many times, so each of these wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import itertools
 from typing import Any
 
 import torch
@@ -93,15 +94,39 @@ def has_proxies(value: Any) -> bool:
     return next(proxies_in(value), None) is not None
 
 
+def has_tensors(value: Any) -> bool:
+    """Whether a value is a tensor or a proxy, or holds one."""
+    return next(_found_in(value, (torch.Tensor, fx.Proxy)), None) is not None
+
+
 def proxies_in(value: Any) -> Iterator[fx.Proxy]:
     """Every proxy in nested arguments."""
+    return _found_in(value, fx.Proxy)
+
+
+_NUMBERS = frozenset({int, float, bool, complex})
+_FEW = 16
+
+
+def _found_in(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
     kind = type(value)
-    if issubclass(kind, fx.Proxy):
+    if issubclass(kind, kinds):
         yield value
     elif kind is slice:
-        yield from proxies_in((value.start, value.stop, value.step))
+        yield from _found_in((value.start, value.stop, value.step), kinds)
     elif issubclass(kind, dict):
-        yield from proxies_in(list(value.values()))
+        yield from _found_in(list(value.values()), kinds)
     elif issubclass(kind, (list, tuple)):
+        if len(value) > _FEW and _of_numbers(value):
+            return
         for item in value:
-            yield from proxies_in(item)
+            yield from _found_in(item, kinds)
+
+
+def _of_numbers(value: Any) -> bool:
+    """Whether a list holds numbers alone, or lists of them: told without a walk, as tables have ten thousands."""
+    kinds = {*map(type, value)}
+    while kinds == {list}:
+        value = [*itertools.chain.from_iterable(value)]
+        kinds = {*map(type, value)}
+    return kinds <= _NUMBERS

@@ -115,3 +115,38 @@ def test_a_chain_of_operators_is_no_recursion():
     program = torch.fx.GraphModule({}, graph)
     low = decomp.lower(program, to=programs.target(graph), rules=programs.rules())
     assert len(low.result.graph.nodes) == 2000 + 5 + 2
+
+
+def frames_of(rule) -> int:
+    """How many calls of Python functions of this project it takes to run a rule for a relu."""
+    model, entered = torch.nn.ReLU(), 0
+    program = torch.export.export(model, (torch.ones(3),))
+
+    def count(frame, event, _):
+        nonlocal entered
+        entered += event == "call" and "/decomp/" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    try:
+        chip = decomp.Target("chip", ["add", "view", "slice"])
+        decomp.lower(program, to=chip, rules=decomp.Rules({F.relu: rule}), verify=False)
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+@pytest.mark.parametrize("table", [lambda n: [*range(n)], lambda n: [[[place]] for place in range(n)]])
+def test_a_long_table_costs_no_more_calls_than_a_short_one(table):
+    def with_table(n):
+        numbers = table(n)
+        return lambda x: x + torch.tensor(numbers, dtype=torch.float32).view(-1)[:3]
+
+    frames_of(with_table(100))
+    assert frames_of(with_table(30_000)) <= frames_of(with_table(100)) + 20
+
+
+def test_a_value_in_a_long_table_is_still_refused():
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(41),))
+    rules = decomp.Rules({F.relu: lambda x: x + torch.tensor([0.0] * 40 + [x.sum()])})
+    with pytest.raises(decomp.RuleError, match="makes a concrete tensor of values"):
+        decomp.lower(program, to=decomp.Target("chip", ["add", "sum"]), rules=rules)
