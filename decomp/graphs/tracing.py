@@ -183,7 +183,8 @@ class Tape:
             raise Leaked()
         expr = value.node.expr
         if expr.is_number:
-            return value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.guard_bool("", 0)
+            known = value.node.guard_int, value.node.guard_float, value.node.guard_bool
+            return known[SYMBOLIC.index(type(value))]("", 0)  # a number needs no guard
         if expr not in self._sizes:
             try:
                 self._sizes[expr] = self._computed_size(value, expr)

@@ -1,18 +1,28 @@
-"""What is recorded of calls, where it is not word for word what a rule wrote."""
+"""Sizes that rules are given: those that a program fixes are numbers of their own kind."""
 
 import pytest
 import torch
+from torch import nn
 
 import decomp
-from tests.forms import Holder
+from decomp_rules import targets
 
 
-@pytest.mark.parametrize("dtype, zero", [(torch.float32, "0.0"), (torch.complex64, "0.0"), (torch.int64, "0")])
-def test_the_number_0_is_a_float_where_it_multiplies_floats(dtype, zero):
-    x = torch.ones(2, dtype=dtype)
-    for number, written in ((3, "3"), (0, zero), (3, "3"), (0, zero)):  # known ways are taken without PyTorch
-        rules = decomp.Rules({"neg": lambda x, number=number: x * number})
-        lowered = decomp.lower(Holder(torch.neg), to=decomp.Target("chip", ["mul"]), rules=rules, args=(x,)).result
-        (product,) = (node for node in lowered.graph.nodes if node.op == "call_function")
-        assert repr(product.args[1]) == written
-        assert torch.equal(lowered(x), x * number) and lowered(x).dtype is dtype
+class Fixed(nn.Module):
+    """A size is dynamic while the numbers are made of it, and fixed by what follows."""
+
+    def forward(self, x, y):
+        flat = torch.flatten(x)
+        scaled = flat * flat.shape[0] ** -0.5 + flat / (x.shape[0] / 5)
+        x.unbind(0)
+        return scaled, y + 1
+
+
+@pytest.mark.parametrize("to", [None, targets.core_aten, targets.tinygrad])
+def test_a_number_that_is_made_of_a_size_which_the_program_fixes(to):
+    x, dims = torch.randn(3, 4), ({0: torch.export.Dim.AUTO},) * 2
+    program = torch.export.export(Fixed(), (x, torch.ones(5)), dynamic_shapes=dims, strict=False)
+    rules = decomp.Rules({torch.mul: lambda x, other: torch.mul(x, other), torch.div: lambda x, other: x / other})
+    lowered = decomp.decompose(program, rules) if to is None else decomp.lower(program, to=to).result
+    for found, expected in zip(lowered.module()(x, torch.ones(7)), Fixed()(x, torch.ones(7))):
+        torch.testing.assert_close(found, expected)
