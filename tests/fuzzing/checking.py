@@ -27,8 +27,8 @@ from tests.fuzzing.programs import SIZES, Program
 TARGETS = ("core_aten", "tinygrad", "luminal")
 FORMS = ("exported", "module", "module without args", "exported graph", "graph", "graph with args", "decomposed",
          "decomposed graph", "compiled", "inductor")
-ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(")
-"""Ops that PyTorch tracks in an operand to which no gradient flows: rules need not."""
+ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(", "given.tensor(0,")
+"""Ops that PyTorch tracks in an operand to which no gradient flows, and an input without elements: rules need not."""
 SIGNED = ("copysign", "signbit", "atan2", "arctan2")
 ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
 WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
