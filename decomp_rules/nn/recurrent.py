@@ -218,7 +218,7 @@ def _short_lstm(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor, Te
     """The rule of an LSTM at the level standard."""
     def rule(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
              dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The same with σ of all gates by one exponential a step, and tanh by σ; the error is that of the kernel."""
+        """The same with σ of all gates by one exponential a step, and tanh by another; the error is the kernel's."""
         if not input.is_floating_point():
             return decline(REAL)
         out, (h, c) = _stack(step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
@@ -231,7 +231,7 @@ def _short_cell(step: Step, name: str, states: int = 1) -> Callable[..., Any]:
     """The rule of a cell at the level standard."""
     def rule(x: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
              b_hh: Tensor | None = None) -> Any:
-        """The same with σ by one exponential, and tanh by σ; the error is that of the kernel."""
+        """The same with σ by one exponential, and tanh by another; the error is the kernel's."""
         if not x.is_floating_point():
             return decline(REAL)
         state = _cell(step, x, (hx,) if states == 1 else tuple(hx), w_ih, w_hh, b_ih, b_hh)
