@@ -289,7 +289,7 @@ class _Walk:
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         new = functional_view(self.emit, node, *call)
         self.tensors[node] = tensor
-        if changes_nothing(base, new):  # where gradients are off, the tensor keeps its history
+        if changes_nothing(base, new) and changes_nothing(target, node):  # without gradients it keeps its history
             return
         refuse_change_of_shape(node, target, tensor, [other for other, one in self.tensors.items() if one is tensor])
         view = view_of(node, new, base, self.value_of, certain=True)

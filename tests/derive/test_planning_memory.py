@@ -92,7 +92,7 @@ def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
         with pytest.raises(decomp.DecompError):
             decomp.lower(program, to=decomp.Target("few", ["add"]), rules=rules)
         again = decomp.lower(program, to=targets.tinygrad)
-        assert again.runs in (0, runs)
+        assert again.runs <= runs  # what holds for all sizes may be known by then
         torch.testing.assert_close(again.result.module()(X), program.module()(X))
 
 

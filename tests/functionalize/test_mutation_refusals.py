@@ -119,6 +119,20 @@ def test_refusal_of_a_new_shape_for_an_input_that_a_function_hands_through(same)
         decomp.lower(fx.symbolic_trace(forward), to=targets.core_aten, args=(torch.ones(2, 3),))
 
 
+@pytest.mark.parametrize("writes", [lambda x, y: x.scatter_add_(-1, torch.zeros_like(x, dtype=torch.int64), y),
+                                    lambda x, y: x.mul_(y)])
+def test_refusal_of_a_changed_shape_of_an_input_that_lies_as_its_new_value_is_returned(writes):
+    class Model(nn.Module):
+        def forward(self, x, y):
+            writes(x, y)
+            x.t_()
+            return y + 1
+
+    program = torch.export.export(Model(), (torch.empty_strided((4, 4), (1, 4)), torch.ones(4, 4)), strict=False)
+    with pytest.raises(MutationError, match="it changes the shape of the input 'x' itself"):
+        decomp.lower(program, to=targets.core_aten)
+
+
 def test_refusal_of_buffers_that_overlap():
     memory = torch.ones(4)
 
