@@ -20,8 +20,6 @@ from decomp.torch_internals.fakes import FakeTensor
 
 MOST = 50_000
 """So many ways are remembered, then all are forgotten."""
-
-
 LONGEST = 64
 """With a longer list, as of the numbers of a table, a call is not worth to be remembered."""
 

@@ -82,8 +82,11 @@ def test_no_more_is_remembered_than_fits(monkeypatch):
 
 
 def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
-    program = dynamic(nn.Sequential(nn.Linear(4, 4), nn.Hardswish()))
+    # What of it holds for all programs is known from the first one on.
+    other, program = (dynamic(nn.Sequential(nn.Linear(4, 4), nn.Hardswish())) for _ in range(2))
+    decomp.lower(other, to=targets.tinygrad)
     runs = decomp.lower(program, to=targets.tinygrad).runs
+    assert runs > 10
 
     def fails(x):
         raise ValueError
@@ -92,7 +95,7 @@ def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
         with pytest.raises(decomp.DecompError):
             decomp.lower(program, to=decomp.Target("few", ["add"]), rules=rules)
         again = decomp.lower(program, to=targets.tinygrad)
-        assert again.runs <= runs  # what holds for all sizes may be known by then
+        assert again.runs in (0, runs)
         torch.testing.assert_close(again.result.module()(X), program.module()(X))
 
 
