@@ -14,7 +14,7 @@ from decomp.torch_internals import archives, compiling, fakes, graphs, modes, py
 
 MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes)
 PIECES = {}
-LATE = ("annotations", "torch", "fx", "nn", "Any", "Iterator", "contextlib", "importlib", "sys", "dispatch")
+LATE = ("annotations", "torch", "fx", "nn", "Any", "Callable", "Iterator", "contextlib", "importlib", "sys", "dispatch")
 """Names that a module needs for itself."""
 
 
@@ -344,14 +344,23 @@ def sets_dispatch_modes_aside():
     assert mode.calls == 0 and not modes.has_dispatch_modes()
 
 
-@piece("modes.ModeStacks")
-def puts_modes_back():
-    before = modes.ModeStacks()
-    Dispatches().__enter__()
-    Functions().__enter__()
-    torch.set_grad_enabled(False)
-    before.restore()
+@piece("modes.ProcessState", "modes.process_state_kept")
+def puts_state_back():
+    with modes.process_state_kept():
+        Dispatches().__enter__()
+        Functions().__enter__()
+        torch.set_grad_enabled(False)
+        torch._C._functorch._vmap_increment_nesting(3, "error")
+        torch._C._functorch._jvp_increment_nesting()
+        torch._C._enter_dual_level()
+        torch.autocast("cpu", torch.bfloat16).__enter__()
+        torch._guards._TLS.tracing_context = torch._guards.TracingContext(None)
+        torch.compiler._is_exporting_flag = True
     assert not modes.has_dispatch_modes() and not modes.has_function_modes() and torch.is_grad_enabled()
+    assert torch._C._functorch.maybe_current_level() is None and not torch.is_autocast_enabled("cpu")
+    assert torch._guards.TracingContext.try_get() is None and not torch.compiler.is_exporting()
+    with torch.autograd.forward_ad.dual_level():  # of which there is one at a time
+        assert torch.ones(2).requires_grad_().requires_grad
 
 
 @piece("modes.ProxyTorchDispatchMode", "modes.EnablePreDispatch", "modes.PRE_DISPATCH")

@@ -28,6 +28,7 @@ from decomp.torch_internals.fakes import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from decomp.torch_internals.modes import process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 
 Infer = Callable[[fx.Node], Any]
@@ -112,7 +113,7 @@ def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> 
 
 def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
-    with warnings.catch_warnings(), _masks_for_what_they_are(model):
+    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
         # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)

@@ -19,19 +19,19 @@ from decomp.graphs.tracing import without_guards
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
-from decomp.torch_internals.modes import ModeStacks, compile_lock
+from decomp.torch_internals.modes import compile_lock, process_state_kept
 
 _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
 def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
-    """Within, no other thread lowers. If it is left by an exception of any kind, what planning remembers in `rules` and
-    PyTorch's modes are as they were; the shape environment of `model` is as it was in any case. `captures`: whether the
-    model may be captured by `torch.export`."""
+    """Within, no other thread lowers. However it is left, PyTorch's state and the shape environment of `model` are as
+    they were; if by an exception of any kind, what planning remembers in `rules` is, too. `captures`: whether the model
+    may be captured by `torch.export`."""
     # The lock of `torch.compile` is taken first here too: a thread that lowers and needs Dynamo would else wait for one
     # that compiles and waits for it.
-    with compile_lock(captures), _LOCK:
+    with compile_lock(captures), _LOCK, process_state_kept():
         forget_if_full(rules.memory)
         before, sizes = _State(rules), Snapshot(shape_env_of(model))
         try:
@@ -87,7 +87,6 @@ class _State:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.remembered = {key: (memory, memory.mark()) for key, memory in rules.memory.items()}
-        self.modes = ModeStacks()
 
     def restore(self) -> None:
         """Put back what differs."""
@@ -95,4 +94,3 @@ class _State:
             self.rules.memory.pop(key, None)
         for memory, mark in self.remembered.values():
             memory.rewind(mark)
-        self.modes.restore()

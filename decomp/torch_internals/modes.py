@@ -3,14 +3,18 @@ mode aside that somebody else has entered, to see which are on, or to record cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import importlib
 import sys
 from typing import Any
 
 import torch
+from torch import _guards
+from torch._C import _functorch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
+from torch.autograd import forward_ad as _forward_ad
+from torch.fx import _symbolic_trace
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 from torch.utils import _python_dispatch as dispatch
@@ -75,15 +79,20 @@ def without_function_modes() -> Iterator[None]:
             _push_mode(mode)
 
 
-class ModeStacks:
-    """The modes that are on now, to be put back: an interrupt may come between the lines of a context manager of
-    torch, which then leaves its mode on."""
+class ProcessState:
+    """What tracing switches in this process, as it is now, to be put back: an interrupt may come between the lines of a
+    context manager of torch, and a trace of `torch.func` that fails (torch 2.13, non-strict export) leaves the levels
+    that it entered. Inside of a level nothing works any more, not even `requires_grad_`."""
 
     def __init__(self) -> None:
         self._dispatch = dispatch._get_current_dispatch_mode_stack()
         self._function = _len_torch_function_stack()
-        self._flags = tuple(getattr(dispatch, name) for name in _FLAGS)
-        self._gradients = torch.is_grad_enabled()
+        self._levels = _functorch.get_dynamic_layer_stack_depth()
+        self._dual_level = _forward_ad._current_level
+        self._switches = [read() for read, _ in _SWITCHES]
+        self._autocast = _autocast_state()
+        self._flags = [getattr(module, name) for module, name in _FLAGS]
+        self._contexts = {name: getattr(_guards._TLS, name, None) for name in _CONTEXTS}
 
     def restore(self) -> None:
         """Take off what has been entered since, and put back what has been left."""
@@ -94,20 +103,80 @@ class ModeStacks:
                 dispatch._pop_mode()
             for mode in self._dispatch:
                 dispatch._push_mode(mode)
-        for name, value in zip(_FLAGS, self._flags):
-            setattr(dispatch, name, value)
         if not self._dispatch:
             while torch._ops._len_torch_dispatch_stack_pre_dispatch():
                 torch._ops._pop_mode_from_pre_dispatch()
-        set_grad_enabled(self._gradients)
+        self._leave_levels()
+        for (read, write), value in zip(_SWITCHES, self._switches):
+            if read() != value:
+                write(value)
+        _restore_autocast(self._autocast)
+        for (module, name), value in zip(_FLAGS, self._flags):
+            setattr(module, name, value)
+        for name, value in self._contexts.items():
+            if getattr(_guards._TLS, name, None) is not value:
+                setattr(_guards._TLS, name, value)
+
+    def _leave_levels(self) -> None:
+        if _functorch.get_dynamic_layer_stack_depth() > self._levels:
+            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._levels)
+            if self._dual_level < 0:
+                # Graphs enter the level of dual numbers without a word to the Python module that counts it.
+                with contextlib.suppress(RuntimeError):
+                    torch._C._exit_dual_level(level=0)
+        _forward_ad._current_level = self._dual_level
 
 
-# The flags are globals that `TorchDispatchMode.__enter__` sets and `__exit__` puts back.
-_FLAGS = (
-    "_is_in_torch_dispatch_mode",
-    "_is_in_non_infra_torch_dispatch_mode",
-    "_is_in_any_mode_without_ignore_compile_internals",
+@contextlib.contextmanager
+def process_state_kept() -> Iterator[None]:
+    """However it is left, PyTorch's state is that in which it was entered."""
+    before = ProcessState()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _hooks_of_saved_tensors(enabled: bool) -> None:
+    if enabled:
+        torch._C._autograd._saved_tensors_hooks_enable()
+    else:
+        torch._C._autograd._saved_tensors_hooks_disable("they were disabled before")
+
+
+_SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = (
+    (torch.is_grad_enabled, set_grad_enabled),
+    (torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
+    (_functorch.get_inplace_requires_grad_allowed, _functorch.set_inplace_requires_grad_allowed),
+    (_functorch.get_single_level_autograd_function_allowed, _functorch.set_single_level_autograd_function_allowed),
+    (torch._C._autograd._saved_tensors_hooks_is_enabled, _hooks_of_saved_tensors),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
+"""How a switch is read and set."""
+
+_FLAGS: tuple[tuple[Any, str], ...] = (
+    # Globals that `TorchDispatchMode.__enter__` sets and `__exit__` puts back.
+    (dispatch, "_is_in_torch_dispatch_mode"),
+    (dispatch, "_is_in_non_infra_torch_dispatch_mode"),
+    (dispatch, "_is_in_any_mode_without_ignore_compile_internals"),
+    # What says that something is being traced.
+    (torch.compiler, "_is_compiling_flag"),
+    (torch.compiler, "_is_exporting_flag"),
+    (_symbolic_trace, "_is_fx_tracing_flag"),
+)
+_CONTEXTS = ("tracing_context", "compile_context")
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _autocast_state() -> list[tuple[str, bool, torch.dtype]]:
+    return [(name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _AUTOCAST_DEVICES]
+
+
+def _restore_autocast(state: list[tuple[str, bool, torch.dtype]]) -> None:
+    if _autocast_state() != state:
+        for name, enabled, dtype in state:
+            torch.set_autocast_enabled(name, enabled)
+            torch.set_autocast_dtype(name, dtype)
 
 
 def compile_lock(imports: bool) -> contextlib.AbstractContextManager[Any]:
