@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from decomp import Rules, decline
 from decomp_rules.spatial import antialiasing, byte_images, grid
 from decomp_rules.spatial.windows import every, ntuple, opmath
+from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.lines import Line
 from decomp_rules.support.operands import cast, same_size, wide
 
@@ -31,34 +32,37 @@ LONGEST = 4
 """Slices that an index is made of at most, and elements beside them."""
 Taps = list[tuple["Tensor | list[int]", "Tensor | Line | None"]]
 """For each tap: the index of its element in the input for each output element, and its weight (None: one)."""
-Interpolation = Callable[[Tensor, Any, Any, bool, "float | None"], Taps]
-"""The taps along a dimension, from a tensor (for device and dtype), sizes in and out, align_corners and scale."""
+Interpolation = Callable[[Tensor, Any, Any, bool, Any], Taps]
+"""The taps along a dimension, from a tensor (for device and dtype), sizes in and out, align_corners and the elements of
+the input for each of the output."""
+VECTORIZED = 128
+"""Up to this sum of its sizes a plane goes to the vectorized kernel of nearest neighbours."""
 
 
-def _nearest(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
-    """⌊i · scale⌋, in float32 as the kernels have it."""
-    place = _steps(like, size, wanted, torch.float32) * _ratio(size, wanted, scale)
+def _nearest(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
+    """⌊i · ratio⌋, in float32 as the kernels have it."""
+    place = _steps(like, size, wanted, torch.float32) * ratio
     return [(_index(place.floor(), size), None)]
 
 
-def _nearest_exact(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
-    """⌊(i + ½) · scale⌋, in float32 as the kernels have it."""
-    place = (_steps(like, size, wanted, torch.float32) + 0.5) * _ratio(size, wanted, scale)
+def _nearest_exact(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
+    """⌊(i + ½) · ratio⌋, in float32 as the kernels have it."""
+    place = (_steps(like, size, wanted, torch.float32) + 0.5) * ratio
     return [(_index(place.floor(), size), None)]
 
 
-def _linear(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
+def _linear(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
     """(1 − λ) · x[⌊s⌋] + λ · x[⌊s⌋ + 1], with s ≥ 0 and λ = s − ⌊s⌋."""
-    place = _places(like, size, wanted, align_corners, scale)
+    place = _places(like, size, wanted, align_corners, ratio)
     place = place if align_corners else place.clamp(min=0)
     low = place.floor().clamp(max=size - 1)
     rest = (place - low).clamp(0, 1)
     return [(_index(low, size), 1 - rest), (_index(low + 1, size), rest)]
 
 
-def _cubic(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Taps:
+def _cubic(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
     """Cubic convolution with a = −¾ (Keys, 1981) over the four elements around s; outside, the edge continues."""
-    place = _places(like, size, wanted, align_corners, scale)
+    place = _places(like, size, wanted, align_corners, ratio)
     low = place.floor()
     t = place - low
     return [(_index(low + k, size), weight) for k, weight in zip((-1, 0, 1, 2), cubic_weights(t))]
@@ -82,17 +86,65 @@ def _steps(like: Tensor, size: Any, wanted: Any, dtype: torch.dtype) -> Any:
     return torch.arange(wanted, dtype=dtype, device=like.device)
 
 
-def _ratio(size: Any, wanted: Any, scale: float | None) -> Any:
-    """Elements of the input for each of the output."""
-    return size / wanted if scale is None or scale <= 0 else 1 / scale
+BY_SIZE: dict[Interpolation, tuple[int, ...]] = {_nearest: (1, 2), _linear: (1,), _cubic: (1,)}
+"""How many times as long the output is where a kernel may go by the sizes, and ignore the scale."""
 
 
-def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, scale: float | None) -> Any:
+def _ratio(size: Any, wanted: Any, scale: float | None, multiples: Sequence[int] = (), by_scale: Any = 0) -> Any:
+    """Elements of the input for each of the output: by the scale if there is one, but by the sizes where the output is
+    one of `multiples` of the input, unless `by_scale` is 1."""
+    if scale is None or scale <= 0 or not multiples:
+        return size / wanted if scale is None or scale <= 0 else 1 / scale
+    if same_size(by_scale, 1) or not any(_may_be_multiple(size, wanted, scale, times) for times in multiples):
+        return 1 / scale
+    gap = math.prod(wanted - times * size for times in multiples)
+    share = torch.sym_max(by_scale, torch.sym_min(gap * gap, 1))
+    if isinstance(share, int):
+        return 1 / scale if share else size / wanted
+    return share * (1 / scale) + (1 - share) * (size / wanted)
+
+
+def _may_be_multiple(size: Any, wanted: Any, scale: float, times: int) -> bool:
+    """Whether the output can have `times` as many elements and the scale still matter. Of size · scale elements it has
+    them from a size of 2 on if the scale is less than ½ above; of size 1 all elements are the same."""
+    if isinstance(size, int) and isinstance(wanted, int) or not same_size(wanted, _scaled(size, scale)):
+        return True
+    return times < scale < times + 0.5
+
+
+def _goes_by_scale(x: Tensor, sizes: Sequence[Any], interpolation: Interpolation) -> Any:
+    """1 where a kernel in torch 2.13 goes by the scale at every size: the cubic one, and that of nearest neighbours
+    unless it calls `nearest_idx`, as it does where it is vectorized, and in the gradient."""
+    if interpolation is not _nearest:
+        return int(interpolation is _cubic)
+    by_scale = _is_positive(sum(sizes) - VECTORIZED) if len(sizes) == 2 else 1
+    if len(sizes) > 1 and _is_channels_last(x):
+        by_scale = by_scale * (1 - _is_positive(x.shape[1] - 3))
+    return by_scale
+
+
+def _is_positive(number: Any) -> Any:
+    """1 for a whole number above 0, else 0."""
+    return torch.sym_max(torch.sym_min(number, 1), 0)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    if all(isinstance(size, int) for size in x.shape):
+        return x.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    stride: Any = 1
+    for dim in (1, *range(x.dim() - 1, 1, -1), 0):
+        if not same_size(x.stride(dim), stride):
+            return False
+        stride = stride * x.shape[dim]
+    return True
+
+
+def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Any:
     """Where each output element lies in the input."""
     steps = _steps(like, size, wanted, opmath(like.dtype))
     if align_corners:
         return steps * ((size - 1) / (wanted - 1) if wanted > 1 else 0)
-    return (steps + 0.5) * _ratio(size, wanted, scale) - 0.5
+    return (steps + 0.5) * ratio - 0.5
 
 
 def _index(place: Any, size: Any) -> Tensor | list[int]:
@@ -179,11 +231,11 @@ def _between_neighbours(x: Tensor, dim: int, factor: int) -> Tensor:
     return torch.stack(phases, dim + 1).flatten(dim, dim + 1)
 
 
-def _factor(size: Any, wanted: Any, scale: float | None) -> int | None:
+def _factor(size: Any, wanted: Any, ratio: Any) -> int | None:
     """The whole number of times that each element is repeated, if it is one."""
     if not (isinstance(size, int) and isinstance(wanted, int)) or size == 0 or wanted % size:
         return None
-    return wanted // size if scale is None or scale == wanted // size else None
+    return wanted // size if ratio == size / wanted else None
 
 
 def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
@@ -191,9 +243,36 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
     """(N, C, *S) → (N, C, *sizes)."""
     if x.dtype == torch.uint8 and interpolation in (_linear, _cubic):
         return _resample_bytes(x, sizes, scales, align_corners, interpolation)
+    ratios = _ratios(x.shape[2:], sizes, scales, interpolation, _goes_by_scale(x, sizes, interpolation))
+    out = _interpolated(x, sizes, ratios, align_corners, interpolation)
+    of_gradient = _ratios_of_gradient(x.shape[2:], sizes, scales, interpolation)
+    if x.is_floating_point() and not all(map(same_size, ratios, of_gradient)):
+        out = with_gradient_of(out, _interpolated(x, sizes, of_gradient, align_corners, interpolation))
+    return x.clone() if out is x else cast(out, x.dtype)
+
+
+def _ratios(before: Sequence[Any], after: Sequence[Any], scales: Sequence[float | None], interpolation: Interpolation,
+            by_scale: Any = 0) -> list[Any]:
+    """The ratio along each dimension. `by_scale`: whether the scale counts at every size."""
+    multiples = BY_SIZE.get(interpolation, ())
+    return [_ratio(*along, multiples, by_scale) for along in zip(before, after, scales)]
+
+
+def _ratios_of_gradient(before: Sequence[Any], after: Sequence[Any], scales: Sequence[float | None],
+                        interpolation: Interpolation) -> list[Any]:
+    """The same in the kernels of the gradient, of which the cubic one copies an image whose sizes all stay."""
+    by_scale = 0
+    if interpolation is _cubic:
+        by_scale = _is_positive(sum((wanted - size) ** 2 for size, wanted in zip(before, after)))
+    return _ratios(before, after, scales, interpolation, by_scale)
+
+
+def _interpolated(x: Tensor, sizes: Sequence[Any], ratios: Sequence[Any], align_corners: bool,
+                  interpolation: Interpolation) -> Tensor:
+    """(N, C, *S) → (N, C, *sizes), in a wider dtype for half types."""
     out = wide(x)
     for i in reversed(range(len(sizes))):
-        dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], scales[i])
+        dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], ratios[i])
         if same_size(size, sizes[i]) and interpolation is _linear:
             out = out + out * 0  # the kernels add the same element with the weight 0, which shows where it is infinite
         elif factor and interpolation in (_nearest, _nearest_exact):
@@ -204,8 +283,8 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
         elif factor in BINARY and size > 1 and interpolation is _linear and not align_corners:
             out = _between_neighbours(out, dim, factor)
         else:
-            out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, scales[i]))
-    return x.clone() if out is x else cast(out, x.dtype)
+            out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, ratios[i]))
+    return out
 
 
 def _resample_bytes(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
@@ -227,15 +306,16 @@ def _resample_backward(grad: Tensor, input_size: Sequence[Any], scales: Sequence
                        interpolation: Interpolation) -> Tensor:
     """The adjoint of `_resample`: (N, C, *sizes) → `input_size`."""
     out = wide(grad)
-    for i in range(len(scales)):
+    ratios = _ratios_of_gradient(input_size[2:], grad.shape[2:], scales, interpolation)
+    for i, ratio in enumerate(ratios):
         dim, size, wanted = 2 + i, input_size[2 + i], grad.shape[2 + i]
-        factor = _factor(size, wanted, scales[i])
+        factor = _factor(size, wanted, ratio)
         if factor == 1 or same_size(size, wanted) and interpolation is _linear:
             continue
         if factor and interpolation in (_nearest, _nearest_exact):
             out = out.reshape([*out.shape[:dim], size, factor, *out.shape[dim + 1:]]).sum(dim + 1)
         else:
-            out = _taps_spread(out, dim, size, interpolation(grad, size, wanted, align_corners, scales[i]))
+            out = _taps_spread(out, dim, size, interpolation(grad, size, wanted, align_corners, ratio))
     return grad.clone() if out is grad else cast(out, grad.dtype)
 
 
@@ -243,7 +323,12 @@ def _sizes(x: Tensor, output_size: Any, factors: Any) -> list[Any]:
     """The sizes of the output, given or as ⌊size · factor⌋."""
     if output_size is not None:
         return list(output_size)
-    return [math.floor(n * f) if f != int(f) else n * int(f) for n, f in zip(x.shape[2:], factors)]
+    return [_scaled(n, f) for n, f in zip(x.shape[2:], factors)]
+
+
+def _scaled(size: Any, factor: float) -> Any:
+    """⌊size · factor⌋."""
+    return math.floor(size * factor) if factor != int(factor) else size * int(factor)
 
 
 def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -> None:
@@ -306,7 +391,7 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     sizes = None if size is None else list(ntuple(size, dims))
     factors = None if scale_factor is None else [float(f) for f in ntuple(scale_factor, dims)]
     if factors is not None and recompute_scale_factor:
-        sizes, factors = [math.floor(n * f) for n, f in zip(input.shape[2:], factors)], None
+        sizes, factors = _sizes(input, None, factors), None
     if mode == "area":
         pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
         return pools[dims - 1](input, _sizes(input, sizes, factors))

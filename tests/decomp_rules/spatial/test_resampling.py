@@ -44,6 +44,26 @@ def test_upsample_to_a_size(name: str, dims: int, corners: tuple) -> None:
         agrees(RULES, backward, sample(2, 3, *sizes), sizes, list(x.shape), *corners, gradient=False, tolerance=5e-5)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("before, after, scales", [((3, 4), (3, 6), (1.3, 1.5)), ((3, 4), (3, 4), (1.4, 1.2)),
+                                                   ((4, 3), (8, 6), (2.2, 2.3)), ((3, 4), (3, 140), (1.3, 35.0))])
+@pytest.mark.parametrize("name", ["upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d",
+                                  "upsample_bicubic2d", "_upsample_bilinear2d_aa"])
+def test_a_size_that_stays_or_doubles_goes_by_the_size_where_the_kernel_does(name, before, after, scales, layout):
+    x, corners = sample(1, 5, *before).contiguous(memory_format=layout), () if "nearest" in name else (False,)
+    agrees(RULES, getattr(aten, name).default, x, list(after), *corners, *scales)
+    backward = getattr(aten, f"{name}_backward").default
+    agrees(RULES, backward, sample(1, 5, *after), list(after), [1, 5, *before], *corners, *scales, gradient=False)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_nearest_neighbours_in_one_and_three_dimensions_have_the_gradient_of_the_sizes_alone(dims):
+    x, op = sample(1, 5, *[4, 3, 2][:dims]), getattr(aten, f"upsample_nearest{dims}d").default
+    agrees(RULES, op, x, [4, 6, 3][:dims], *[1.2, 2.2, 1.5][:dims])
+    if dims == 3:
+        agrees(RULES, op, x.contiguous(memory_format=torch.channels_last_3d), [4, 6, 3], 1.2, 2.2, 1.5)
+
+
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("dims, mode", [(2, 0), (2, 1), (2, 2), (3, 0), (3, 1)])
