@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import math
 import operator
 from typing import Any
 
@@ -254,8 +255,9 @@ class Tape:
         """`s0*4` from the node of `s0`: the expression is run on proxies."""
         from decomp.torch_internals.sizes import PythonReferenceAnalysis, sympy_interp
 
-        class Arithmetic(PythonReferenceAnalysis):  # which lacks the quotient of two integers in torch 2.13
+        class Arithmetic(PythonReferenceAnalysis):  # which in torch 2.13 lacks a quotient, and rounds no proxies
             int_truediv = staticmethod(operator.truediv)
+            trunc_to_int, floor_to_int, ceil_to_int, round_to_int = map(_rounding, _ROUNDINGS)
 
         shape_env = value.node.shape_env
         leaves = sorted(self._leaves(expr), key=str)
@@ -279,6 +281,20 @@ class Tape:
             new.meta["val"] = new.target(*args)
         node.meta["val"] = value
         return node
+
+
+_ROUNDINGS: tuple[Callable[[Any], Any], ...] = (math.trunc, math.floor, math.ceil, round)
+
+
+def _rounding(function: Callable[[Any], Any]) -> staticmethod[[Any, Any], Any]:
+    """A function from numbers to whole ones, recorded of a proxy."""
+
+    def rounded(number: Any, dtype: Any) -> Any:
+        if not isinstance(number, fx.Proxy):
+            return function(number)
+        return number.tracer.create_proxy("call_function", function, (number,), {})
+
+    return staticmethod(rounded)
 
 
 class UnknownSize(LookupError):

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import decomp
-from decomp_rules import targets
+from decomp_rules import backends, targets
 from decomp_rules.spatial import resampling
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
@@ -132,3 +132,36 @@ def test_bytes_are_resampled_to_the_last_bit(name: str) -> None:
     for size in ((4, 3), (10, 23), (9, 5)):
         agrees(RULES, getattr(aten, name).default, x, list(size), False, gradient=False)
     lowered_agrees(lambda x: getattr(aten, name)(x, [4, 15], True), x)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("scale", [1.2, 1.5, 2.2])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_open_sizes_are_scaled_by_a_fraction(mode: str, scale: float, recomputed: bool) -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, scale_factor=scale, mode=mode, recompute_scale_factor=recomputed)
+
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(Scale(), (torch.randn(1, 2, 9, 7),), dynamic_shapes=({2: auto, 3: auto},))
+    module = decomp.lower(program, to=targets.tinygrad).result.module()
+    for shape in ((1, 2, 3, 4), (1, 2, 11, 8)):
+        x = torch.randn(shape, requires_grad=True)
+        found, expected = module(x), Scale()(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+        grads = [torch.autograd.grad(result.square().sum(), x)[0] for result in (found, expected)]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+def test_open_sizes_are_scaled_by_a_fraction_in_an_onnx_model() -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, scale_factor=1.2, mode="nearest")
+
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(Scale(), (torch.randn(1, 2, 9, 7),), dynamic_shapes=({2: auto, 3: auto},))
+    loaded = backends.onnx.load(decomp.lower(program, to=targets.onnxruntime))
+    for shape in ((1, 2, 3, 4), (1, 2, 11, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(loaded(x), Scale()(x), rtol=0, atol=0)
