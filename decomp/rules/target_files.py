@@ -9,12 +9,12 @@ at_least = 0
 reason = "negative padding is a slice"    # optional
 ```
 
-The checks are `equals`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`, `given`
-(written, and no empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions of a
-tensor, a number or a list of them), each of one `argument`. `dtype` and `result` hold what dtypes tensor arguments (one
-`argument`, if it is named) and results may have: kinds (float, complex, integer, bool) or names (float32). `op` may be
-a list of ops. Conditions of one op add up. `dtypes`, beside `ops`, holds what dtypes tensors may have in any call but
-`detach`. `[costs]` says what calls cost (`decomp.costs.table`)."""
+The checks are `equals`, `differs`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`,
+`given` (written, and no empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions of
+a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` hold what dtypes tensor arguments
+(one `argument`, if it is named) and results may have: kinds (float, complex, integer, bool) or names (float32). `op`
+may be a list of ops. Conditions of one op add up. `dtypes`, beside `ops`, holds what dtypes tensors may have in any
+call but `detach`. `[costs]` says what calls cost (`decomp.costs.table`)."""
 
 from __future__ import annotations
 
@@ -128,6 +128,7 @@ def _registered(namespace: str) -> list[Key]:
 Test = Callable[[Any], bool]
 _CHECKS: dict[str, tuple[type | tuple[type, ...], str, Callable[[Any], Test]]] = {
     "equals": (object, "{argument} is {value!r}", lambda value: lambda v: bool(v == value)),
+    "differs": (object, "{argument} is not {value!r}", lambda value: lambda v: bool(v != value)),
     "one_of": (list, "{argument} is one of {value!r}", lambda value: lambda v: v in value),
     "at_least": ((int, float), "{argument} is at least {value}", lambda value: lambda v: min(_items(v)) >= value),
     "at_most": ((int, float), "{argument} is at most {value}", lambda value: lambda v: max(_items(v)) <= value),

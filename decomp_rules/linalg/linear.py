@@ -10,11 +10,14 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp_rules.linalg import einsum
 from decomp_rules.linalg.matrices import unaffected_by
-from decomp_rules.support.operands import cast, wide
+from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(einsum.RULES, level="exact")
 register = RULES.register
 aten = torch.ops.aten
+
+SMALL = 400
+"""Products of fewer factors are not given to BLAS (`bmm_out_or_baddbmm_`): there, 0 times infinity counts."""
 
 
 @register(aten.linear)
@@ -98,26 +101,39 @@ def vdot(x: Tensor, other: Tensor) -> Tensor:
 
 @register(aten.addmm)
 def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """β x + α m₁ m₂; x is not looked at where β is 0."""
+    """β x + α m₁ m₂; x is not looked at where β is 0, the product not where α is."""
+    if alpha == 0 and not narrow(x):
+        return without_product(x, [mat1.shape[0], mat2.shape[1]], beta)
     return accumulated(x, torch.mm(wide(mat1), wide(mat2)), beta, alpha)
 
 
 @register(aten.baddbmm)
 def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """β x + α b₁ b₂ for each pair of a batch; x is not looked at where β is 0."""
+    """β x + α b₁ b₂ for each pair of a batch; x is not looked at where β is 0, large products not where α is."""
+    batch, rows, inner, columns = *batch1.shape, batch2.shape[2]
+    if alpha == 0 and not narrow(x):
+        if not all(isinstance(size, int) for size in (rows, inner, columns)):
+            return decline("whether infinities count in the product depends on sizes that are not known")
+        if rows * inner * columns >= SMALL:
+            return without_product(x, [batch, rows, columns], beta)
     return accumulated(x, torch.bmm(wide(batch1), wide(batch2)), beta, alpha)
 
 
 @register(aten.addbmm)
 def addbmm(x: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """β x + α Σ b₁ b₂ over a batch, as one product of wider matrices; x is not looked at where β is 0."""
+    """β x + α Σ b₁ b₂ over a batch, as one product of wider matrices; x is not looked at where β is 0, the product not
+    where α is."""
+    if alpha == 0 and not narrow(x):
+        return without_product(x, [batch1.shape[1], batch2.shape[2]], beta)
     product = torch.mm(wide(batch1).transpose(0, 1).flatten(1), wide(batch2).flatten(0, 1))
     return accumulated(x, product, beta, alpha)
 
 
 @register(aten.addmv)
 def addmv(x: Tensor, mat: Tensor, vec: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """β x + α m v; x is not looked at where β is 0."""
+    """β x + α m v; x is not looked at where β is 0, a real product not where α is."""
+    if alpha == 0 and not narrow(x) and not x.is_complex():
+        return without_product(x, [mat.shape[0]], beta)
     return accumulated(x, torch.mv(wide(mat), wide(vec)), beta, alpha)
 
 
@@ -260,6 +276,18 @@ def accumulated(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor
         return cast(product, x.dtype)
     start = wide(x) if beta == 1 else wide(x) * beta
     return cast(start + product, x.dtype)
+
+
+def without_product(x: Tensor, shape: Sequence[int], beta: float) -> Tensor:
+    """β x in a shape, where a kernel leaves out a product with the factor 0, so that infinities in it do not count."""
+    if beta == 0:
+        return torch.zeros(list(shape), dtype=x.dtype, device=x.device)
+    return accumulated(x, torch.zeros(list(shape), dtype=x.dtype, device=x.device), beta, 1)
+
+
+def narrow(x: Tensor) -> bool:
+    """Whether kernels multiply by a factor of 0 like by any other, in torch 2.13: those of half types do."""
+    return x.dtype in HALVES
 
 
 def contracted(x: Tensor, y: Tensor, first: Sequence[int], second: Sequence[int]) -> Tensor:

@@ -301,8 +301,8 @@ def test_dtypes_compose_as_ops_do():
         ("namespaces = ['nowhere']", "no op is registered in the namespace 'nowhere'"),
         ("when = 3", "'when' must be a list of tables: [[when]]"),
         ("[[when]]\nequals = 1", "each [[when]] needs an 'op'"),
-        ("[[when]]\nop = 'add'", "[[when]] of add: needs exactly one check; checks are at_least, at_most, dtype, "
-         "equals, given, length, one_of, rank, result, tensors"),
+        ("[[when]]\nop = 'add'", "[[when]] of add: needs exactly one check; checks are at_least, at_most, differs, "
+         "dtype, equals, given, length, one_of, rank, result, tensors"),
         ("[[when]]\nop = 'add'\nis = 1", "[[when]] of add: unknown key 'is'; checks are "),
         ("[[when]]\nop = 'add'\nequals = 1", "[[when]] of add: the check 'equals' needs an 'argument'"),
         ("[[when]]\nop = 'add'\nargument = 'alhpa'\nequals = 1",

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import decomp
+from decomp_rules import backends, targets
 from decomp_rules.linalg import linear
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = linear.RULES
@@ -78,6 +81,26 @@ def test_matrix_kernels(dtype: torch.dtype) -> None:
 
 def test_a_factor_of_zero_forgets_nan() -> None:
     agrees(RULES, aten.addmm.default, torch.full((4,), NAN), sample(3, 5), sample(5, 4), beta=0, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("beta", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.complex64])
+def test_a_factor_of_zero_forgets_the_product_where_the_kernel_does(dtype: torch.dtype, beta: int) -> None:
+    product, ones = torch.full((3, 5), NAN, dtype=dtype), torch.ones(5, 4, dtype=dtype)
+    alone = {"beta": beta, "alpha": 0, "gradient": False}
+    agrees(RULES, aten.addmm.default, sample(4, dtype=dtype), product, ones, **alone)
+    agrees(RULES, aten.addmv.default, sample(3, dtype=dtype), product, ones[:, 0], **alone)
+    agrees(RULES, aten.addr.default, sample(3, 4, dtype=dtype), product[:, 0], ones[0], **alone)
+    for op in (aten.addbmm, aten.baddbmm):
+        agrees(RULES, op.default, sample(3, 4, dtype=dtype), product.expand(2, 3, 5), ones.expand(2, 5, 4), **alone)
+    large = torch.full((2, 20, 30), NAN, dtype=dtype), torch.ones(2, 30, 20, dtype=dtype)
+    agrees(RULES, aten.baddbmm.default, sample(20, dtype=dtype), *large, **alone)
+
+
+def test_an_onnx_model_forgets_the_product_too() -> None:
+    args = sample(4), torch.full((3, 5), NAN), sample(5, 4)
+    lowering = decomp.lower(Holder(lambda x, a, b: torch.addmm(x, a, b, alpha=0)), to=targets.onnxruntime, args=args)
+    torch.testing.assert_close(backends.onnx.load(lowering)(*args), args[0].expand(3, 4))
 
 
 def test_a_narrow_product_is_rounded_once() -> None:
