@@ -256,14 +256,15 @@ def _one_more(x: Tensor) -> Parts:
 @register(aten.div)
 def divide(x: Any, other: Any) -> Tensor:
     """Smith's quotient (Comm. ACM 5, 1962): with r = d/c for |d| ≤ |c|, (a + b·r, b − a·r) / (c + d·r). By numbers
-    and real tensors a product with the inverse, which may change the sign of a zero. ≤ 3 ULP."""
+    and real tensors a product with the inverse, which may change the sign of a zero. By 0 of either sign each part is
+    infinite, or NaN where it is 0. ≤ 3 ULP."""
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
     if not is_tensor(other):
         return _over_number(cast(x, dtype), other)
     if not other.is_complex():
-        return cast(x, dtype) * torch.reciprocal(cast(other, dtype.to_real()))
+        return cast(x, dtype) * torch.reciprocal(0 + cast(other, dtype.to_real()))  # of 0, as the kernel has it of −0
     a, b = _parts_of(x, dtype)
     b = beside(a, b) if is_tensor(x) else b
     c, d = parts(cast(other, dtype))
@@ -281,8 +282,9 @@ def _endless(x: Any) -> Any:
 
 
 def _over_number(x: Tensor, number: complex) -> Tensor:
-    finite = number and math.isfinite(abs(number))
-    return x * (1 / number if finite else torch.reciprocal(constant(x, number)))
+    if number == 0:
+        return torch.complex(*map(_endless, parts(x)))
+    return x * (1 / number if math.isfinite(abs(number)) else torch.reciprocal(constant(x, number)))
 
 
 def _parts_of(x: Any, dtype: torch.dtype) -> Any:
@@ -363,9 +365,8 @@ def _product(x: Tensor, count: int) -> Tensor:
 
 @register(aten.pow)
 def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
-    """e^(w·ln z), for targets without a power; of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN, but 1 where w
-    is 0. Where Re w·ln |z| is infinite, Im w and the angle count only if it stays a number with them. Up to |w·ln z|
-    ULP, as the kernel."""
+    """e^(w·ln z), for targets without a power; of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN. Where Re w·ln
+    |z| is infinite, Im w and the angle count only if it stays a number with them. Up to |w·ln z| ULP, as the kernel."""
     if not (is_tensor(x) and is_tensor(exponent)) or not promoted_in_any_order(x, exponent).is_complex:
         return decline("only complex tensors")
     dtype = promoted_in_any_order(x, exponent)
@@ -379,8 +380,7 @@ def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
     along = a.detach()
     infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))
     of_zero = torch.where(along > 0, constant(x, 0.0), torch.where(along < 0, infinite, none))
-    found = torch.where(is_zero, of_zero, found)
-    return torch.where((a == 0) & (b == 0) & (is_zero | (growth != growth)), 1.0, found)
+    return torch.where(is_zero, of_zero, found)
 
 
 @register(aten.float_power)

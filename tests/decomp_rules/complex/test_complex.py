@@ -21,8 +21,8 @@ PLACES = [complex(a, b) for a in (0.0, 1.0, -2.5, INF, -INF, NAN, 1e38, 1e-40) f
 TARGETS = ("core_aten", "tinygrad", "luminal")
 
 
-def lowered(function: Callable[..., Any], target: str, *args: torch.Tensor) -> Any:
-    return decomp.lower(Holder(function), to=getattr(targets, target), args=args, accuracy="exact").result
+def lowered(function: Callable[..., Any], target: str, *args: torch.Tensor, accuracy: str = "exact") -> Any:
+    return decomp.lower(Holder(function), to=getattr(targets, target), args=args, accuracy=accuracy).result
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -322,3 +322,14 @@ def test_logarithms_that_are_infinite_have_an_angle_in_luminal() -> None:
     for function in (torch.log, torch.log10):
         found = lowered(function, "luminal", z)(z)
         torch.testing.assert_close(torch.view_as_real(found), torch.view_as_real(function(z)))
+
+
+@pytest.mark.parametrize("level", ["exact", "standard"])
+@pytest.mark.parametrize("function", [
+    lambda z, x: z / 0, lambda z, x: z / -0.0, lambda z, x: z / x, lambda z, x: torch.div(z, 0j),
+    lambda z, x: z / torch.zeros_like(z), lambda z, x: torch.isinf(z / 0), lambda z, x: torch.addcdiv(z, z, x + 0j),
+    lambda z, x: z * INF, lambda z, x: z**x])
+def test_quotients_by_zero_are_infinite(function, level: str) -> None:
+    z = torch.tensor([1 + 2j, -1j, 3, 0, -2 - 3j])
+    x = torch.tensor([0.0, -0.0, 0.0, 0.0, -0.0])
+    same(lowered(function, "tinygrad", z, x, accuracy=level)(z, x), function(z, x))
