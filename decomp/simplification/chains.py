@@ -146,7 +146,7 @@ def slice_of_a_slice(call: Call) -> Call | None:
 
 def _range(call: Call | Term, dim: int) -> range | None:
     """The indices that a slice takes; None where sizes are symbolic."""
-    bounds = (*call.args[2:], *[None] * (5 - len(call.args)))
+    bounds = (*call.args[2:], *[None] * (3 - len(call.args[2:])))
     size = call.args[0].value.shape[dim]
     if call.kwargs or type(size) is not int or any(type(b) is not int and b is not None for b in bounds):
         return None

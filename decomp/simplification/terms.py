@@ -4,6 +4,7 @@ that equal terms are found by looking them up."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+import functools
 from typing import Any
 
 import torch
@@ -57,10 +58,12 @@ class Call:
 
     @classmethod
     def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> Call:
-        """What a node calls, on the terms that stand for its operands."""
+        """What a node calls, on the terms that stand for its operands; by place where the schema has a place."""
         args: Any = fx.map_arg(node.args, terms.__getitem__)  # type: ignore[arg-type]
-        kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__) if node.kwargs else {}  # type: ignore[arg-type]
-        return cls(node.op, node.target, args, kwargs, metadata(node))
+        if not node.kwargs:
+            return cls(node.op, node.target, args, {}, metadata(node))
+        kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__)  # type: ignore[arg-type]
+        return cls(node.op, node.target, *_by_place(node.target, args, kwargs), metadata(node))
 
     def made(self, target: Any, *args: Any, **kwargs: Any) -> Call:
         """Another call with the same result."""
@@ -72,6 +75,24 @@ class Call:
         if type(term) is not Term or (targets and term.target not in targets):
             return None
         return term if targets or isinstance(term.value, torch.Tensor) else None
+
+
+def _by_place(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """Arguments of an overload, those by place that have one; between them what is left out is at its default."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return args, kwargs
+    places = _places(target)[len(args) :]
+    last = max((i for i, (name, _) in enumerate(places) if name in kwargs), default=-1)
+    moved = tuple([kwargs.get(name, default) for name, default in places[: last + 1]])
+    rest = {name: value for name, value in kwargs.items() if all(name != each for each, _ in places[: last + 1])}
+    return (*args, *moved), rest
+
+
+@functools.cache
+def _places(target: torch._ops.OpOverload) -> list[tuple[str, Any]]:
+    """The arguments that an overload takes by place, and their defaults."""
+    arguments = [each for each in target._schema.arguments if not each.kwarg_only]
+    return [(each.name, each.default_value if each.has_default_value() else None) for each in arguments]
 
 
 class Sunk:
