@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp_rules.reduce import norms
-from decomp_rules.reduce.reduction import average_over, extent, known_empty
+from decomp_rules.reduce.reduction import average_over, extent, known_empty, mean_times
 from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(norms.RULES, level="exact")
@@ -291,29 +291,32 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool
     beside the squares, in one pass, whose mean it is too large in by its own square. Of a single infinity the mean is
     NaN, as the kernels that add with a running mean have it, or infinite."""
     count = extent(x, dims)
-    mean = average_over(x, dims, count)
-    centred = x - mean
+    half = average_over(x, dims, count, 0.5)  # of the largest numbers the rounded mean may be infinite
+    centred = (x - half) - half
     left = average_over(centred.detach(), dims, count)
-    variance = torch.clamp(torch.mean(centred * centred, dims, keepdim=True) - left * left, min=0)
+    square = torch.mean(centred * centred, dims, keepdim=True)
+    variance = torch.clamp(torch.where(square < math.inf, square - left * left, square), min=0)
     rstd = torch.rsqrt(variance + eps)
-    return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
+    mean = half * 2 + (torch.where(left == left, left, 0.0) if infinite_mean else left)
+    return (centred - left) * rstd, mean, rstd
 
 
 def centred_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
                     ) -> tuple[Tensor, Tensor, Tensor]:
-    """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx and then Σ(x − mean)², each
-    multiplied by 1 / n. Of a single infinity the mean is NaN, or infinite."""
-    shift = sum_times(x, dims, -1, extent(x, dims))
+    """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx / n and Σ(x − mean)² / n, of
+    parts that do not overflow when they are added. Of a single infinity the mean is NaN, or infinite."""
+    shift = mean_times(x, dims, extent(x, dims), -1.0)
     centred = x + shift
-    rstd = torch.rsqrt(sum_times(centred * centred, dims, 1, extent(x, dims)) + eps)
+    rstd = torch.rsqrt(mean_of_squares(centred, dims, extent(x, dims)) + eps)
     mean = shift * -1  # which is computed where it is read alone
     return centred, mean if infinite_mean else mean + rstd * 0, rstd
 
 
-def sum_times(x: Tensor, dims: Sequence[int], factor: float, count: int) -> Tensor:
-    """Σx · factor / n, with the dimensions kept; NaN of nothing."""
-    total = torch.sum(x, dims, keepdim=True)
-    return total * (factor / count if count else math.nan) if isinstance(count, int) else total * factor / count
+def mean_of_squares(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
+    """Σ(x · x / n), with the dimensions kept; NaN of nothing."""
+    if not isinstance(count, int):
+        return torch.sum(x / count * x, dims, keepdim=True)
+    return torch.sum(x * (1 / count) * x, dims, keepdim=True) if count else torch.mean(x, dims, keepdim=True)
 
 
 def through_standardised(grad: Tensor, normal: Tensor, rstd: Tensor, dims: Sequence[int]) -> Tensor:

@@ -218,11 +218,23 @@ def norm_over(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor
     if p == 2:
         return root(torch.sum(x * x, dims, keepdim))
     if p < 0:
-        return torch.pow(torch.sum(torch.pow(x, p), dims, keepdim), 1 / p)
+        return _norm_of_inverses(x, p, dims, keepdim)
     zero = x == 0
     total = torch.sum(torch.where(zero, 0, torch.pow(torch.where(zero, 1, x), p)), dims, keepdim)
     is_zero = total == 0
     return torch.where(is_zero, 0, torch.pow(torch.where(is_zero, 1, total), 1 / p))
+
+
+def _norm_of_inverses(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """The p-norm for negative p, of x over the smallest so that no power overflows and their sum is 1 at least; 0, with
+    no gradient, where that is 0."""
+    least = torch.amin(x.detach(), dims, keepdim=True)
+    zero = least == 0
+    unit = torch.where(torch.logical_or(zero, least == math.inf), 1.0, least)
+    ratio = torch.where(zero, 1.0, x / unit)
+    size = torch.pow(torch.sum(torch.pow(ratio, p), dims, keepdim), 1 / p)
+    factor = torch.where(zero, 0.0, unit)
+    return size * (factor if keepdim else squeezed(factor, dims))
 
 
 def extreme_size(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Tensor:
@@ -238,7 +250,7 @@ def extreme_size(x: Tensor, p: float, dims: Sequence[int], keepdim: bool) -> Ten
 def floored_unit(x: Tensor, dim: int, eps: float) -> Tensor:
     """x / max(‖x‖, ε), with the gradient of x / ‖x‖ at that value."""
     size = torch.linalg.vector_norm(x, 2, reduced_dims(x, dim), keepdim=True)
-    return x / (size + (torch.clamp_min(size, eps) - size).detach())
+    return x / torch.where(size > eps, size, (size - size.detach()) + eps)
 
 
 def kept_apart(x: Tensor, dim: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from decomp import Declined, Rules, decline
 from decomp_rules.pointwise.exponential import minus_within
 from decomp_rules.support.floating import LOG2_E
-from decomp_rules.support.operands import HALVES, cast, constant, wide
+from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -206,13 +206,16 @@ def var_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: 
     """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, however far x lies from 0."""
     if x.dtype in HALVES:
         return decline("the sum of the largest bfloat16 numbers would overflow")
-    found = _moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
+    found = moments_by_sums(x, dim, degrees(unbiased, correction), keepdim, scaled=False)
     return found if isinstance(found, Declined) else cast(found[0], x.dtype)
 
 
-def _moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> tuple[Tensor, Tensor] | Declined:
+def moments_by_sums(
+    x: Tensor, dim: Dims, correction: float, keepdim: bool, scaled: bool = True
+) -> tuple[Tensor, Tensor] | Declined:
     """The variance and the mean, not yet rounded to the dtype of x. What the rounded mean leaves is a mean of its own;
-    the squares are divided before they are added, so that their sum does not overflow."""
+    the squares are divided before they are added, so that their sum does not overflow. Squares themselves do not, of
+    what is `scaled`."""
     if x.is_complex():
         return decline("only real inputs")
     x, dims = wide(x), reduced_dims(x, dim)
@@ -222,10 +225,13 @@ def _moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> 
     left = freedom(count, correction)
     if isinstance(left, (int, float)) and left == 0:
         return decline("no degree of freedom is left")
-    centre = torch.sum(x, dims, keepdim=True) / count
+    centre = mean_times(x, dims, count)
     deviation = x - centre
     rest = torch.sum(deviation, dims, keepdim)
-    variance = torch.sum(deviation / left * deviation, dims, keepdim) - rest * rest / (left * count)
+    excess = rest * (rest / (-left * count))
+    if not scaled:  # it is infinite only where the sum is
+        excess = torch.clamp(excess, min=torch.finfo(x.dtype).min)
+    variance = torch.clamp(torch.sum(deviation / left * deviation, dims, keepdim) + excess, min=0.0)
     return variance, centre if keepdim else squeezed(centre, dims)
 
 
@@ -279,11 +285,25 @@ def mean_square(
     return torch.where(about < math.inf, whole, about)
 
 
-def average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
-    """About the mean, with the dimensions kept: of parts so small that they cannot overflow, each of them rounded."""
+def mean_times(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) -> Tensor:
+    """The mean times a factor, with the dimensions kept. What is added up was divided by a power of two, which rounds
+    nothing, so that the sum does not overflow."""
     if isinstance(count, int) and count == 0:
         return torch.mean(x, dims, keepdim=True)
-    return torch.sum(x * (1 / count) if isinstance(count, int) else x / count, dims, keepdim=True)
+    parts = 1 << (count - 1).bit_length() if isinstance(count, int) else 1 << 16
+    total = torch.sum(x * (factor / parts), dims, keepdim=True)
+    if not isinstance(count, int):
+        return total / count * parts
+    return total if parts == count else total * (parts / count)
+
+
+def average_over(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) -> Tensor:
+    """About the mean times a factor, with the dimensions kept: of parts so small that they cannot overflow, each of
+    them rounded."""
+    if isinstance(count, int) and count == 0:
+        return torch.mean(x, dims, keepdim=True)
+    parts = x * (factor / count) if isinstance(count, int) else x / count if factor == 1 else x * factor / count
+    return torch.sum(parts, dims, keepdim=True)
 
 
 def exact_average_over(x: Tensor, dims: Sequence[int], count: int, bits: int) -> Tensor:
@@ -312,41 +332,6 @@ def careful_average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
     upper = (x + bound) - bound
     total = torch.sum(upper, dims, keepdim=True) + torch.sum(x - upper, dims, keepdim=True)
     return total if parts == count else total * (parts / count)
-
-
-@register(aten.std)
-def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-        keepdim: bool = False) -> Tensor:
-    """√var, with no gradient where it is 0, of x / 2⁸⁰ where that is huge and its squares would overflow."""
-    if x.is_complex():
-        return decline("only real inputs")
-    dims = reduced_dims(x, dim)
-    scaled, size = without_overflow(wide(x), dims)
-    spread = root(torch.var(scaled, dims, correction=degrees(unbiased, correction), keepdim=keepdim))
-    return cast(spread * (size if keepdim else squeezed(size, dims)), x.dtype)
-
-
-@register(aten.std_mean)
-def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-             keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """√var, with no gradient where it is 0, and the mean; both of x / 2⁸⁰ where that is huge."""
-    if x.is_complex():
-        return decline("only real inputs")
-    dims = reduced_dims(x, dim)
-    scaled, size = without_overflow(wide(x), dims)
-    spread, average = moments(scaled, dims or None, unbiased, correction, keepdim)
-    size = size if keepdim else squeezed(size, dims)
-    return cast(root(spread) * size, x.dtype), cast(average * size, x.dtype)
-
-
-def without_overflow(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """x over a power of two that is 1 unless x is so huge along the dimensions that squares would overflow, and that
-    power, with the dimensions kept. Exact but for what is negligible beside the huge."""
-    if known_empty(x):
-        return x, torch.ones_like(x.sum(dims, keepdim=True))
-    limit = 2.0**40 if x.dtype == torch.float32 else 2.0**300
-    huge = torch.amax(torch.abs(x.detach()), dims, keepdim=True) > limit
-    return x * torch.where(huge, constant(x, limit**-2), 1.0), torch.where(huge, constant(x, limit**2), 1.0)
 
 
 @register(aten.logsumexp)

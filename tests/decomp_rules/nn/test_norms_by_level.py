@@ -29,7 +29,7 @@ MOMENTS = {
     "mean": (lambda x: x.mean(-1), 2),
     "var": (lambda x: x.var(-1), 12),
     "var of all": (lambda x: x.var(correction=0), 12),
-    "std": (lambda x: x.std(-1), 36),
+    "std": (lambda x: x.std(-1), 37),
 }
 
 
