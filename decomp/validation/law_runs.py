@@ -28,6 +28,8 @@ from decomp.validation.running_programs import call_node
 
 LIMIT = 64
 """How many calls may lie between what a law gives and what it started from."""
+NEAR = 16
+"""How many calls above an image are searched for one operand of it that is computed from another."""
 ELEMENTS = 1024
 """How many elements of each operand an application is run on, in at least three and at most 64 turns."""
 
@@ -49,6 +51,8 @@ class Application:
     above: Sequence[Term]
     """The calls that laws put above the image, the uppermost first."""
     root: Any
+    derived: Sequence[Term] = ()
+    """Operands of the image that are computed from others of them, as a view of one is, and what lies between."""
 
     def key(self) -> Any:
         """What two applications have in common that compute the same by the same laws."""
@@ -64,6 +68,9 @@ class Application:
         calls_made = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
         image = str(calls_made) if self.is_call else named(self.image)
 
+        derived = [(named(each), str(each.target), substituted((each.args, each.kwargs), named, Term))
+                   for each in self.derived]  # fmt: skip
+
         def operand(node: fx.Node) -> _Name:
             path = _views_from(leaves, self.images[node], self.lowered)
             views = "".join(f"{view.target}{view.args[1:]}" for view in path)
@@ -71,7 +78,7 @@ class Application:
 
         calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), operand)),
                   names.setdefault(self.images[n], f"%{len(names)}")) for n in self.calls]  # fmt: skip
-        return self.laws, str(self.image.target), image, str(calls)
+        return self.laws, str(self.image.target), image, str(derived), str(calls)
 
     @property
     def turns(self) -> int:
@@ -82,9 +89,7 @@ class Application:
 
     def outcome(self, turn: int) -> tuple[Any, Any]:
         """What the node gives by its calls, and by its image. Raises `NoOperands`, and what kernels raise."""
-        values: dict[Term, Any] = {}
-        for i, term in enumerate(self._leaves()):
-            values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
+        values = self._operands(turn)
         found = dict(values)
         for node in self.calls:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda o: self._value(o, found))
@@ -96,6 +101,18 @@ class Application:
             args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
             values[term] = term.target(*args, **kwargs)
         return mine, values[self.image]
+
+    def _operands(self, turn: int) -> dict[Term, Any]:
+        """Values of the operands of the image: made up, but for those that others of them determine."""
+        values: dict[Term, Any] = {}
+        inner = [operand for each in self.derived for operand in each.operands]
+        for i, term in enumerate(dict.fromkeys([*self._leaves(), *inner])):
+            if term not in self.derived:
+                values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
+        for term in self.derived:
+            args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
+            values[term] = term.target(*args, **kwargs)
+        return values
 
     def _leaves(self) -> Sequence[Term]:
         return _leaves(self.image, self.is_call, self.above)
@@ -129,6 +146,32 @@ def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]
     return tuple(dict.fromkeys(operand for operand in operands if operand not in above))
 
 
+def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
+    """The terms that are computed from others of them, and the calls between, in order."""
+    near = dict.fromkeys(leaves)
+    for term in (waiting := list(near) if len(leaves) > 1 else []):
+        more = [operand for operand in _operands_of(term) if operand not in near][: max(0, NEAR - len(waiting))]
+        near.update(dict.fromkeys(more))
+        waiting += more
+    found: dict[Term, None] = {}
+
+    def is_derived(term: Term) -> bool:
+        """Whether a term is computed from one of the terms; it is added to those found."""
+        below = [each for each in _operands_of(term) if each in near] if term not in found else []
+        if any([is_derived(each) or each in leaves for each in below]):
+            found[term] = None
+        return term in found
+
+    for leaf in near:
+        is_derived(leaf)
+    return tuple(found)
+
+
+def _operands_of(term: Term) -> Sequence[Term]:
+    """Those of a call that can be run again; none of inputs, and of what has effects."""
+    return term.operands if term.op == "call_function" and term.target is not None else ()
+
+
 def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
     """Runs the laws by which graphs were simplified. Returns a phrase, or none where no laws were applied. Raises
     `ValuesDiffer`."""
@@ -150,10 +193,12 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
         if names and all(laws[name].exact for name in names):
             is_call = image.owner is node or node in found.merged
             above = images.inner.get(node, ())
-            calls = tuple(_calls_between(node, set(_leaves(image, is_call, above)), images))
+            leaves = _leaves(image, is_call, above)
+            calls = tuple(_calls_between(node, set(leaves), images))
             application = Application(
-                node, names, calls, image, images.of, found.inner, is_call, above, found.subject.root
-            )
+                node, names, calls, image, images.of, found.inner, is_call, above, found.subject.root,
+                _derived_from(leaves),
+            )  # fmt: skip
             key = application.key()
             if key not in known:
                 known[key] = _run(application)

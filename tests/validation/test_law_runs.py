@@ -118,3 +118,24 @@ def test_bits_are_those_of_zeros_nans_and_strides():
     assert same_bits(X[:1], X[:1].as_strided((1, X.shape[1]), (7, X.stride(1))))
     assert same_bits(torch.tensor(1j), torch.tensor(1j))
     assert not same_bits(torch.tensor(1j), torch.tensor(complex(-0.0, 1)))
+
+
+@law("chains", aten.add.Tensor)
+def operand_without_its_view(call):
+    """a + view(a) for view(a) + view(a), where it broadcasts alike: only if both are the same memory."""
+    inner = call.operand(0, aten.view.default)
+    return call.made(aten.add.Tensor, inner.args[0], call.args[1]) if inner is not None else None
+
+
+def test_operands_that_are_views_of_each_other_are_given_values_that_agree(monkeypatch):
+    plant(monkeypatch, operand_without_its_view)
+    low = lowered(lambda x: (y := x.exp().view(1, 3, 4)) + y, X, verify="values")
+    add = low.result.graph.find_nodes(op="call_function", target=aten.add.Tensor)[0]
+    assert add.args[0].name == "exp" and add.args[1].name == "view" and "the same to the last bit" in said(low)[0]
+
+
+@pytest.mark.parametrize("op", [torch.cummin, torch.cummax])
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)
+def test_comparisons_with_views_of_themselves_are_verified(op, target):
+    low = decomp.lower(Holder(lambda x: op(x, 0)[0]), to=target, args=(X,), verify="values")
+    assert "the same to the last bit" in said(low)[0]
