@@ -21,7 +21,7 @@ from decomp.ir.call import call_target, graphs_of
 from decomp.ir.effects import EffectTable
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
-from decomp.validation.closeness import widened
+from decomp.validation.closeness import in_float64, widened
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,12 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _Wide(TorchDispatchMode):
-    """A mode in which calls that name a narrower float dtype compute in float64."""
+    """A mode in which calls that name a narrower float dtype, or make floats of integers, compute in float64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*widened(args), **widened(kwargs or {}))
+        if func._schema.is_mutable:
+            return func(*widened(args), **widened(kwargs or {}))
+        return in_float64(lambda given: func(*given[0], **given[1]), (args, kwargs or {}))[0]
 
 
 class Flushing(TorchDispatchMode):

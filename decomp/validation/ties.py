@@ -1,7 +1,8 @@
-"""Ties: some ops select among equal elements, and PyTorch leaves open which."""
+"""Ties: some ops select among equal elements, and PyTorch leaves open which; others give vectors of either sign."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,13 @@ aten = torch.ops.aten
 _OPEN = {aten.sort, aten.topk, aten.kthvalue, aten.mode, aten.median, aten.nanmedian}
 """Ops whose documentation leaves open which of several equal elements is given; of `max`, `min`, `argmax` and `argmin`
 it is the first."""
+
+
+_VECTORS = {aten._linalg_svd.default: (0, 2), aten._linalg_eigh.default: (1, None)}
+"""Ops whose vectors have signs (complex ones, phases) that PyTorch leaves open: the places of the results that hold
+them in columns, and in rows."""
+SIGNS = 2
+"""How many other choices of signs are tried: together they change all."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +53,44 @@ class Choice:
 
 
 class Ties(TorchDispatchMode):
-    """A mode that sees choices among equal elements, and makes another one if `other`."""
+    """A mode that sees choices among equal elements, and of signs, and makes another one if `other`, which says the
+    signs of which vectors change: those at odd places (1) or at even ones (2)."""
 
-    def __init__(self, other: bool = False) -> None:
+    def __init__(self, other: int = 0) -> None:
         super().__init__()
         self.other = other
         self.choices: list[Choice] = []
+        self.signs = False
+        """Whether a call has chosen signs."""
+
+    @property
+    def alternatives(self) -> int:
+        """How many other choices are to be tried: numbers for `other`."""
+        return SIGNS if self.signs else int(bool(self.choices))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
+        if func in _VECTORS:
+            self.signs = True
+            return _turned(results, *_VECTORS[func], self.other) if self.other else results
         dim = _dimension(func, args, kwargs or {}) if func.overloadpacket in _OPEN else None
         if dim is None:
             return results
         values, places = results
         self.choices.append(Choice(args[0], dim, places))
         return (values, self.choices[-1].other()) if self.other else results
+
+
+def _turned(results: Sequence[torch.Tensor], columns: int | None, rows: int | None, other: int) -> list[torch.Tensor]:
+    """Results with other signs of some vectors."""
+    found = list(results)
+    for place in (columns, rows):
+        if place is not None and found[place].numel():
+            vectors = found[place] if place == columns else found[place].mT
+            turned = torch.arange(vectors.shape[-1], device=vectors.device) % 2 == other % 2
+            vectors = torch.where(turned, -vectors, vectors)
+            found[place] = vectors if place == columns else vectors.mT
+    return found
 
 
 def _dimension(func: Any, args: Any, kwargs: Any) -> int | None:

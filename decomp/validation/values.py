@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import functools
 import math
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ from torch import fx
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import call_target, read_results, those_at
+from decomp.ir.call import call_target, metadata, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
 from decomp.validation.law_runs import laws_run
+from decomp.validation.normal_forms import NormalForm, as_stated, normal_form
 from decomp.validation.operands import (
     NoOperands,
     from_run,
@@ -177,54 +178,92 @@ def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> It
         yield (_SPECIAL, special_operands(node)) if promise.special_values else (_LARGE, large_operands(node))
 
 
+Function = Callable[[Sequence[Any]], list[torch.Tensor]]
+Functions = tuple[Function, Function, Function]
+"""The op itself, the op in float64, and the expansion: from operands to results, flat."""
+
+
 class _Measure:
     """Measures one expansion on any operands, and keeps the worst."""
 
     def __init__(self, node: fx.Node, stamp: Stamp, promise: Promise) -> None:
         self.node, self.stamp, self.promise = node, stamp, promise
         self.pointwise = is_pointwise(node)
+        self.given = _results_wanted(node, stamp)
         self.values: float | None = None
         self.gradients: float | None = None
         self.promised = 0.0
         self.reason = "no operands"
         self.at_slopes = False
+        self.signs = False
+        """Whether results may be those with other signs of vectors."""
 
     def on(self, choices: Iterator[list[Any]], special: bool, slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
-        given = _results_wanted(self.node, self.stamp)
-        own, wide = (functools.partial(_own, self.node, given, wide=wide) for wide in (False, True))
+        own, wide = (functools.partial(_own, self.node, self.given, wide=wide) for wide in (False, True))
         try:
             within = (_within(self.promise.reach, operands) for operands in choices)
             operands, truth = _accepted(own, wide, within)
         except NoOperands as refused:
             self.reason = str(refused)
             return None
-        mine = functools.partial(_stamped, self.stamp)
-        promise = self.promise.ulp(truth.own)
-        self.promised = max(self.promised, promise)
-        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.promise.floor)
-        judged = self._judged(mine, operands, truth, allowed)
+        functions = own, wide, functools.partial(_stamped, self.stamp)
+        self.promised = max(self.promised, self.promise.ulp(truth.own))
+        judged = self._compared(functions, operands, truth, special, slopes)
+        form = normal_form(self.node) if judged.fault is not None else None
+        if form is not None:
+            judged = self._in_normal_form(form, functions, operands, special, slopes) or judged
         self.values = max(self.values or 0.0, judged.ulp)
-        if judged.fault is None and slopes and not special:
-            judged = self._slopes(operands, own, wide, mine) or judged
         return judged
 
-    def _judged(self, mine: Any, operands: list[Any], truth: Truth, allowed: Allowance) -> Judged:
+    def _compared(
+        self, functions: Functions, operands: list[Any], truth: Truth, special: bool, slopes: bool,
+        form: NormalForm | None = None,
+    ) -> Judged:  # fmt: skip
+        promise = self.promise.ulp(truth.own)
+        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.promise.floor)
+        judged = self._judged(functions[2], operands, truth, allowed)
+        if judged.fault is None and slopes and not special:
+            judged = self._slopes(operands, *functions, form) or judged
+        return judged
+
+    def _in_normal_form(
+        self, form: NormalForm, functions: Functions, operands: list[Any], special: bool, slopes: bool
+    ) -> Judged | None:
+        """The same of results without what the op leaves open, or, where nobody reads some of them, with other signs;
+        None if they differ too."""
+        own, wide, mine = (form.of_results(function) for function in functions)
         try:
-            found = mine(operands)
+            truth = truth_of(own, wide, operands)
+        except Exception:  # some results are left out
+            self.signs = True
+            truth = truth_of(functions[0], functions[1], operands, signs=True)
+            judged = self._compared(functions, operands, truth, special, slopes)
+        else:
+            judged = self._compared((own, wide, mine), operands, truth, special, slopes, form)
+        return judged if judged.fault is None else None
+
+    def _judged(self, mine: Function, operands: list[Any], truth: Truth, allowed: Allowance) -> Judged:
+        try:
+            found = as_stated(those_at(self.given, metadata(self.node)), mine(operands), truth.own)
         except Exception as error:  # the op itself ran, so whatever the expansion raises is its fault
             return Judged(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
         return judge(found, truth, allowed, pointwise=self.pointwise)
 
-    def _slopes(self, operands: list[Any], own: Any, wide: Any, mine: Any) -> Judged | None:
+    def _slopes(
+        self, operands: list[Any], own: Function, wide: Function, mine: Function, form: NormalForm | None
+    ) -> Judged | None:
         """The same for gradients by the float operands, if the op has any."""
         if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.stamp.graph.nodes)):
             return None
         try:
             operands = _in_domain(own, operands) if self.pointwise else operands
             which = differentiable(own, operands)
-            gradients = [functools.partial(gradients_of, function, which) for function in (own, wide, mine)]
-            truth = truth_of(gradients[0], gradients[1], operands)
+            gradients: list[Function] = [functools.partial(gradients_of, each, which) for each in (own, wide, mine)]
+            if form is not None:
+                gradients = [form.of_gradients(each) for each in gradients]
+            truth = truth_of(gradients[0], gradients[1], operands, signs=self.signs)
+            truth = replace(truth, noise=noise_of(own, which, operands))
         except Exception:  # the op has no gradients
             return None
         if not truth.own:
@@ -232,7 +271,9 @@ class _Measure:
         allowed = Allowance(max(GRADIENTS, 2 * self.promise.slopes), self.promise.floor, self.promise.slack)
         judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault is not None and not self.promise.kinks:
-            truth = truth_of(gradients[0], gradients[1], smooth := off_kinks(operands))
+            noise = truth.noise
+            smooth = off_kinks(operands)
+            truth = replace(truth_of(gradients[0], gradients[1], smooth, signs=self.signs), noise=noise)
             judged = self._judged(gradients[2], smooth, truth, allowed)
         if judged.fault == _NONE_OF.format(len(truth.own)):
             some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
@@ -325,6 +366,20 @@ def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> li
     return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves)]
 
 
+def noise_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> list[float]:
+    """For each float operand x, the size of the terms that a gradient by it may be added up of, results y weighted by
+    w: max |w y| / max |x| + max |w|. They cancel in attention to one key, and in a softmax of one element."""
+    results, draw = call(operands), torch.Generator().manual_seed(0)
+    weighted = [(results[i], _weights(results[i], draw)) for i in which]
+    size, weight = (max(map(_largest, each)) for each in zip(*((y * w, w) for y, w in weighted)))
+    leaves = [leaf for leaf in pytree.tensors_in(list(operands)) if leaf.is_floating_point() or leaf.is_complex()]
+    return [size / largest + weight if (largest := _largest(leaf)) else weight for leaf in leaves]
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.abs().nan_to_num(0.0, 0.0, 0.0).max()) if values.numel() else 0.0
+
+
 def _tracked(leaf: Any) -> Any:
     differentiable = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
@@ -342,12 +397,20 @@ def _results_wanted(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
 def _own(
     node: fx.Node, given: tuple[int, ...] | None, operands: Sequence[Any], wide: bool = False
 ) -> list[torch.Tensor]:
-    """The results of the op itself at the places that are `given`, flat."""
+    """The results of the op itself at the places that are `given`, flat; an empty one where it gives none."""
     values = dict(zip(node.all_input_nodes, operands))
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
-    return pytree.tensors_in(those_at(given, call_target(node.target, args, kwargs)))
+    results = those_at(given, call_target(node.target, args, kwargs))
+    if given is not None and any(results[i] is None for i in given):
+        results = [_nothing(node, i) if i in given and each is None else each for i, each in enumerate(results)]
+    return pytree.tensors_in(results)
+
+
+def _nothing(node: fx.Node, place: int) -> torch.Tensor:
+    """In the place of a result that the kernel leaves undefined, as of a workspace for a backward pass there is not."""
+    return torch.empty(0, dtype=getattr(metadata(node)[place], "dtype", None))
 
 
 def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:

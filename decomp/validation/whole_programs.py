@@ -111,8 +111,9 @@ class _Truth:
         dtypes = narrow.narrower if narrow is not None else {}
         tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), mode=ties, **how) for seed in range(2))
         self.moved = [found for found in tried if found is not None]
-        if ties.choices and (other := self._tried(module, args, kwargs, mode=Ties(other=True), **how)) is not None:
-            self.moved.append(other)
+        for other in range(1, ties.alternatives + 1):
+            if (found := self._tried(module, args, kwargs, mode=Ties(other), **how)) is not None:
+                self.moved.append(found)
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
     @staticmethod

@@ -69,3 +69,63 @@ def test_the_other_choice_is_another_place_of_an_equal_element():
     assert choice.other().tolist() == [[2, 1, 0, 3], [2, 1, 0, 3]]
     assert choice.allows(choice.other()).all()
     assert Choice(x.t(), -2, torch.tensor([2, 0])).other().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.svd,
+        lambda x: torch.linalg.svd(x)[0] @ x[0],
+        lambda x: torch.linalg.svd(x, full_matrices=False).Vh,
+        lambda x: torch.linalg.eigh(x @ x.mT),
+        lambda x: torch.linalg.eigh(x @ x.mT).eigenvectors * 3,
+    ],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_vectors_of_either_sign_are_right(function, grad):
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_(grad)
+    decomp.lower(Of(function), to=targets.tinygrad, args=(x,), verify="values")
+
+
+@pytest.mark.parametrize("wrong", [lambda v: v * 2, lambda v: v.flip(-1), lambda v: v.mT, lambda v: v * v.sign()])
+def test_vectors_that_are_wrong_but_for_their_signs_are_named(wrong):
+    rules = decomp.Rules()
+
+    @rules.register(torch.linalg.eigh)
+    def eigh(x, UPLO="L"):
+        values, vectors = aten._linalg_eigh(x, UPLO)
+        return values, wrong(vectors)
+
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(decomp.VerificationError, match="rule eigh"):
+        decomp.lower(Of(lambda x: torch.linalg.eigh(x @ x.mT)), to=targets.tinygrad, args=(x,), rules=rules | RULES,
+                     verify="values")  # fmt: skip
+
+
+def test_what_the_kernel_leaves_undefined_may_be_anything():
+    x, w, r, b = (torch.randn(size) for size in ((4, 2, 3), (20, 3), (20, 5), (20,)))
+    state = torch.randn(1, 2, 5)
+
+    def layer(x, w, r, b, h, c):
+        return aten.mkldnn_rnn_layer(x, w, r, b, b, h, c, False, [], 2, 5, 1, True, False, False, False)[:3]
+
+    decomp.lower(Of(lambda x: layer(x, w, r, b, state, state)), to=targets.tinygrad, args=(x,), verify="values")
+
+
+def test_statistics_of_half_types_may_have_the_dtype_of_their_metadata():
+    x, weight = torch.randn(4, 3, 5).bfloat16(), torch.ones(3).bfloat16()
+
+    def normed(x):
+        return aten._batch_norm_with_update_functional(x, weight, weight, weight, weight, 0.1, 1e-5)[0]
+
+    decomp.lower(Of(normed), to=targets.tinygrad, args=(x,), verify="values")
+
+
+def test_what_a_kernel_saves_of_half_types_may_have_the_shape_of_its_metadata():
+    table = torch.randn(7, 4).bfloat16()
+
+    def bag(places):
+        return aten._embedding_bag(table, places, torch.tensor([0, 2]))[0]
+
+    places = torch.tensor([1, 3, 3, 0, 6])
+    decomp.lower(Of(bag), to=targets.tinygrad, args=(places,), verify="values", training=False)

@@ -11,7 +11,7 @@ import decomp
 from decomp.errors import ArgumentError
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.validation import values as validation
-from decomp.validation.closeness import Allowance, Truth, judge
+from decomp.validation.closeness import Allowance, Truth, in_float64, judge
 from decomp.validation.operands import off_kinks
 from decomp_rules import RULES, targets
 from tests.forms import Holder
@@ -234,3 +234,43 @@ def test_inputs_on_which_the_source_does_not_run_are_the_callers(args):
     low = decomp.lower(torch.nn.GELU(), to=targets.core_aten, args=(torch.ones(3),))
     with pytest.raises(decomp.errors.ArgumentError, match="the source does not run on the inputs given"):
         decomp.verify(torch.nn.GELU(), low, level="values", args=args)
+
+
+@pytest.mark.parametrize("function", [torch.special.i1, torch.special.i1e, torch.digamma, torch.exp, torch.sinc])
+def test_functions_of_integers_are_compared_with_float64(function):
+    found = decomp.lower(Holder(function), to=targets.tinygrad, args=(torch.arange(-8, 9),), verify="values")
+    assert "1 of 1 distinct expansions" in " ".join(found.proof.checks)
+
+
+def test_the_reference_of_integers_is_rounded_as_the_call_rounds_them():
+    large = torch.tensor([2**24 + 1])
+    reference, reals = in_float64(lambda operands: [operands[0] / 1], [large])
+    assert reference[0].dtype is torch.float64 and reference[0].item() == 2**24 and reals[0].dtype is torch.float32
+    weight = torch.randn(3, 2)
+    assert in_float64(lambda operands: [weight[operands[0]]], [torch.tensor([1])])[0][0].dtype is torch.float32
+
+
+def test_a_wrong_rule_for_integers_is_named():
+    rules = {torch.exp: lambda x: torch.exp2(x.to(torch.float32) * 1.4427)}
+    with pytest.raises(ValuesDiffer, match="ULP where 256 are promised"):
+        decomp.lower(Holder(torch.exp), to=decomp.Target("exp2", ["exp2", "mul", "to"]), args=(torch.arange(-8, 9),),
+                     rules=rules, verify="values")  # fmt: skip
+
+
+def test_a_gradient_that_cancels_to_rounding_errors_is_none():
+    for seed in range(3):
+        x = torch.randn(1, 4, generator=torch.Generator().manual_seed(seed))
+        model = Holder(lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]))
+        for accuracy in ("exact", "standard"):
+            decomp.lower(model, to=targets.onnx, args=(x,), accuracy=accuracy, verify="values")
+    for size, exact, wrong in ((0.1, 1e-20, True), (2.0, 1e-20, False), (2.0, 1e-10, True)):
+        truth = Truth([torch.zeros(2)], [torch.full((2,), exact, dtype=torch.float64)], [], noise=[size])
+        assert (judge([torch.tensor([1e-6, 0.0])], truth, 4.0, pointwise=False).fault is not None) == wrong
+
+
+def test_a_gradient_of_one_element_that_is_zero_is_none():
+    x = torch.randn(3, 1, generator=torch.Generator().manual_seed(0))
+    for function in (F.log_softmax, F.softmax):
+        model = Holder(lambda x: function(x, 1))
+        for target in (targets.luminal, targets.tinygrad):
+            decomp.lower(model, to=target, args=(x,), accuracy="exact", verify="values")
