@@ -5,7 +5,8 @@ more precise than its operands."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+import functools
 from typing import Any
 
 import torch
@@ -45,11 +46,13 @@ class Truth:
     own: list[torch.Tensor]
     wide: list[torch.Tensor] | None
     """None where the op does not run in float64."""
-    moved: list[list[torch.Tensor]]
+    moved: Sequence[list[torch.Tensor]]
     operands: Sequence[Any] = ()
     """What it was computed from, where that is known."""
     choices: Sequence[Choice | None] = ()
     """Of results that are places of elements, which of those are equal; none is known of a whole program."""
+    perturbed: Callable[[], list[list[torch.Tensor]]] | None = None
+    """Computes `moved`, which is wanted only where a result differs without."""
     noise: Sequence[float] = ()
     """Of gradients, the size of the terms that they may be added up of: next to it, rounding errors are as good as
     0."""
@@ -62,16 +65,25 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: boo
     try:
         with Ties() as ties:
             wide, reals = in_float64(wide_call, operands)
-        moved = [wide_call(widened(_moved(reals, seed))) for seed in range(MOVES)]
-        for other in range(1, 1 + (ties.alternatives if ties.choices or signs else 0)):
-            with Ties(other):
-                moved.append(wide_call(widened(reals)))
     except Exception:  # the op has no float64 kernel, or mixes its dtypes by hand
         return Truth(own, None, [])
     if [t.shape for t in wide] != [t.shape for t in own]:
         return Truth(own, None, [])
     choices = [next((choice for choice in ties.choices if choice.places is each), None) for each in wide]
-    return Truth(own, wide, moved, operands, choices)
+    others = range(1, 1 + (ties.alternatives if ties.choices or signs else 0))
+    return Truth(own, wide, [], operands, choices, functools.partial(_perturbed, wide_call, reals, others))
+
+
+def _perturbed(wide_call: Call, operands: Sequence[Any], others: Sequence[int]) -> list[list[torch.Tensor]]:
+    """What the call gives on operands perturbed in their last place, and with other choices."""
+    try:
+        moved = [wide_call(widened(_moved(operands, seed))) for seed in range(MOVES)]
+        for other in others:
+            with Ties(other):
+                moved.append(wide_call(widened(operands)))
+    except Exception:  # the kernel refuses them
+        return []
+    return moved
 
 
 def in_float64(call: Callable[[Any], Any], operands: Any) -> tuple[Any, Any]:
@@ -103,6 +115,13 @@ class Allowance:
 def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | float, *, pointwise: bool) -> Judged:
     """Compares results with the reference. A number that is allowed is so in ULP."""
     allowed = allowed if isinstance(allowed, Allowance) else Allowance(allowed)
+    judged = _judge(found, truth, allowed, pointwise)
+    if judged.fault is None or truth.perturbed is None:
+        return judged
+    return _judge(found, replace(truth, moved=truth.perturbed()), allowed, pointwise)
+
+
+def _judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance, pointwise: bool) -> Judged:
     if len(found) != len(truth.own):
         return Judged(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
     worst = error = 0.0

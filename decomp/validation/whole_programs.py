@@ -104,16 +104,11 @@ class _Truth:
         own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
         self.own = own or _of_source(module, args, kwargs)
-        how, ties = {"gradients": self.differentiable, "plain": plain}, Ties()
-        self._flushing = functools.partial(self._tried, module, args, kwargs, moved=flushed, mode=Flushing(), **how)
+        how = {"gradients": self.differentiable, "plain": plain}
+        self._again = functools.partial(self._tried, module, args, kwargs, **how)
         self._may_flush, self.flushed = not subnormals, False
         self.wide = self._tried(wide, args, kwargs, wide=True, **how)
-        dtypes = narrow.narrower if narrow is not None else {}
-        tried = (self._tried(module, args, kwargs, moved=nudged(seed, dtypes), mode=ties, **how) for seed in range(2))
-        self.moved = [found for found in tried if found is not None]
-        for other in range(1, ties.alternatives + 1):
-            if (found := self._tried(module, args, kwargs, mode=Ties(other), **how)) is not None:
-                self.moved.append(found)
+        self._flushed: list[Run] = []
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
     @staticmethod
@@ -123,10 +118,18 @@ class _Truth:
         except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
             return None
 
+    @functools.cached_property
+    def moved(self) -> list[Run]:
+        """What the program gives on perturbed inputs, and with other choices: wanted only where a result differs."""
+        dtypes, ties = self.narrow.narrower if self.narrow is not None else {}, Ties()
+        tried = [self._again(moved=nudged(seed, dtypes), mode=ties) for seed in range(2)]
+        tried += [self._again(mode=Ties(other)) for other in range(1, ties.alternatives + 1)]
+        return [found for found in tried if found is not None]
+
     def flush(self) -> bool:
         """Whether results may be those with zeros in the place of subnormal numbers, from now on."""
-        if self._may_flush and not self.flushed and (found := self._flushing()) is not None:
-            self.moved.append(found)
+        if self._may_flush and not self.flushed and (found := self._again(moved=flushed, mode=Flushing())) is not None:
+            self._flushed.append(found)
             self.flushed = True
             return True
         return False
@@ -134,8 +137,12 @@ class _Truth:
     def of(self, name: str, what: str) -> Truth:
         own = getattr(self.own, what)[name]
         wide = getattr(self.wide, what).get(name) if self.wide is not None else None
-        moved = [value for each in self.moved if (value := getattr(each, what).get(name)) is not None]
-        return Truth([own], None if wide is None or wide.shape != own.shape else [wide], [[m] for m in moved])
+        wides = None if wide is None or wide.shape != own.shape else [wide]
+        return Truth([own], wides, [], perturbed=lambda: self._perturbed(name, what))
+
+    def _perturbed(self, name: str, what: str) -> list[list[torch.Tensor]]:
+        runs = (getattr(each, what).get(name) for each in (*self.moved, *self._flushed))
+        return [[value] for value in runs if value is not None]
 
 
 def _require_close(
