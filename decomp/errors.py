@@ -138,11 +138,29 @@ class InputMismatch(DecompError, ValueError):
         )
 
 
-class InputMissing(InputMismatch, TypeError):
-    """A lowered module was called without some of its inputs, or with more than it takes."""
+class AssumptionBroken(InputMismatch):
+    """A lowered module was called with inputs for which something does not hold that torch.export assumed: which branch
+    the model takes, that sizes are equal, or what a size comes to, where it was taken for a number."""
 
-    def __init__(self, missing: Sequence[str], names: Sequence[str], given: int = 0) -> None:
+    def __init__(self, assumption: str, found: Mapping[str, str]) -> None:
+        inputs = " and ".join(f"input {name!r} has {what}" for name, what in found.items())
+        DecompError.__init__(
+            self,
+            f"{inputs}, the program was lowered for {assumption}\n"
+            "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes"
+        )
+
+
+class InputMissing(InputMismatch, TypeError):
+    """A lowered module was called without some of its inputs, with more than it takes, or with others."""
+
+    def __init__(
+        self, missing: Sequence[str], names: Sequence[str], given: int = 0, unknown: Sequence[str] = (),
+        twice: bool = False,
+    ) -> None:
         lacks = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {given} inputs"
+        if unknown:
+            lacks = f"gives {', '.join(map(repr, unknown))} {'twice' if twice else 'by name'}"
         takes = ", ".join(names) or "none"
         DecompError.__init__(self, f"the call {lacks}; the program takes {takes}\n  to do: call it with these inputs")
 

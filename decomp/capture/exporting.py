@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
 from decomp.capture.inlining import Body, parts_of
-from decomp.capture.input_checks import flat_inputs
+from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.source_state import source_unchanged
 from decomp.errors import CaptureError, NotLowered, first_line

@@ -25,7 +25,7 @@ from decomp.capture.exporting import (
     refuse_traced_state,
 )
 from decomp.capture.inlining import Body, Leaves
-from decomp.capture.input_checks import flat_inputs
+from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagated

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.capture.input_checks import flat_inputs
+from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import is_customised
 from decomp.capture.traced_regions import no_regions
 from decomp.graphs.rewrite import Rewrite

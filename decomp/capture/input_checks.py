@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+import math
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from decomp.errors import InputMismatch, InputMissing
+from decomp.capture.inputs.assumptions import Assumption
+from decomp.capture.inputs.trees import checked_inputs, refuse_others
+from decomp.errors import AssumptionBroken, InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
-from decomp.metadata.symbolic_sizes import has_fixed_sizes
+from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes
 from decomp.torch_internals.graphs import PyTreeCodeGen
-from decomp.torch_internals.pytree import tree_flatten_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +26,35 @@ class TensorInput:
     """What a tensor is to be; None is not looked at."""
 
     dtype: torch.dtype
-    shape: torch.Size | None
+    shape: tuple[int | None, ...] | None
+    """Its sizes, None for one that varies."""
     device: torch.device | None = None
     strides: tuple[int, ...] | None = None
 
     def condition(self, name: str) -> str:
         """Python code that is true of a plain tensor `name` like this, and false of most other things."""
         found = [f"type({name}) is torch.Tensor", f"{name}.dtype is {self.dtype}"]
-        if self.shape is not None:
+        if self.shape is not None and None not in self.shape:
             found.append(f"{name}.shape == {tuple(self.shape)}")
+        elif self.shape is not None:
+            found.append(f"{name}.dim() == {len(self.shape)}")
+            found += [f"{name}.shape[{i}] == {size}" for i, size in enumerate(self.shape) if size is not None]
         if self.device is not None:
             found.append(f"{name}.device == torch.{self.device!r}")
         if self.strides is not None:
             found.append(f"{name}.stride() == {self.strides}")
         return " and ".join(found)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberInput:
+    """A number that varies, of one type."""
+
+    kind: type
+
+    def condition(self, name: str) -> str:
+        """Python code that is true of a plain number `name` of this type."""
+        return f"type({name}) is {self.kind.__name__}"
 
 
 class _Anything:
@@ -77,24 +94,28 @@ def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.
     if derived is None:
         scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
     checked = [node for node in inputs if derived is None or _reaches(node, derived)]
-    return [_expected(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
+    return [expected_input(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
 
 
 def _may_view(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and spelling_of(node).op.short in MAYBE_VIEW
 
 
-def _expected(value: Any, scope: Scope) -> Any:
+def expected_input(value: Any, scope: Scope) -> Any:
     """What an input of this metadata is to be."""
     if isinstance(value, torch.Tensor):
         return tensor_input(value, scope)
     if type(value) in (list, tuple) and not _is_plain(value):
-        return type(value)(_expected(item, scope) for item in value)
+        return type(value)(expected_input(item, scope) for item in value)
     if type(value) is dict:
-        return {key: _expected(item, scope) for key, item in value.items()}
+        return {key: expected_input(item, scope) for key, item in value.items()}
+    if isinstance(value, SYMBOLIC):
+        return NumberInput(_SYMBOLIC_KINDS[type(value)])
     return value if _is_plain(value) else ANYTHING
 
 
+_SYMBOLIC_KINDS: dict[Any, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_SYMBOLIC_OF: dict[type, tuple[type, ...]] = {int: (torch.SymInt,), float: (torch.SymFloat,), bool: (torch.SymBool,)}
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device)
 
 
@@ -106,7 +127,7 @@ def tensor_input(value: torch.Tensor, scope: Scope) -> TensorInput:
     """What a tensor like `value` is to be; sizes that vary are not looked at."""
     fixed = has_fixed_sizes(value)
     strides = value.stride() if scope.strides and fixed and value.layout is torch.strided else None
-    shape = torch.Size(value.shape) if fixed else None
+    shape = tuple(size if type(size) is int else None for size in value.shape)
     return TensorInput(value.dtype, shape, value.device if scope.devices else None, strides)
 
 
@@ -135,7 +156,7 @@ Look = Callable[[nn.Module, Mapping[str, Any]], None]
 
 class InputCheck:
     """Compares the inputs of each call with what the program was lowered for. `codegen`: of a program that takes trees,
-    which come in flat; `defaults`: of inputs that a call may leave out."""
+    which come in flat; `defaults`: of inputs that a call may leave out; `assumptions`: conditions on several."""
 
     def __init__(
         self,
@@ -143,8 +164,10 @@ class InputCheck:
         expected: Sequence[Any],
         codegen: PyTreeCodeGen | None = None,
         defaults: Mapping[str, Any] | None = None,
+        assumptions: Sequence[Assumption] = (),
     ) -> None:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
+        self.assumptions = tuple(assumptions)
         self.looks: list[Look] = []
         """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
 
@@ -157,7 +180,7 @@ class InputCheck:
 
     def showing(self, *looks: Look) -> InputCheck:
         """This check, which shows its inputs to `looks`, too. (It may be that of the program that was lowered.)"""
-        found = InputCheck(self.names, self.expected, self.codegen, self.defaults)
+        found = InputCheck(self.names, self.expected, self.codegen, self.defaults, self.assumptions)
         found.looks = [*self.looks, *looks]
         return found
 
@@ -165,24 +188,37 @@ class InputCheck:
         """This check, and what `before` looks at beside."""
         known = dict(zip(before.names, before.expected))
         expected = [known.get(n, ANYTHING) if e is ANYTHING else e for n, e in zip(self.names, self.expected)]
-        return InputCheck(self.names, expected, self.codegen, self.defaults).showing(*before.looks, *self.looks)
+        assumptions = dict.fromkeys((*before.assumptions, *self.assumptions))
+        found = InputCheck(self.names, expected, self.codegen, self.defaults, tuple(assumptions))
+        return found.showing(*before.looks, *self.looks)
 
-    def compare(self, inputs: Iterable[Any]) -> None:
-        """Raise `InputMismatch` where an input is not as expected."""
+    def compare(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> None:
+        """Raise `InputMismatch` where an input is not as expected. `held` says which assumptions hold, where code is
+        there that does: Dynamo does not trace what makes a function of text."""
         for name, expected, found in zip(self.names, self.expected, inputs):
             if found is not ANYTHING:
                 _compare(name.lstrip("*"), expected, found)
+        if not self.assumptions or any(isinstance(each, fx.Proxy) for each in inputs):
+            return  # what is traced symbolically has no sizes
+        given = dict(zip(self.names, inputs))
+        answers = held() if held is not None else [each.holds(given) for each in self.assumptions]
+        for assumption, holds in zip(self.assumptions, answers):
+            if not holds:
+                raise AssumptionBroken(assumption.code, {name: _measured(given[name]) for name in assumption.inputs})
 
     def line(self) -> str | None:
         """A line of code that compares the inputs where they are not seen at once to be right; None if more has to be
         looked at. A kernel takes no longer than to look at each input by name, and a compiler finds nothing in it that
         it does not know."""
-        tensors = {name: each for name, each in zip(self.names, self.expected) if isinstance(each, TensorInput)}
-        others = any(each is not ANYTHING for each in self.expected if not isinstance(each, TensorInput))
-        if not tensors or others or self.looks or not all(map(str.isidentifier, self.names)):
+        conditions = [_condition(name, each) for name, each in zip(self.names, self.expected) if each is not ANYTHING]
+        conditions += [each.code if each.inline else None for each in self.assumptions]
+        if not conditions or None in conditions or self.codegen is not None or self.looks:
             return None
-        conditions = " and ".join(each.condition(name) for name, each in tensors.items())
-        return f"if not ({conditions}): self._input_check.compare(({', '.join(self.names)},))\n"
+        if not all(map(str.isidentifier, self.names)):
+            return None
+        tests = " and ".join(f"({each})" for each in conditions)
+        held = ", lambda: (" + "".join(f"{each.code}, " for each in self.assumptions) + ")" if self.assumptions else ""
+        return f"if not ({tests}): self._input_check.compare(({', '.join(self.names)},){held})\n"
 
     def refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise `InputMissing` where a call has too few inputs, or too many."""
@@ -192,12 +228,12 @@ class InputCheck:
         missing = [name for name in plain[len(args) :] if name not in kwargs and name not in self.defaults]
         if missing:
             raise InputMissing(missing, plain)
-        if len(args) > len(plain) == len(self.names):
-            raise InputMissing((), plain, len(args))
+        if len(plain) == len(self.names):
+            refuse_others(plain, args, kwargs)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if self.codegen is not None:
-            return dict(zip(self.names, flat_inputs(self.codegen, args, kwargs)))
+            return dict(zip(self.names, checked_inputs(self.codegen, args, kwargs)))
         given = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
         for i, name in enumerate(self.names):
             if name.startswith("**"):
@@ -207,17 +243,22 @@ class InputCheck:
         return given
 
 
-def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of what a program that takes trees is called with, in the order of its placeholders."""
-    spec = codegen.pytree_info.in_spec
-    if spec.type is tuple and spec.num_children == 2 and spec.child(1).type is dict:  # as torch.export has it
-        names = codegen.pytree_info.orig_args
-        by_place = dict(zip(names[len(args):], range(len(args), spec.child(0).num_children)))
-        moved = tuple(kwargs[name] for name in by_place if name in kwargs)
-        named = {name: value for name, value in kwargs.items() if name not in by_place}
-        return list(tree_flatten_spec(((*args, *moved), named), spec))
-    more = [kwargs[name] for name in codegen.pytree_info.orig_args[len(args):] if name in kwargs]
-    return list(codegen.process_inputs(*args, *more))
+def _condition(name: str, expected: Any) -> str | None:
+    """Python code that is true of an input as it is expected; None where that takes more than an expression."""
+    if isinstance(expected, (TensorInput, NumberInput)):
+        return expected.condition(name)
+    if expected is None:
+        return f"{name} is None"
+    if type(expected) in (bool, int, str) or type(expected) is float and math.isfinite(expected):
+        return f"type({name}) is {type(expected).__name__} and {name} == {expected!r}"
+    return None
+
+
+def _measured(value: Any) -> str:
+    """An input of which something is assumed, in words."""
+    if not isinstance(value, torch.Tensor):
+        return f"value {value}"
+    return f"shape {tuple(value.shape)}"
 
 
 def _compare(name: str, expected: Any, found: Any) -> None:
@@ -225,6 +266,9 @@ def _compare(name: str, expected: Any, found: Any) -> None:
         return
     if isinstance(expected, TensorInput):
         _compare_tensor(name, expected, found)
+    elif isinstance(expected, NumberInput):
+        if type(found) not in (expected.kind, *_SYMBOLIC_OF[expected.kind]) and not isinstance(found, fx.Proxy):
+            raise InputMismatch(name, f"an {expected.kind.__name__}", _shown(found), "value")
     elif isinstance(expected, (list, tuple, dict)) and not _is_plain(expected):
         if type(found) is not type(expected) or len(found) != len(expected):
             raise InputMismatch(name, _shown(expected), _shown(found), "value")
@@ -245,14 +289,21 @@ def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
         return  # the program is traced
     if not isinstance(found, torch.Tensor):
         raise InputMismatch(name, "a tensor", _shown(found), "value")
-    if expected.shape is not None and found.shape != expected.shape:
-        raise InputMismatch(name, tuple(expected.shape), tuple(found.shape))
+    if expected.shape is not None and not _fits(expected.shape, found.shape):
+        wanted = tuple("any" if size is None else size for size in expected.shape)
+        raise InputMismatch(name, wanted, tuple(found.shape))
     if found.dtype != expected.dtype:
         raise InputMismatch(name, expected.dtype, found.dtype, "dtype")
     if expected.device is not None and found.device != expected.device:
         raise InputMismatch(name, expected.device, found.device, "device")
     if expected.strides is not None and found.stride() != expected.strides:
         raise InputMismatch(name, expected.strides, found.stride(), "strides")
+
+
+def _fits(expected: Sequence[int | None], found: Sequence[int]) -> bool:
+    if len(expected) != len(found):
+        return False
+    return all(one is None or one == other for one, other in zip(expected, found))
 
 
 def _shown(value: Any) -> Any:

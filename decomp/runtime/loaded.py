@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.input_checks import flat_inputs
+from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import check_of
 from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted

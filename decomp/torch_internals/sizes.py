@@ -6,6 +6,7 @@ program of dynamic sizes has come: such a program has imported it already. All o
 
 import torch.fx.experimental._config
 from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP as SYMPY_INTERP,
     TLS as TLS,
     DimDynamic as DimDynamic,
     GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
@@ -17,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import (
     statically_known_true as statically_known_true,
 )
 from torch.utils._sympy.interp import sympy_interp as sympy_interp
+from torch.utils._sympy.printers import PythonPrinter as PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis as PythonReferenceAnalysis
 from torch.utils._sympy.symbol import (
     SymT as SymT,

@@ -260,20 +260,24 @@ class _Relu(nn.Module):
         return torch.relu(x) + x
 
 
-WRONG = {(): "lacks 'x'", (torch.ones(4),): "has shape (4,)", (torch.ones(3),) * 2: "has 2 inputs", ("x",): "a tensor"}
+WRONG = {
+    (): ("lacks 'x'", "lacks 'parts'"),
+    (torch.ones(4),): ("has shape (4,)", "input 'parts' has structure a tensor, the program was lowered for a dict of"),
+    (torch.ones(3),) * 2: ("has 2 inputs", "has 2 inputs; the program takes parts"),
+    ("x",): ("a tensor", "input 'parts' has structure a str"),
+}
 
 
-@pytest.mark.parametrize("args", WRONG, ids=WRONG.values())
+@pytest.mark.parametrize("args", WRONG, ids=[of_one for of_one, _ in WRONG.values()])
 def test_other_inputs_than_the_program_takes_are_refused_with_those(args):
     chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
     chip.implements("exp")(torch.exp)
     loaded = chip.load(decomp.lower(Exponential(), to=chip.target, args=(torch.ones(3),)))
-    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args])):
+    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args][0])):
         loaded(*args)
     tree = chip.load(decomp.lower(OfATree(), to=chip.target, args=({"x": torch.ones(3)},)))
-    with pytest.raises(decomp.InputMismatch, match=r"it takes: .*x: float32 \(3\)") as refused:
+    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args][1])):
         tree(*args)
-    assert "to do: call it as the model that was lowered" in str(refused.value)
 
 
 class OfATree(nn.Module):

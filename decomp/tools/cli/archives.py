@@ -245,7 +245,7 @@ _SYMPY = frozenset(
     "TruncToInt RoundToInt RoundDecimal ToFloat Identity".split()
 )
 _GUARD_FUNCTIONS = frozenset(
-    "max min abs int float bool IsNonOverlappingAndDenseIndicator cast_symbool_to_symint_guardless".split()
+    "max min abs int float bool round IsNonOverlappingAndDenseIndicator cast_symbool_to_symint_guardless".split()
 )
 _GUARD_ATTRIBUTES = frozenset(
     "size stride storage_offset dim ndim numel shape floor ceil trunc pow sqrt log2 sym_float sym_int sym_max sym_min "

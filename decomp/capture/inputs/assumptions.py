@@ -1,0 +1,225 @@
+"""What torch.export assumed of the inputs of a program with open sizes, as conditions on them: what it asked while it
+traced (`_guards_code`, Python that reads inputs by their path), ranges, and sizes that are computed from others.
+Export's own module checks them in a call of its own; a lowered module checks them in the line that looks at its
+inputs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from decomp.errors import CaptureError
+from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.torch_internals import pytree
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A condition on inputs."""
+
+    code: str
+    """A Python expression of inputs, by name."""
+    inputs: tuple[str, ...]
+    """Those that it reads."""
+    inline: bool
+    """Whether it can be part of any code: it calls nothing but builtins."""
+
+    def holds(self, given: Mapping[str, Any]) -> bool:
+        """Whether it is true of these inputs."""
+        return bool(_compiled(self.code, self.inputs)(*(given[name] for name in self.inputs)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(code: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
+    names: dict[str, Any] = {"math": math, "torch": torch, "inf": math.inf}
+    if "Indicator" in code or "cast_symbool" in code:
+        from decomp.torch_internals.sizes import SYMPY_INTERP
+
+        names.update(SYMPY_INTERP)
+    function: Callable[..., Any] = eval(f"lambda {', '.join(inputs)}: {code}", names)
+    return function
+
+
+_BUILTIN = frozenset({"abs", "bool", "float", "int", "max", "min", "round", "torch"})
+
+
+def assumptions_of(program: ExportedProgram, inputs: Sequence[fx.Node]) -> tuple[Assumption, ...]:
+    """What was assumed of the inputs of an exported program, which are these in its module. Raises `CaptureError` for a
+    condition on something else."""
+    names = [str(node.target) for node in inputs]
+    codes = [*_of_sizes(inputs, program.range_constraints), *_recorded(program, names)]
+    found = (_assumption(code, names) for code in codes)
+    return tuple(dict.fromkeys(each for each in found if each is not None))
+
+
+def _assumption(code: str, names: Sequence[str]) -> Assumption | None:
+    """None for a condition that always holds."""
+    tree = ast.parse(code.strip(), mode="eval")
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    read = tuple(name for name in names if name in used)
+    return Assumption(ast.unparse(tree), read, used - set(read) <= _BUILTIN) if read else None
+
+
+# What export asked while it traced.
+
+
+def _recorded(program: ExportedProgram, names: Sequence[str]) -> Iterator[str]:
+    guards = getattr(program, "_guards_code", None) or ()
+    paths = _Paths(_names_of_paths(program, names)) if guards else None
+    for guard in guards:
+        assert paths is not None
+        tree = paths.visit(ast.parse(guard.replace("\n", " ").strip(), mode="eval"))
+        if any(isinstance(node, ast.Name) and node.id == "L" for node in ast.walk(tree)):
+            raise CaptureError(
+                f"torch.export assumed {guard}, and the program has no such input\n"
+                "  to do: export it again with torch.export.export, or lower the module itself with args="
+            )
+        yield ast.unparse(tree)
+
+
+def _names_of_paths(program: ExportedProgram, names: Sequence[str]) -> dict[str, str]:
+    """The names of inputs, by the code with which guards read them: their place among all leaves, or their path from
+    an argument of `forward`."""
+    found = {f"L['flat_args'][{i}]": name for i, name in enumerate(names)}
+    signature = program.module_call_graph[0].signature
+    arguments = (signature.forward_arg_names if signature is not None else None) or ()
+    for path, name in zip(_paths_of(program), names):
+        argument, *rest = path[1:]
+        if not _is_named(path):
+            argument = arguments[argument.idx] if argument.idx < len(arguments) else f"args_{argument.idx}"
+        else:
+            argument = argument.key
+        found[_normal(f"L[{argument!r}]{pytree.keystr(tuple(rest))}")] = name
+    return found
+
+
+def _is_named(path: Sequence[Any]) -> bool:
+    return bool(path[0].idx == 1)
+
+
+def _paths_of(program: ExportedProgram) -> list[Any]:
+    """The paths of the leaves of what a program takes, from (args, kwargs)."""
+    given = program.example_inputs
+    if given is None:
+        spec = program.call_spec.in_spec
+        given = pytree.tree_unflatten([0] * spec.num_leaves, spec)
+    return [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
+
+
+def _normal(code: str) -> str:
+    return ast.unparse(ast.parse(code, mode="eval"))
+
+
+class _Paths(ast.NodeTransformer):
+    """Puts the names of inputs in the place of their paths, and `x.shape[0]` in that of `x.size()[0]`."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, (ast.Subscript, ast.Attribute)) and (name := self._input(node)) is not None:
+            return ast.Name(name, ast.Load())
+        return super().visit(node)
+
+    def _input(self, node: ast.Subscript | ast.Attribute) -> str | None:
+        if (found := self.names.get(ast.unparse(node))) is not None:
+            return found
+        # Of `*rest` and `**more` the arguments are inputs of their own: `rest_0`, and by their names.
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_argument(node.value):
+            argument = ast.literal_eval(node.value.slice)  # type: ignore[attr-defined]
+            key = node.slice.value
+            return self.names.get(f"L[{key!r}]" if isinstance(key, str) else f"L['{argument}_{key}']")
+        return None
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        call = node.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "size":
+            return ast.Subscript(ast.Attribute(call.func.value, "shape", ast.Load()), node.slice, ast.Load())
+        return node
+
+
+def _is_argument(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "L"
+
+
+# What its ranges say, and sizes that are computed from others.
+
+
+def _of_sizes(inputs: Sequence[fx.Node], ranges: Mapping[Any, Any]) -> Iterator[str]:
+    read: dict[Any, str] = {}
+    for place, size in _open_sizes(inputs):
+        expr = size.node.expr
+        if expr in read:
+            yield f"{place} == {read[expr]}"
+            continue
+        read[expr] = place
+        if expr in ranges:
+            yield from _within(place, ranges[expr])
+    known = {expr: place for expr, place in read.items() if expr.is_Symbol}
+    for expr, place in read.items():
+        if not expr.is_Symbol and len(expr.free_symbols) == 1:
+            yield from _computed(expr, place, known)
+
+
+def _open_sizes(inputs: Sequence[fx.Node]) -> Iterator[tuple[str, Any]]:
+    """The sizes and numbers of inputs that are open, with the code that reads them."""
+    for node in inputs:
+        value = metadata(node)
+        if isinstance(value, SYMBOLIC):
+            yield str(node.target), value
+        elif isinstance(value, torch.Tensor):
+            for i, size in enumerate(value.shape):
+                if isinstance(size, SYMBOLIC):
+                    yield f"{node.target}.shape[{i}]", size
+
+
+def _within(place: str, ends: Any) -> Iterator[str]:
+    """A lower end of 2 or less is not checked, as export does not: it sets one itself for each size that varies."""
+    if ends.lower.is_Integer and ends.lower > 2:
+        yield f"{place} >= {ends.lower}"
+    if ends.upper.is_Integer:
+        yield f"{place} <= {ends.upper}"
+
+
+def _computed(expr: Any, place: str, known: dict[Any, str]) -> Iterator[str]:
+    """A size `a * s + b`, where another one is s; or else it says what s is, from then on."""
+    (symbol,) = expr.free_symbols
+    if symbol in known:
+        yield f"{place} == {_printed(expr, symbol, known[symbol])}"
+        return
+    factor = expr.coeff(symbol)
+    rest = expr - factor * symbol
+    if factor.is_Integer and rest.is_Integer and factor != 0:
+        multiple = f"({place} - {rest})" if rest else place
+        if abs(factor) != 1:
+            yield f"{multiple} % {factor} == 0"
+        known[symbol] = f"({multiple} // {factor})"
+
+
+def _printed(expr: Any, symbol: Any, code: str) -> str:
+    """An expression as Python, with code in the place of its symbol."""
+    from decomp.torch_internals.sizes import PythonPrinter
+
+    tree = ast.parse(PythonPrinter().doprint(expr), mode="eval")
+    put = {str(symbol): code}
+    return ast.unparse(_Names(put).visit(tree))
+
+
+class _Names(ast.NodeTransformer):
+    """Puts code in the place of names."""
+
+    def __init__(self, codes: Mapping[str, str]) -> None:
+        self.codes = codes
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return ast.parse(self.codes[node.id], mode="eval").body if node.id in self.codes else node
