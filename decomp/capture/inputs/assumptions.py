@@ -64,9 +64,41 @@ def assumptions_of(program: ExportedProgram, inputs: Sequence[fx.Node]) -> tuple
 def _assumption(code: str, names: Sequence[str]) -> Assumption | None:
     """None for a condition that always holds."""
     tree = ast.parse(code.strip(), mode="eval")
+    _require_arithmetic(tree, names)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     read = tuple(name for name in names if name in used)
     return Assumption(ast.unparse(tree), read, used - set(read) <= _BUILTIN) if read else None
+
+
+_ARITHMETIC = (ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Constant, ast.Subscript)
+_ARITHMETIC += (ast.boolop, ast.unaryop, ast.operator, ast.cmpop, ast.expr_context, ast.Call)
+
+
+def _require_arithmetic(tree: ast.AST, names: Sequence[str]) -> None:
+    """Raise `CaptureError` for code that does more than compute with sizes and numbers: a program may come from a file,
+    and what is in it is not to be run."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            known = node.id in names or node.id in _BUILTIN or node.id in ("math", "inf", *_interpreted())
+        elif isinstance(node, ast.Attribute):
+            known = node.attr in ("shape", "size", "stride", "storage_offset") or isinstance(node.value, ast.Name) and (
+                node.value.id == "math" and hasattr(math, node.attr)
+                or node.value.id == "torch" and node.attr.startswith(("sym_", "_sym_"))
+            )
+        else:
+            known = isinstance(node, _ARITHMETIC)
+        if not known:
+            raise CaptureError(
+                f"a condition of the exported program does more than compute with sizes: {ast.unparse(tree)[:200]}\n"
+                "  to do: export the model again with torch.export.export"
+            )
+
+
+@functools.cache
+def _interpreted() -> frozenset[str]:
+    from decomp.torch_internals.sizes import SYMPY_INTERP
+
+    return frozenset(SYMPY_INTERP)
 
 
 # What export asked while it traced.

@@ -179,3 +179,16 @@ def test_a_wide_open_program_looks_at_its_inputs_in_its_code():
     module = even().result
     module(ones(4, 3))
     assert not module._forward_pre_hooks and "x.shape[0] % 2 == 0" in module._input_check.line()
+
+
+@pytest.mark.parametrize("code", [
+    "__import__('os').getpid() * L['x'].size()[0] > 0",
+    "L['x'].__class__.__mro__[0] == L['x'].size()[0]",
+    "(lambda: L['x'].size()[0])() > 0",
+    "[n for n in (L['x'].size()[0],)][0] > 0",
+])
+def test_a_condition_that_does_more_than_compute_with_sizes_is_not_run(code):
+    program = export(Calls(BRANCHES["added"]), (ones(4, 3), ones(4, 3)), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
+    program._guards_code = [code]
+    with pytest.raises(decomp.CaptureError, match="^a condition of the exported program does more than compute with"):
+        backends.numpy.load(decomp.lower(program, to=backends.numpy.target).result)
