@@ -18,10 +18,12 @@ from torch.overrides import TorchFunctionMode
 from decomp.capture.inlining import Body, parts_of
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
+from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
 from decomp.errors import CaptureError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
+from decomp.metadata.meta_values import made_on_meta
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -52,6 +54,12 @@ def export(
         raise
     except Exception as error:
         refused = error
+    device = device_of_the_rest(model, args, kwargs)
+    if device is not None:
+        whole = OnOneDevice(model, device)
+        with whole.placed():
+            args, kwargs = whole.inputs((tuple(args), dict(kwargs or {})))
+            return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer))
     reasons = first_line(refused)
     if not lacks_data(refused):
         try:
@@ -116,7 +124,8 @@ def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, st
     with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
         # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-        return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
+        with contextlib.nullcontext() if strict else _NumbersOnMeta():
+            return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 
 def _apart(inputs: Any) -> Any:
@@ -135,9 +144,15 @@ def _apart(inputs: Any) -> Any:
 
 
 def lacks_data(error: BaseException | None) -> bool:
-    """Whether PyTorch cannot run an op on fake tensors because it reads their data (as torch 2.13 says it)."""
+    """Whether PyTorch cannot run an op on fake tensors because it reads their data, or has no kernel for their device,
+    such as the meta device (as torch 2.13 says it)."""
     kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+    if isinstance(error, NotImplementedError) and any(phrase in str(error) for phrase in _NO_KERNEL):
+        return True
     return isinstance(error, kinds) or "its data is not allocated" in str(error)
+
+
+_NO_KERNEL = ("no fake impl or Meta kernel", "could not find kernel")
 
 
 def refuse_lazy(model: nn.Module) -> None:
@@ -218,6 +233,14 @@ class _ByRule(TorchFunctionMode):
             if result is None:
                 raise
             return result
+
+
+class _NumbersOnMeta(TorchFunctionMode):
+    """Keeps the numbers of the tensors that a forward makes of them on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = made_on_meta(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if made is None else made
 
 
 class _RandomBetween(TorchFunctionMode):

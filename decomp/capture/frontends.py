@@ -40,6 +40,7 @@ from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of
+from decomp.metadata.meta_values import known_value, with_value
 from decomp.metadata.nonfinite_constants import spell_numbers
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.graphs import BodyModule, PyTreeCodeGen, lazy_graph_module
@@ -420,5 +421,5 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
         if isinstance(tensor, nn.Parameter):
             return tensor
         with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
-            return nn.Buffer(tensor, persistent=False)
+            return with_value(nn.Buffer(tensor, persistent=False), known_value(tensor))
     return attribute(root, name)

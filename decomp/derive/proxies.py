@@ -18,6 +18,7 @@ from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.op_facts import BATCH_NORMS, FACTORIES
 from decomp.ir.ops import of_function
 from decomp.ir.signature import is_symbolic
+from decomp.metadata.meta_values import MADE_OF_NUMBERS, computed_on_meta, made_on_meta
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.rules.restrictions import (
     AUGMENTED,
@@ -74,6 +75,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         type_expr: Any = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
+        if target == "new_tensor" and self.knows and args[0].device.type == "meta":
+            return self._new_tensor(*args, **kwargs)
         asked = self.asked(target, args, kwargs)
         shortcut = self.taken(asked)
         if shortcut is not None:
@@ -88,6 +91,11 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             result = call_target(target, *fakes_of((args, kwargs)))
         self.learn(asked, result)
         return self.wrap(result)
+
+    @staticmethod
+    def _new_tensor(like: ValueProxy, data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        """By `torch.tensor`, whose numbers are kept on the meta device."""
+        return torch.tensor(data, dtype=dtype or like.dtype, device=device or like.device)
 
     def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked | None:
         """A call taken apart, where it may be recorded without PyTorch's dispatcher."""
@@ -380,27 +388,34 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
         if shortcut is not None:
             return tracer.wrap(shortcut) if on_proxies else shortcut
         self._refuse(func, args, kwargs)
+        made = made_on_meta(func, args, kwargs)
+        if made is not None:
+            return tracer.tape.constant(made) if tracer.dialect == "aten" and tracer.knows else made
         if tracer.dialect == "aten" and tracer.knows:
             tracer.record()
             result = func(*args, **kwargs)
             tracer.learn(asked if not on_proxies else None, result)
             return result
-        if func in _CONCRETE or not _is_factory(func) or has_tensors((args, kwargs)):
-            return func(*args, **kwargs)
+        if func in MADE_OF_NUMBERS or not _is_factory(func) or has_tensors((args, kwargs)):
+            run = _called if has_proxies((args, kwargs)) else computed_on_meta
+            return run(func, args, kwargs)
         return tracer.create_proxy("call_function", func, args, kwargs)
 
     def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
         if func is set_grad_enabled:
             self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
-        if func in _CONCRETE and has_proxies((args, kwargs)):
+        if func in MADE_OF_NUMBERS and has_proxies((args, kwargs)):
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
         if has_tensors((args, kwargs)):
             self.tracer.check(func, args, kwargs)
 
 
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
 _OF_DTYPES = frozenset({torch.promote_types, torch.can_cast})
 """What takes and gives no tensors."""
-_CONCRETE = {torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray}
 
 
 def _is_factory(func: Any) -> bool:

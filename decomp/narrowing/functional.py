@@ -16,9 +16,9 @@ from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.dtypes import name_of
 from decomp.metadata.fakes import mode_of
+from decomp.metadata.meta_values import converted, known_value
 from decomp.narrowing.program import Dtypes, Narrowed, in_narrow_dtypes
 from decomp.rules.target import Target
-from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tensors_in
 
 
@@ -52,9 +52,10 @@ def without_wide(
 def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
     """Raise `OutOfRange` if a tensor has values that the narrow dtype does not hold."""
     narrow = dtypes.get(tensor.dtype)
-    if narrow is None or tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
+    value = known_value(tensor) if narrow is not None else None
+    if narrow is None or value is None or not value.numel():
         return
-    parts = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    parts = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
     parts = parts[parts.isfinite()] if parts.is_floating_point() else parts
     if not parts.numel():
         return
@@ -70,7 +71,7 @@ def narrowed(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
     if tensor.dtype not in dtypes:
         return tensor
     require_fits(name, tensor, dtypes)
-    return tensor.to(dtypes[tensor.dtype])
+    return converted(lambda value: value.to(dtypes[tensor.dtype]), tensor)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described
 from decomp.metadata.fakes import Fakes
+from decomp.metadata.meta_values import converted, known_value
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.pairs.pair import (
@@ -243,12 +244,19 @@ class _Run:
             return self.tape.constant(tensor)
         if id(tensor) not in self._constants:
             with disable_current_modes():
-                pair = torch.view_as_real(tensor.resolve_conj())
-                parts = [part.clone() for part in (pair[..., 0], pair[..., 1])]
-                real = not bool((parts[1] != 0).any())
+                parts = [converted(part, tensor) for part in (_real_part, _imaginary_part)]
+                real = not bool((known_value(parts[1]) != 0).any())
             fakes = [self.tape.constant(part) for part in (parts[:1] if real else parts)]
             self._constants[id(tensor)] = Pair(*fakes)
         return self._constants[id(tensor)]
+
+
+def _real_part(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.resolve_conj())[..., 0].clone()
+
+
+def _imaginary_part(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.resolve_conj())[..., 1].clone()
 
 
 _VIEWS = ("view", "_unsafe_view")

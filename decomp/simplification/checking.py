@@ -13,6 +13,7 @@ from torch import fx
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.call import substituted
 from decomp.metadata.agreement import described, same_bits, same_metadata, shown
+from decomp.metadata.meta_values import known_value
 from decomp.metadata.strides import same_layout
 from decomp.proof.correspondence import (
     Correspondence,
@@ -119,7 +120,7 @@ class _Replay:
         if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
             raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
         kept = self.found.constants[name]
-        if kept.numel() <= LARGEST and not same_bits(kept, self.constants.value(image)):
+        if kept.numel() <= LARGEST and not same_bits(known_value(kept), self.constants.value(image)):
             raise NotAsRecorded(f"the constant {name!r} is not what {node.name!r} computes", value, node)
 
     def _require_results(self, node: fx.Node, value: fx.Node) -> None:

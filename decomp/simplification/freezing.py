@@ -14,11 +14,12 @@ from decomp.ir.aliases import attribute
 from decomp.ir.call import substituted
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.meta_values import known_value, on_host, on_meta
 from decomp.simplification.new_calls import same_value
 from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Term
 from decomp.torch_internals import pytree
-from decomp.torch_internals.fakes import FakeTensor, unset_fake_temporarily
+from decomp.torch_internals.fakes import unset_fake_temporarily
 
 LARGEST = 1 << 16
 """Elements of the largest tensor that is kept, or computed on the way, where parameters are no constants: a mask of 256
@@ -68,11 +69,10 @@ class Constants:
         value = self._state.get(name)
         if value is None and node.op == "get_attr" and self._root is not None:
             value = attribute(self._root, name)
-        real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
-        return value if real else None
+        return known_value(value) if isinstance(value, torch.Tensor) else None
 
     def value(self, term: Term) -> Any:
-        """What a constant is. Raises what a kernel raises."""
+        """What a constant is, as numbers on the host if it is one of the meta device. Raises what a kernel raises."""
         with neutral(), unset_fake_temporarily(), torch.no_grad():
             return self._computed(term)
 
@@ -94,6 +94,7 @@ class Constants:
             known = self._known(term.owner)
             return known.detach() if known is not None else None
         args, kwargs = substituted((term.args, term.kwargs), self._values.__getitem__, Term)
+        args, kwargs = on_host(args, kwargs)
         return term.target(*args, **kwargs)
 
 
@@ -131,4 +132,5 @@ def _value(term: Term, constants: Constants) -> torch.Tensor | None:
         value = constants.value(term)
     except Exception:  # whatever a kernel has against it, the program will say when it runs
         return None
-    return value if same_value(value, term.value) else None
+    placed = on_meta(value) if term.value.is_meta and isinstance(value, torch.Tensor) else value
+    return placed if same_value(placed, term.value) else None

@@ -13,10 +13,11 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.ir.call import substituted
+from decomp.ir.call import call_target, substituted
 from decomp.ir.signature import described
 from decomp.metadata.agreement import same_bits
 from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.simplification.images import Images
@@ -99,7 +100,7 @@ class Application:
             return mine, values[self.image]
         for term in (*self.above, self.image):
             args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
-            values[term] = term.target(*args, **kwargs)
+            values[term] = call_target(term.target, *on_host(args, kwargs))
         return mine, values[self.image]
 
     def _operands(self, turn: int) -> dict[Term, Any]:

@@ -19,6 +19,7 @@ from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_target, graphs_of
 from decomp.ir.effects import EffectTable
+from decomp.metadata.meta_values import is_abstract, known_value, on_host
 from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import in_float64, widened
@@ -49,6 +50,19 @@ def callable_of(program: Any) -> nn.Module:
     if isinstance(program, nn.Module):
         return unwrapped(program)
     raise ArgumentError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
+
+
+def without_numbers(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Which of a program's tensors have no numbers to run it on, as a phrase; None if all have them."""
+    module = callable_of(program)
+    state = {name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    inputs = {f"input{path}": leaf for path, leaf in _named((tuple(args), dict(kwargs)))}
+    tensors = {name: leaf for name, leaf in {**state, **inputs}.items() if isinstance(leaf, torch.Tensor)}
+    missing = [name for name, tensor in tensors.items() if is_abstract(tensor)]
+    if not missing:
+        return None
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"there are no numbers in {missing[0]}{others} (the meta device, or fake tensors)"
 
 
 def run(
@@ -195,13 +209,16 @@ Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]
 
 
 def call_node(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
-    """What one node gives on these arguments. `root` owns attributes; modules are run as copies."""
+    """What one node gives on these arguments. `root` owns attributes; modules are run as copies. A call on the meta
+    device is made on the host, where its numbers are known."""
     if node.op == "get_attr":
         name = str(node.target)
-        return root[name] if isinstance(root, Mapping) else attribute(root, name)
+        found = root[name] if isinstance(root, Mapping) else attribute(root, name)
+        value = known_value(found) if isinstance(found, torch.Tensor) else None
+        return found if value is None else value
     if node.op == "call_module":
         return copy.deepcopy(root.get_submodule(str(node.target)))(*args, **kwargs)
-    return call_target(node.target, args, kwargs)
+    return call_target(node.target, *on_host(args, kwargs))
 
 
 def run_graph(

@@ -18,6 +18,7 @@ from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import call_target, metadata, read_results, those_at
 from decomp.ir.effects import EffectTable
+from decomp.metadata.meta_values import on_host
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
 from decomp.torch_internals import pytree
@@ -34,7 +35,13 @@ from decomp.validation.operands import (
     special_operands,
 )
 from decomp.validation.promises import Promise, promise_of
-from decomp.validation.running_programs import Narrow, forked_random_state, run_graph, weights_for as _weights
+from decomp.validation.running_programs import (
+    Narrow,
+    forked_random_state,
+    run_graph,
+    weights_for as _weights,
+    without_numbers,
+)
 from decomp.validation.whole_programs import whole_programs
 
 if TYPE_CHECKING:
@@ -69,10 +76,11 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
             raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")
         return [whole_programs(source, lowered, *given)]
     given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
-    verdicts = expansions(lowered, given)
+    missing = "there are no example inputs" if given is None else without_numbers(source, *given)
+    verdicts = expansions(lowered, given if missing is None else None)
     laws = laws_run(piece.simplified for piece in lowered.pieces)
-    if given is None:
-        return [*laws, _phrase(verdicts), "the whole program not run, as there are no example inputs"]
+    if given is None or missing is not None:
+        return [*laws, _phrase(verdicts), f"the whole program not run, as {missing}"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
     narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
     exact = all(decision.level == LEVELS[0] for piece in lowered.pieces for _, decision in _derived(piece))
@@ -402,7 +410,7 @@ def _own(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
-    results = those_at(given, call_target(node.target, args, kwargs))
+    results = those_at(given, call_target(node.target, *on_host(args, kwargs)))
     if given is not None and any(results[i] is None for i in given):
         results = [_nothing(node, i) if i in given and each is None else each for i, each in enumerate(results)]
     return pytree.tensors_in(results)

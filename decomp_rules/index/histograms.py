@@ -78,7 +78,7 @@ def _even_edges(x: Tensor, bins: int, limits: Sequence[float] | None) -> Tensor:
     data = x.detach()
     low, high = torch.amin(data, [0]), torch.amax(data, [0])
     spread = torch.where(torch.eq(low, high), constant(x, 0.5), constant(x, 0.0))
-    return torch.linspace(low - spread, high + spread, bins + 1, dtype=x.dtype)
+    return torch.linspace(low - spread, high + spread, bins + 1, dtype=x.dtype, device=x.device)
 
 
 def _counted(columns: Sequence[Tensor], edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:

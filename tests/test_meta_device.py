@@ -1,0 +1,125 @@
+"""Programs on the meta device, or of fake tensors, are lowered as those on the CPU are."""
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp.metadata.meta_values import known_value
+from decomp.samples import program_of
+from decomp.torch_internals.fakes import FakeTensorMode
+from decomp_rules import targets
+from decomp_rules.samples.in_models import call_of, ops_in_models
+from tests.forms import ATEN, EXAMPLES, Holder, program
+
+TARGETS = (targets.core_aten, targets.tinygrad, targets.luminal, targets.stablehlo)
+OPS = [counted.op for counted in ops_in_models() if call_of(counted.op) is not None]
+
+
+class Encoder(nn.Module):
+    """Rules of the library make tables and ramps for it; it makes a constant itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.BatchNorm1d(5)
+        self.register_buffer("mask", torch.ones(5, 5).tril().bool())
+
+    def forward(self, x):
+        x = x + torch.arange(5, device=x.device)[:, None] * torch.tensor([0.5, 0.25] * 4, device=x.device)
+        x = nn.functional.pad(self.norm(self.layer(x)), (1, 1)).masked_fill(~self.mask[:, :1], 0)
+        return x.cumsum(1).sort(-1)[0]
+
+
+def made(kind):
+    """The encoder with an input, on the CPU, on the meta device, or of fake tensors."""
+    if kind == "fake":
+        with FakeTensorMode():
+            return Encoder().eval(), (torch.zeros(2, 5, 8),)
+    with torch.device(kind):
+        return Encoder().eval(), (torch.zeros(2, 5, 8),)
+
+
+def calls(lowering):
+    return sum(node.op == "call_function" for node in lowering.result.graph.nodes)
+
+
+def tables(lowered):
+    """The tensors that a lowered program holds beside its parameters and buffers."""
+    if isinstance(lowered, torch.export.ExportedProgram):
+        return list(lowered.constants.values())
+    return [getattr(lowered, node.target) for node in lowered.graph.find_nodes(op="get_attr") if "." not in node.target]
+
+
+def on_meta(leaf):
+    return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("op", OPS)
+def test_a_call_on_the_meta_device_becomes_as_many_calls_as_on_the_cpu(op, target):
+    sample, found = call_of(op), []
+    for each in (sample, sample.replaced(on_meta)):
+        source, inputs = program_of(each)
+        found.append(calls(decomp.lower(source, to=target, args=inputs, partial=True)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("verify", ["values", "full"])
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_every_level_of_verification_takes_programs_without_numbers(kind, verify):
+    model, args = made(kind)
+    lowering = decomp.lower(model, to=targets.tinygrad, args=args, verify=verify)
+    assert calls(lowering) == calls(decomp.lower(made("cpu")[0], to=targets.tinygrad, args=made("cpu")[1]))
+    if verify == "values":
+        values, program = lowering.proof.checks[-2:]
+        assert "distinct expansions computed and held against the op's own kernel" in values
+        assert program.startswith("the whole program not run, as there are no numbers in ")
+        assert program.endswith(" more (the meta device, or fake tensors)")
+
+
+@pytest.mark.parametrize("form", [ATEN, EXAMPLES])
+def test_what_a_rule_makes_of_numbers_is_on_the_meta_device_and_has_its_numbers(form):
+    args = (torch.randn(3, 4, device="meta"),)
+    source = program(lambda x: x + torch.arange(4, device=x.device), args, form)
+    lowering = decomp.lower(source, to=targets.tinygrad, args=None if form == ATEN else args)
+    (table,) = tables(lowering.result)
+    assert table.is_meta and known_value(table).tolist() == [0, 1, 2, 3]
+
+
+def test_constants_are_folded_to_their_numbers():
+    source = program(lambda x: x + torch.arange(4, device="meta") * 2, (torch.randn(3, 4, device="meta"),), ATEN)
+    simplified = decomp.simplify(source)
+    (constant,) = simplified.constants.values()
+    assert constant.is_meta and known_value(constant).tolist() == [0, 2, 4, 6]
+
+
+def test_a_constant_that_the_model_makes_keeps_its_numbers():
+    model, args = made("meta")
+    lowered = decomp.lower(model, to=targets.core_aten, args=args).result
+    assert [0.5, 0.25] * 4 in [known_value(each).tolist() for each in tables(lowered) if known_value(each) is not None]
+
+
+@pytest.mark.parametrize("rule", [
+    lambda x: torch.maximum(x, torch.tensor([0.0] * 4, device=x.device)),
+    lambda x: torch.maximum(x, torch.as_tensor([0.0] * 4, device=x.device)),
+    lambda x: torch.maximum(x, x.new_tensor([0.0] * 4)),
+])  # fmt: skip
+@pytest.mark.parametrize("form", [ATEN, EXAMPLES])
+def test_a_rule_of_a_user_makes_tensors_of_numbers_there(form, rule):
+    x = torch.randn(3, 4, device="meta")
+    found = decomp.decompose(program(torch.relu, (x,), form), {torch.relu: rule}, args=None if form == ATEN else (x,))
+    assert not decomp.calls(found, torch.relu) and len(decomp.calls(found)) == 1
+    assert [known_value(each).tolist() for each in tables(found)] == [[0.0] * 4]
+
+
+def test_the_lowered_module_runs_on_the_meta_device():
+    model, (x,) = made("meta")
+    lowered = decomp.lower(model, to=targets.tinygrad, args=(x,)).result
+    assert lowered(x).is_meta and lowered(x).shape == (2, 5, 10)
+
+
+def test_an_op_without_a_kernel_for_the_meta_device_is_known_by_its_rules():
+    x = torch.randn(3, 40, device="meta")
+    lowering = decomp.lower(Holder(lambda x: torch.ops.aten._aminmax(x)), to=targets.core_aten, args=(x,))
+    assert [value.shape for value in lowering.result(x)] == [(), ()]
