@@ -291,14 +291,13 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool
     beside the squares, in one pass, whose mean it is too large in by its own square. Of a single infinity the mean is
     NaN, as the kernels that add with a running mean have it, or infinite."""
     count = extent(x, dims)
-    half = average_over(x, dims, count, 0.5)  # of the largest numbers the rounded mean may be infinite
-    centred = (x - half) - half
+    mean = average_over(x, dims, count)
+    centred = x - mean
     left = average_over(centred.detach(), dims, count)
     square = torch.mean(centred * centred, dims, keepdim=True)
     variance = torch.clamp(torch.where(square < math.inf, square - left * left, square), min=0)
     rstd = torch.rsqrt(variance + eps)
-    mean = half * 2 + (torch.where(left == left, left, 0.0) if infinite_mean else left)
-    return (centred - left) * rstd, mean, rstd
+    return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
 
 
 def centred_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,

@@ -63,6 +63,8 @@ def _quotient_by_number(x: Tensor, number: Any, exact: bool) -> Tensor:
 
 
 def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
+    if not exact:
+        return _quotient_through_one(x, y)
     # Where |y| is beyond 2^(down + 2) or below 2^−(up + 2), x times the scale overflows only if x/y does.
     down, up = (60, 45) if y.dtype == torch.float32 else (508, 382)
     size = y.detach() * y.detach()
@@ -73,8 +75,6 @@ def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     # one that is next to 0.
     inverse = torch.reciprocal(y * scale) * scale
     rough = x * inverse
-    if not exact:
-        return rough
     numerator, first = x.detach(), rough.detach()
     upper = upper_half(first)
     high, low = split(y.detach())
@@ -83,36 +83,28 @@ def _quotient(x: Tensor, y: Tensor, exact: bool) -> Tensor:
     return corrected(rough, rest * inverse.detach() - (first - upper), numerator)
 
 
-@register(aten.div, level="standard")
-def divide_by_inverse(x: Tensor, other: Any) -> Tensor:
-    """(x·r) / (y·r) with r = 1/y, which is a constant to the gradient: what r lacks cancels, and 1/y² is never formed.
-    ≤ 2.2 ULP, gradients ≤ 5 where PyTorch's are finite and y is neither 0 nor infinite. By a number, x·(1/y), ≤ 1.5
-    ULP. A target that flushes subnormal numbers gives 0 for |y| > 2¹²⁶."""
-    return _by_level(x, other, _through_one)
-
-
-@register(aten.div, level="standard")
+@register(aten.div, level="standard", forward_only=True)
 def divide_scaled(x: Tensor, other: Any) -> Tensor:
-    """x·s·(1 / (y·s)) with s = 2⁶³, 1 or 2⁻⁶⁴ between 1 and 1/|y|, for targets that have no choice by a condition.
-    ≤ 1.5 ULP."""
-    return _by_level(x, other, _scaled_quotient)
+    """x·s·(1 / (y·s)) with s = 2⁶³, 1 or 2⁻⁶² between 1 and 1/|y|, so that the inverse is a normal number, and what x·s
+    loses is lost in the quotient too. ≤ 1.5 ULP. By a number, x·(1/y)."""
+    return _by_inverse(x, other, _scaled_quotient)
 
 
 @register(aten.div, level="fast")
-def divide_by_reciprocal(x: Tensor, other: Any) -> Tensor:
-    """x·(1/y) in the dtype of the result. ≤ 1.5 ULP for 2⁻¹²⁶ ≤ |y| ≤ 2¹²⁶, gradients for 2⁻⁶³ ≤ |y| ≤ 2⁶³."""
-    dtype = float_dtype(x, other)
-    if dtype.is_complex:
-        return decline("only real numbers")
-    numerator = cast(x, dtype) if is_tensor(x) else x
-    if is_tensor(other):
-        return _product_with_inverse(numerator, cast(other, dtype))
-    return _times_inverse(numerator if is_tensor(x) else constant(other, x, dtype), other)
+def divide_scaled_once(x: Tensor, other: Any) -> Tensor:
+    """The same, also for programs that are trained: gradients for 2⁻⁶³ ≤ |y| ≤ 2⁶², second ones while 2·x is finite."""
+    return _by_inverse(x, other, _scaled_quotient)
 
 
-def _by_level(x: Any, other: Any, quotient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """x / y in the dtype to compute in, by `quotient` if y is a tensor whose inverse, or its square, may be out of
-    range."""
+@register(aten.div, level="standard")
+def divide_scaled_trained(x: Tensor, other: Any) -> Tensor:
+    """The same times 1 / (y·r), where r is the inverse, which is a constant to the gradient: what r lacks cancels, and
+    1/y² is never formed. ≤ 2.2 ULP, gradients ≤ 5 where PyTorch's are finite and y is not 0."""
+    return _by_inverse(x, other, _quotient_through_one)
+
+
+def _by_inverse(x: Any, other: Any, quotient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """x / y in the dtype to compute in, by `quotient` if y is a tensor whose inverse may be out of range."""
     dtype = float_dtype(x, other)
     if dtype.is_complex:
         return decline("only real numbers")
@@ -120,8 +112,10 @@ def _by_level(x: Any, other: Any, quotient: Callable[[Tensor, Tensor], Tensor]) 
     numerator = cast(x, inner) if is_tensor(x) else constant(other, x, inner)
     if not is_tensor(other):
         return cast(_times_inverse(numerator, other), dtype)
-    way = _product_with_inverse if dtype == torch.float16 else quotient
-    return cast(way(numerator, cast(other, inner)), dtype)
+    divisor = cast(other, inner)
+    if dtype == torch.float16:  # the inverse is within the range of float32
+        return cast(numerator * torch.reciprocal(divisor), dtype)
+    return cast(quotient(numerator, divisor), dtype)
 
 
 def _times_inverse(x: Tensor, number: Any) -> Tensor:
@@ -137,26 +131,28 @@ def _times_inverse(x: Tensor, number: Any) -> Tensor:
     return x * scale * (1 / (divisor * scale))
 
 
-def _product_with_inverse(x: Tensor, y: Tensor) -> Tensor:
-    return x * torch.reciprocal(y)
-
-
-def _through_one(x: Tensor, y: Tensor) -> Tensor:
-    inverse = torch.reciprocal(y.detach())
-    rough, rest = x * inverse, torch.reciprocal(y * inverse)
-    # Of 0 and of infinity the product with the inverse is NaN.
-    return torch.where(rest < 2.0, rough * rest, rough)
-
-
 def _scaled_quotient(x: Tensor, y: Tensor) -> Tensor:
-    down, up = (64, 63) if y.dtype == torch.float32 else (512, 511)
-    limits = torch.finfo(y.dtype)
+    scale = _scale_of_divisor(y)
+    return (x * scale) * torch.reciprocal(y * scale)
+
+
+def _quotient_through_one(x: Tensor, y: Tensor) -> Tensor:
+    scale = _scale_of_divisor(y.detach())
+    scaled = y * scale
+    inverse = torch.reciprocal(scaled.detach())
+    one = scaled * inverse
+    # Of 0 and of infinity the product with the inverse is NaN.
+    return ((x * scale) * inverse) * torch.reciprocal(torch.where(one < 2.0, one, 1.0))
+
+
+def _scale_of_divisor(y: Tensor) -> Tensor:
+    """A power of two by which the inverse of y, unless that is 0, is a normal number also where y is not."""
+    down, up = (62, 63) if y.dtype == torch.float32 else (510, 511)
     square = y * y
-    small, ordinary = torch.lt(square, limits.tiny), torch.lt(square, limits.max)
+    small, ordinary = torch.lt(square, 2.0 ** (-2 * up)), torch.lt(square, 2.0 ** (2 * down))
     if y.dtype != torch.float32:  # the product of a condition and a number is of the default dtype
         small, ordinary = cast(small, y.dtype), cast(ordinary, y.dtype)
-    scale = small * 2.0**up + ordinary + 2.0**-down
-    return (x * scale) * torch.reciprocal(y * scale)
+    return small * 2.0**up + ordinary + 2.0**-down
 
 
 @register(aten.reciprocal)

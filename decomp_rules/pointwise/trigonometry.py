@@ -123,16 +123,23 @@ def cos(x: Tensor) -> Tensor:
     return with_value(smooth, _Angle(x.detach(), smooth.detach()).cosine)
 
 
-@register(aten.cos, level="standard")
+@register(aten.cos, level="standard", forward_only=True)
 @float_math
 def cos_of_double_angle(x: Tensor) -> Tensor:
-    """sin 2x / (2·sin x), 1 at 0. ≤ 2.6 ULP for |x| < 2¹²⁷. The gradients are those of (c − x)·sin((x + c) / 2) at
-    c = x: −sin x and −cos x."""
+    """sin 2x / (2·sin x), 1 where 1 / sin x or 2x overflows, and NaN where x − x is. ≤ 2.6 ULP for |x| < 2¹²⁷."""
+    quotient = torch.sin(x + x) * torch.reciprocal(torch.sin(x)) * 0.5
+    return torch.where(quotient < 2.0, quotient, (x - x) + 1.0)
+
+
+@register(aten.cos, level="standard")
+@float_math
+def cos_of_double_angle_trained(x: Tensor) -> Tensor:
+    """The same; the gradients are those of (c − x)·sin((x + c) / 2) at c = x: −sin x and −cos x."""
     centre = x.detach()
-    double = x + centre
-    sine = torch.sin(double * 0.5)
-    quotient = torch.sin(double) * torch.reciprocal(sine) * 0.5
-    return torch.where(x != 0, quotient.detach(), 1.0) + (centre - x) * sine
+    zero = centre - x  # or NaN
+    sine = torch.sin(centre + zero * -0.5)
+    quotient = (torch.sin(centre + centre) * torch.reciprocal(sine) * 0.5).detach()
+    return torch.where(quotient < 2.0, quotient, 1.0) + zero * sine
 
 
 @register(aten.cos, level="fast")
@@ -145,8 +152,10 @@ def cos_of_quarter_turn(x: Tensor) -> Tensor:
 @register(aten.tan, level="standard")
 @float_math
 def tan_by_cos(x: Tensor) -> Tensor:
-    """sin x / cos x. ≤ 3.8 ULP."""
-    return torch.sin(x) * torch.reciprocal(torch.cos(x))
+    """sin x / cos x, plus what is negligible beside the cosine of any number, but not beside one that was rounded to 0.
+    ≤ 3.8 ULP."""
+    rest = 2.0**-60 if x.dtype == torch.float32 else 2.0**-200
+    return torch.sin(x) * torch.reciprocal(torch.cos(x) + rest)
 
 
 @register(aten.tan)

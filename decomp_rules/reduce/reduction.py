@@ -297,13 +297,11 @@ def mean_times(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) 
     return total if parts == count else total * (parts / count)
 
 
-def average_over(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) -> Tensor:
-    """About the mean times a factor, with the dimensions kept: of parts so small that they cannot overflow, each of
-    them rounded."""
+def average_over(x: Tensor, dims: Sequence[int], count: int) -> Tensor:
+    """About the mean, with the dimensions kept: of parts so small that they cannot overflow, each of them rounded."""
     if isinstance(count, int) and count == 0:
         return torch.mean(x, dims, keepdim=True)
-    parts = x * (factor / count) if isinstance(count, int) else x / count if factor == 1 else x * factor / count
-    return torch.sum(parts, dims, keepdim=True)
+    return torch.sum(x * (1 / count) if isinstance(count, int) else x / count, dims, keepdim=True)
 
 
 def exact_average_over(x: Tensor, dims: Sequence[int], count: int, bits: int) -> Tensor:
