@@ -264,7 +264,8 @@ def divide(x: Any, other: Any) -> Tensor:
     if not is_tensor(other):
         return _over_number(cast(x, dtype), other)
     if not other.is_complex():
-        return cast(x, dtype) * torch.reciprocal(0 + cast(other, dtype.to_real()))  # of 0, as the kernel has it of −0
+        inverse = torch.reciprocal(0 + cast(other, dtype.to_real()))  # of −0 that of 0, as the kernel has it
+        return (cast(x, dtype) if is_tensor(x) else x) * inverse
     a, b = _parts_of(x, dtype)
     b = beside(a, b) if is_tensor(x) else b
     c, d = parts(cast(other, dtype))

@@ -46,7 +46,7 @@ def add(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
 def sub_of_complement(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
     """¬(¬x + α · other) of integers, which overflows only where the difference does."""
     dtype = promoted(x, other)
-    if is_scalar(other) or dtype not in WIDE_INTEGERS:
+    if is_scalar(x) or is_scalar(other) or dtype not in WIDE_INTEGERS:
         return decline("only tensors of integers of 32 or 64 bits")
     return torch.bitwise_not(torch.bitwise_not(cast(x, dtype)) + _scaled(cast(other, dtype), alpha, dtype))
 
@@ -147,6 +147,7 @@ def div_rounded(x: Tensor, other: Any, rounding_mode: str | None) -> Tensor:
     dtype = promoted(x, other)
     if not dtype.is_floating_point:
         return decline("integer division has no simpler form")
+    x = constant(other, x, dtype) if is_scalar(x) else x
     a = cast(x.detach(), torch.float32 if dtype in HALVES else dtype)
     if rounding_mode == "trunc":
         if is_scalar(other) or other.dim() == 0:  # PyTorch's kernel divides half types by one number in float32

@@ -90,8 +90,11 @@ def clone(x: Tensor, memory_format: Any = None) -> Tensor:
 
 
 @register(aten.copy)
-def copy(x: Tensor, src: Tensor) -> Tensor:
+def copy(x: Tensor, src: Any) -> Tensor:
     """src, in the shape and dtype of x."""
+    if is_scalar(src):
+        src = src.real if isinstance(src, complex) and not x.is_complex() else src
+        return torch.full(x.shape, src, dtype=x.dtype, device=x.device)
     return cast(src, x.dtype).expand(x.shape).clone()
 
 

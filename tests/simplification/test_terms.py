@@ -38,7 +38,8 @@ def test_arguments_by_name_or_at_their_defaults(spelled: Callable[..., Any]) -> 
     x = torch.arange(12.0).view(3, 4) - 5
     module = fx.GraphModule(torch.nn.Module(), graph)
     before = str(graph)
-    for found in (decomp.simplify(module, args=(x,)), decomp.lower(module, to=targets.core_aten, args=(x,)).result):
+    lowered, refolded = decomp.lower(module, to=targets.core_aten, args=(x,)), decomp.refold(module, args=(x,))
+    for found in (decomp.simplify(module, args=(x,)), lowered.result, refolded.result):
         torch.testing.assert_close(found(x), spelled(x), rtol=0, atol=0)
     assert str(module.graph) == before
 

@@ -27,8 +27,9 @@ def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         pair = node.args[:2]
     elif called in ("aten::addmm", "aten::baddbmm"):
         pair = node.args[1:3]
-    elif called == "aten::sum" and isinstance(node.args[0], fx.Node) and op_called(node.args[0]) == "aten::mul":
-        pair = node.args[0].args[:2]
+    elif called == "aten::sum":
+        (product,) = node.args[:1] or (None,)
+        pair = product.args[:2] if isinstance(product, fx.Node) and op_called(product) == "aten::mul" else ()
     else:
         return None
     both = len(pair) == 2 and all(isinstance(each, fx.Node) and is_float(each) for each in pair)

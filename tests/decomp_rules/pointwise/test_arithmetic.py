@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import decomp
+from decomp_rules import targets
 from decomp_rules.pointwise import arithmetic, bits, comparison
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
@@ -218,3 +220,28 @@ def test_programs_reach_the_targets(function):
 def test_integers_beside_floats_do_not_wrap_around(value):
     factors = torch.tensor([1, 16, 100, 255], dtype=torch.uint8)
     agrees(RULES, aten.addcmul.default, sample(4), factors, factors, value=value, gradient=False)
+
+
+@pytest.mark.parametrize("number", [2.5, 3, True, 1 + 2j])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor,
+                                aten.floor_divide.default, aten.copy.default], ids=str)
+def test_a_number_in_the_place_of_a_tensor_is_one(op, dtype, number):
+    """Those that PyTorch's dispatcher takes there, as AOTAutograd writes them."""
+    if isinstance(number, complex) and op in (aten.floor_divide.default, aten.copy.default):
+        return
+    x = torch.tensor([[1.0, -2.0], [4.0, 5.0]]).to(dtype)
+    for function in (lambda x: op(x, number), lambda x: op(number, x))[:1 if op is aten.copy.default else 2]:
+        lowered_agrees(function, x)
+
+
+def test_a_number_is_copied_into_a_part_of_an_input_under_torch_compile():
+    class Write(torch.nn.Module):
+        def forward(self, x):
+            x[0].copy_(1.0)
+            return x[:1]
+
+    torch._dynamo.reset()
+    x = torch.full((4, 3), 3.0)
+    found = torch.compile(Write(), backend=decomp.backend(to=targets.tinygrad))(x)
+    assert found.tolist() == [[1.0] * 3] and x.tolist() == [[1.0] * 3] + [[3.0] * 3] * 3
