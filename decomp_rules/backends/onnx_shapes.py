@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+from torch import fx
 
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
@@ -139,7 +140,11 @@ def embedding(weight: Value, indices: Value, **only_of_gradients: Any) -> Value:
 
 @emits("gather")
 def gather(self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    return moved("GatherElements", self, index, axis=dim)
+    """Of single numbers as vectors."""
+    if self.rank and index.rank:
+        return moved("GatherElements", self, index, axis=dim)
+    found = moved("GatherElements", moved("Reshape", self, [-1]), moved("Reshape", index, [-1]), axis=0)
+    return found if index.rank else moved("Squeeze", found, [0])
 
 
 @emits("index")
@@ -180,6 +185,17 @@ def scatter_add(self: Value, dim: int, index: Value, src: Value) -> Value:
 
 
 def _scattered(self: Value, dim: int, index: Value, src: Value, reduction: str) -> Value:
+    """ScatterElements, which wants no more elements than indices: of more, a Slice. Of single numbers as vectors."""
+    if not (self.rank and index.rank and src.rank):
+        lines = [moved("Reshape", each, [-1]) for each in (self, index, src)]
+        found = _scatter_elements(lines[0], 0, *lines[1:], reduction)
+        return found if self.rank else moved("Squeeze", found, [0])
+    if src.meta.shape != index.meta.shape:
+        src = moved("Slice", src, [0] * src.rank, list(index.shape), list(range(src.rank)))
+    return _scatter_elements(self, dim, index, src, reduction)
+
+
+def _scatter_elements(self: Value, dim: int, index: Value, src: Value, reduction: str) -> Value:
     wide = kernel_dtype("ScatterElements", self.dtype)
     found = node("ScatterElements", cast(self, wide), index, cast(src, wide), dtype=wide, axis=dim, reduction=reduction)
     return cast(found, self.dtype)
@@ -222,12 +238,22 @@ def _constant_of_shape(size: Any, value: torch.Tensor) -> Value:
 
 @emits("arange.default")
 def arange(end: Any, dtype: Any = None) -> Value:
-    return compute("Range", 0, end, 1, at=result().dtype)
+    return arange_from(0, end)
 
 
 @emits("arange.start", "arange.start_step")
 def arange_from(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Value:
-    return compute("Range", start, end, step, at=result().dtype)
+    """Neg of the Range of opposite numbers, where a bound may be negative: onnxruntime 1.32 makes a Slice of a Gather
+    by a Range, where a negative bound counts from the end."""
+    at = result().dtype
+    if at not in (torch.int64, torch.int32) or all(map(_is_size, graph().now().args[:2])):
+        return compute("Range", start, end, step, at=at)
+    return node("Neg", compute("Range", -start, -end, -step, at=at), dtype=at)
+
+
+def _is_size(bound: Any) -> bool:
+    """Whether a bound, as the program has it, is no less than 0: a number, or the size of a tensor."""
+    return bound.target is torch.ops.aten.sym_size.int if isinstance(bound, fx.Node) else bool(bound >= 0)
 
 
 @emits("eye.default", "eye.m")

@@ -278,6 +278,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     value = constant(x, value) if is_scalar(value) else cast(value, x.dtype)
     line = x if x.dim() else x.view(1)
     dim = wrap(dim, line.dim())
+    index = index + (index < 0) * line.shape[dim]  # from the end where it is negative
     hit = torch.any(torch.eq(index.reshape(-1, 1), ramp(x, line.shape[dim], dtype=index.dtype)), 0)
     return torch.where(view_or_copy(hit, [-1 if d == dim else 1 for d in range(line.dim())]), value, line).view(x.shape)
 

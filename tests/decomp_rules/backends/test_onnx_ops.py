@@ -16,6 +16,7 @@ import decomp
 from decomp import Sample
 from decomp_rules import samples, targets
 from decomp_rules.targets.onnx_functions import CONDITIONS
+from tests.forms import Holder
 
 onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
 pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
@@ -33,7 +34,8 @@ NO_NAN = {"amax", "amin", "argmax", "argmin", "topk", "max_pool1d", "max_pool2d"
 """What ONNX says nothing of for NaN, which ONNX Runtime passes over now and then."""
 BESIDE = {
     "eye": {"ConstantOfShape"}, "index_put": {"Unsqueeze"}, "nonzero": {"Transpose"}, "repeat": {"Unsqueeze"},
-    "index": {"Reshape"}, "pow": {"Reciprocal"},
+    "index": {"Reshape"}, "pow": {"Reciprocal"}, "arange": {"Neg"}, "gather": {"Reshape", "Squeeze"},
+    **dict.fromkeys(("scatter", "scatter_add"), {"Slice", "Reshape", "Squeeze"}),
 }  # fmt: skip
 """What stands beside the operator of an op, other than casts."""
 NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
@@ -196,3 +198,40 @@ def test_what_is_no_operator_of_onnx_is_illegal(function: Any, args: tuple[torch
 
     calls = decomp.calls(torch.export.export(Model(), args))
     assert any(targets.onnx.why_illegal(call) is not None for call in calls)
+
+
+BY_A_RANGE = [
+    lambda x: torch.cat([x, x.flip(0)]), lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)], lambda x: x.rot90(),
+    lambda x: x[torch.arange(-3, 0)], lambda x: x[torch.arange(-x.shape[0], 0)],
+    lambda x: nn.functional.embedding(torch.arange(x.shape[0] - 1, -1, -1), x), lambda x: x.roll(1, 0),
+]
+
+
+@pytest.mark.parametrize("function", BY_A_RANGE)
+def test_what_is_taken_by_a_range_counts_from_the_start(function: Any) -> None:
+    x = torch.randn(6, 2)
+    shapes = (({0: torch.export.Dim("n", min=4, max=64)},),)
+    program = torch.export.export(Holder(function), (x,), dynamic_shapes=shapes)
+    loaded = backends.get("onnx").load(decomp.lower(program, to=targets.onnxruntime))
+    for rows in (x, torch.randn(9, 2)):
+        torch.testing.assert_close(loaded(rows), function(rows), rtol=0, atol=0)
+
+
+SCATTERED = [
+    (lambda x, i, u: x.scatter_add(0, i, u), (10, 4), (6, 3), (10, 4)),
+    (lambda x, i, u: x.scatter_add(-1, i, u), (10, 4), (6, 3), (7, 5)),
+    (lambda x, i, u: x.scatter(0, i[:1], u), (10, 4), (6, 3), (10, 4)),
+    (lambda x, i, u: x.scatter_reduce(0, i, u, "amax"), (10, 4), (6, 3), (10, 4)),
+    (lambda x, i, u: x.scatter_add(0, i, u), (10, 4), (0, 3), (10, 4)),
+    (lambda x, i, u: x.scatter_add(0, i * 0, u), (), (), ()),
+    (lambda x, i, u: x.gather(0, i * 0), (), (2,), ()),
+    (lambda x, i, u: x.gather(0, i), (4,), (), ()),
+    (lambda x, i, u: x.index_fill(0, i[0] - 4, 2.0), (10, 4), (6, 3), ()),
+]
+
+
+@pytest.mark.parametrize("function, size, of_index, of_source", SCATTERED)
+def test_sources_may_be_larger_than_the_index_and_single_numbers(function, size, of_index, of_source) -> None:
+    args = torch.randn(size), torch.randint(0, 4, of_index), torch.randn(of_source)
+    loaded = backends.get("onnx").load(decomp.lower(Holder(function), to=targets.onnxruntime, args=args))
+    torch.testing.assert_close(loaded(*args), function(*args))
