@@ -222,6 +222,13 @@ def advise(
     return search.advice(savings)
 
 
+_NOT_THE_SAME = (
+    "results= cannot be used: a rule, a condition or a cost is a function of yours, which may do something else in the "
+    'next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a target in its '
+    "TOML file"
+)
+
+
 class Search:
     """The search for advice over some programs."""
 
@@ -242,7 +249,7 @@ class Search:
         self.executor, self.progress = executor, progress
         self.digest = setting.digest if results is not None else None
         if results is not None and self.digest is None:
-            raise ArgumentError("results= cannot be used: what a rule, a condition or a cost depends on cannot be told")
+            raise ArgumentError(_NOT_THE_SAME)
         self.place = Path(results) if results is not None else None
         self.making, self.run, self.versions = making, uuid.uuid4().hex, versions
         self.out_of_reach: dict[str, str] = {}

@@ -6,33 +6,39 @@ from __future__ import annotations
 from collections.abc import Callable
 import hashlib
 from pathlib import Path
+import random
 from typing import Any
 import uuid
+import warnings
 
 import torch
 from torch import fx
 
 from decomp.cache import places, portable
-from decomp.cache.fingerprints import fingerprint
 from decomp.cache.portable import NotPortable, Record
 from decomp.cache.store import Store
 from decomp.ir.signature import Signature
 from decomp.metadata.fakes import Fakes
 from decomp.rules.rules import Rule, Rules
-from decomp.rules.target import Target
+
+SHARE = 16
+"""One in so many of the kept expansions that are found is recorded again, and compared."""
+_DRAWING = random.SystemRandom()
 
 
 class Segment:
     """What is kept for one set of rules and target, of a dialect and a cost."""
 
-    def __init__(self, rules: Rules, target: Target, dialect: str, cost: Any) -> None:
-        self.rules = tuple(rules)
-        self.name = fingerprint(rules, target, dialect, cost)
-        """None if nothing can be kept, because the code or the data that it depends on cannot be hashed."""
+    def __init__(self, name: str | None, rules: Rules) -> None:
+        """`name`: differs where anything does that what is kept depends on; None if nothing can be kept, because that
+        is not known."""
+        self.name, self.rules = name, tuple(rules)
         self.places = {rule: place for place, rule in enumerate(self.rules)}
         self.tensors: dict[str, torch.Tensor] = {}
         """Constants of rules by name: one that several expansions share is one attribute of the lowered program."""
         self.names: dict[int, str] = {}
+        self.is_doubtful = False
+        """Whether something in it was not what is recorded here: then all of it is recorded again."""
 
 
 class Kept:
@@ -42,7 +48,10 @@ class Kept:
         """In a directory; `composite` makes PyTorch's composite kernel of a name, as a rule."""
         self.segment, self.fakes, self.composite = segment, fakes, composite
         self.store = Store(place / f"{segment.name}{places.SUFFIX}") if segment.name is not None else None
+        self.depth = 0
+        """So many derivations deep are calls whose decisions are kept."""
         self._new: dict[str, Record] = {}
+        self._gone: list[str] = []
 
     def find(self, signature: Signature, node: fx.Node, level: str) -> Record | None:
         """What is kept for a call, if anything is."""
@@ -60,6 +69,30 @@ class Kept:
             except NotPortable:
                 pass
 
+    def is_drawn(self) -> bool:
+        """Whether what was found is to be recorded again."""
+        return self.segment.is_doubtful or not _DRAWING.randrange(SHARE)
+
+    def confirm(self, found: Record, signature: Signature, node: fx.Node, level: str, recorded: Record | None) -> bool:
+        """Whether what is kept for a call is what is recorded now; where it is not, it is dropped with a warning."""
+        key = _digest(signature, node, level)
+        if recorded is not None and self._is_kept(key, recorded):
+            self._new.pop(key, None)
+            return True
+        self.segment.is_doubtful = True
+        if key not in self._new:
+            self._gone.append(key)
+        warnings.warn(_CHANGED.format(op=node.target, rule=found.rule), stacklevel=2)
+        return False
+
+    def _is_kept(self, key: str, record: Record) -> bool:
+        kept = self.store.find(key) if self.store is not None else None
+        try:
+            text = portable.dumped(record, self._place_of, self._name_of)
+        except NotPortable:
+            return False
+        return kept is not None and portable.comparable(kept) == portable.comparable(text)
+
     def close(self) -> None:
         """Write what is new."""
         if self.store is None:
@@ -71,10 +104,10 @@ class Kept:
             except NotPortable:
                 continue
         self.store.close()
-        self._new = {}
-        if texts:
-            self.store.add(texts)
+        if texts or self._gone:
+            self.store.add(texts, self._gone)
             places.trim(self.store.path.parent)
+        self._new, self._gone = {}, []
 
     def _place_of(self, rule: Any) -> Any:
         if not isinstance(rule, Rule):
@@ -102,6 +135,13 @@ class Kept:
             found = self.segment.tensors[name] = portable.constant(data)
             self.segment.names[id(found)] = name
         return found
+
+
+_CHANGED = (
+    "the expansion of {op} by {rule} that was kept on disk is not what the rule records now: it was dropped, and what "
+    "is recorded now is used\n  to do: give Rules(version=...) another version when a rule changes, or what it reads; "
+    "`decomp cache clear` deletes all that is kept"
+)
 
 
 def _digest(signature: Signature, node: fx.Node, level: str) -> str:

@@ -1,139 +1,297 @@
-"""What an expansion depends on beside its call, as a hash: the code of the rules and of this package, the version of
-PyTorch, the target, the dialect. What cannot be hashed is not kept."""
+"""What an expansion depends on beside its call. What a function does cannot be known from its text: it reads globals,
+objects and files that may be others in the next process. So only that is kept on disk which follows from code that is
+installed as a whole: this package and its library, whose content is hashed, PyTorch, whose version is, and rules whose
+author gives them a version. Everything else belongs to this process: the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
+from dataclasses import dataclass
 import functools
 import hashlib
 import importlib.util
+import os
 from pathlib import Path
 import sys
 import time
 import types
 from typing import Any
+import weakref
 
 import torch
 
+from decomp.ir.ops import Op
+from decomp.rules.limitation import Limitation
 from decomp.rules.rules import Rule, Rules
-from decomp.rules.target import Target
+from decomp.rules.target import Condition, Everything, Target
 
-FORMAT = 1
+FORMAT = 2
 """The form of what is kept."""
+SHIPPED = ("decomp", "decomp_rules")
+"""Packages whose content is hashed, file by file."""
+_VERSIONED = ("torch", "builtins", "_operator", "math")
+"""Modules and packages that are known by the versions of PyTorch and Python."""
+_LEFT_OUT = ("__pycache__", "certificates")
+"""Directories of a package in which nothing is that a rule reads."""
 _STARTED = time.time()
 """Files that have changed since may not be what was imported."""
 _MOST_FILES = 2000
+
+Source = tuple[str, str | None]
+"""A module, and the file of its code where that is known."""
 
 
 class NoFingerprint(Exception):
     """A value that is not the same in every process, or code that has no source."""
 
 
+@dataclass(frozen=True)
+class Origins:
+    """Where the functions of rules and of a target come from."""
+
+    data: tuple[Any, ...]
+    """All of them, those that are the user's own by their places alone."""
+    sources: frozenset[Source]
+    """The code that the others are defined in."""
+    own: tuple[Callable[..., Any], ...]
+    """Functions of which nobody knows whether they are the same in the next process."""
+    own_ops: frozenset[Op]
+    """Ops that have such a rule, limitation or condition."""
+    own_rules: frozenset[Rule]
+
+    @classmethod
+    def of(cls, rules: Rules, target: Target) -> Origins:
+        """Those of rules and of a target."""
+        if rules.origins is None:
+            rules.origins = _joined([*map(_of_entry, rules.entries)])
+        if target not in _TARGETS:
+            _TARGETS[target] = _joined([*_of_target(target)])
+        return _joined([rules.origins, _TARGETS[target]])
+
+    def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
+        """Hexadecimal digits that differ where anything does that an expansion depends on, without what is the user's
+        own; None if that cannot be said."""
+        if type(rules) is not Rules or type(target) not in (Target, Everything):
+            return None
+        describing = _Describing()
+        try:
+            priced = describing.of(cost)
+            sources = {*((name, None) for name in SHIPPED), *self.sources, *describing.sources}
+            code = [_content(source) for source in sorted(sources, key=str)]
+        except NoFingerprint:
+            return None
+        if not describing.is_shipped:
+            return None
+        known = sorted(map(str, target.narrower)), rules.composites, rules.trains, dialect, torch.get_default_dtype()
+        parts = [FORMAT, sys.version_info[:2], torch.__version__, code, self.data, target.name, known, priced]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
 def fingerprint(rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
-    """Hexadecimal digits that differ where anything does that an expansion depends on; None if that cannot be told."""
-    try:
-        parts = [
-            FORMAT, sys.version_info[:2], torch.__version__, _code_of_package("decomp"), dialect, rules.composites,
-            *[_of_rule(rule) for rule in rules], type(target).__qualname__, target.name, _of_target(target), of(cost),
-        ]  # fmt: skip
-    except NoFingerprint:
-        return None
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    """Hexadecimal digits that differ where anything does that an expansion depends on; None if that cannot be said, as
+    where a function is the user's own."""
+    origins = Origins.of(rules, target)
+    return None if origins.own else origins.name(rules, target, dialect, cost)
 
 
-def of(value: Any) -> Any:
-    """A value as plain data that tells it from others in every process. Raises `NoFingerprint`."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return (type(value).__name__, repr(value))
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, torch._ops.OpOverload)):
-        return (type(value).__name__, str(value))
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *map(of, value))
-    if isinstance(value, (set, frozenset)):
-        return (type(value).__name__, *sorted(map(repr, map(of, value))))
-    if isinstance(value, Mapping):
-        return ("mapping", *[(of(key), of(item)) for key, item in value.items()])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [of(getattr(value, each.name)) for each in dataclasses.fields(value)]
-        return (_code_of(type(value)), *fields)
-    if isinstance(value, (types.FunctionType, type, types.BuiltinFunctionType, functools.partial)):
-        return _of_function(value)
-    if isinstance(value, torch._ops.OpOverloadPacket):
-        return ("packet", str(value))
-    raise NoFingerprint(value)
+_TARGETS: weakref.WeakKeyDictionary[Target, Origins] = weakref.WeakKeyDictionary()
+_ENTRIES: weakref.WeakKeyDictionary[Rule | Limitation, Origins] = weakref.WeakKeyDictionary()
+"""A rule never changes, and most collections are made of the same ones."""
+_OWN = "own"
 
 
-def _of_rule(rule: Rule) -> Any:
+def _joined(parts: list[Origins]) -> Origins:
+    return Origins(
+        tuple(part.data for part in parts),
+        frozenset().union(*(part.sources for part in parts)),
+        tuple(function for part in parts for function in part.own),
+        frozenset().union(*(part.own_ops for part in parts)),
+        frozenset().union(*(part.own_rules for part in parts)),
+    )
+
+
+def _of_entry(entry: Rule | Limitation) -> Origins:
+    found = _ENTRIES.get(entry)
+    if found is None:
+        found = _ENTRIES[entry] = _of_rule(entry) if isinstance(entry, Rule) else _of_limitation(entry)
+    return found
+
+
+def _of_rule(rule: Rule) -> Origins:
     needs = [str(need) for need in rule.needs]
     plain = str(rule.op), str(rule), rule.order, rule.texts, needs, str(rule.overload), rule.level, rule.forward_only
-    return (*plain, of([list(each) for each in rule.spelled]), _of_function(rule.function))
+    what = (rule.function, [list(each) for each in rule.spelled])
+    return _described(rule.op, plain, what, rule.function, rule, rule.version)
 
 
-def _of_target(target: Target) -> Any:
-    ops = [
-        (str(op), overload, [[(c.reason, of(c.holds)) for c in conditions] for conditions in alternatives])
-        for (op, overload), alternatives in sorted(target._entries.items(), key=str)
-    ]
-    return [ops, sorted(map(str, target.narrower))]
+def _of_limitation(limitation: Limitation) -> Origins:
+    plain = str(limitation.op), limitation.reason, [str(need) for need in limitation.needs]
+    return _described(limitation.op, plain, limitation.when, limitation.when)
 
 
-def _of_function(function: Any) -> Any:
-    """The code that a function is defined in, and the data that it closes over."""
-    if isinstance(function, functools.partial):
-        return ("partial", of(function.func), of(list(function.args)), of(function.keywords))
-    if not isinstance(function, types.FunctionType):
-        return (_code_of(function), getattr(function, "__qualname__", ""))
-    cells = [of(cell.cell_contents) for cell in function.__closure__ or ()]
-    wrapped = getattr(function, "__wrapped__", None)
-    return (
-        _code_of(function), function.__qualname__, function.__code__.co_code.hex(), cells,
-        of(function.__defaults__), of(function.__kwdefaults__), of(wrapped),
-    )  # fmt: skip
+def _of_target(target: Target) -> Iterator[Origins]:
+    for (op, overload), alternatives in sorted(target._entries.items(), key=str):
+        place = str(op), overload, list(map(len, alternatives))
+        yield Origins((place,), frozenset(), (), frozenset(), frozenset())
+        yield from (_of_condition(op, condition) for conditions in alternatives for condition in conditions)
 
 
-def _code_of(defined: Any) -> Any:
-    """The hash of the code of the package, and of the file, that something is defined in."""
-    code = getattr(defined, "__code__", None)
-    return _code_at(getattr(defined, "__module__", None) or "", code.co_filename if code is not None else None)
+def _of_condition(op: Op, condition: Condition) -> Origins:
+    return _described(op, (condition.reason,), condition.holds, condition.holds)
 
 
-@functools.lru_cache(maxsize=None)
-def _code_at(module: str, file: str | None) -> Any:
+def _described(
+    op: Op, plain: tuple[Any, ...], what: Any, function: Any, rule: Rule | None = None, version: str | None = None
+) -> Origins:
+    """The origin of one function, with all that is known of it."""
+    describing = _Describing()
+    try:
+        found = describing.of(what)
+    except NoFingerprint:
+        found = None
+    if found is None or version is None and not describing.is_shipped:
+        rules = frozenset() if rule is None else frozenset([rule])
+        return Origins((str(op), _OWN), frozenset(), (function,), frozenset([op]), rules)
+    return Origins((plain, version, found), frozenset(describing.sources), (), frozenset(), frozenset())
+
+
+class _Describing:
+    """Values as plain data that is equal where they are alike, in every process."""
+
+    def __init__(self) -> None:
+        self.sources: set[Source] = set()
+        """The code that was met."""
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether all of that is in packages whose content is hashed."""
+        return all(module.partition(".")[0] in SHIPPED for module, _ in self.sources)
+
+    def of(self, value: Any) -> Any:
+        """A value as plain data. Raises `NoFingerprint`."""
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            return (type(value).__name__, repr(value))
+        if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            return (type(value).__name__, str(value))
+        if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+            return (type(value).__name__, str(value))
+        if isinstance(value, (list, tuple)):
+            return (type(value).__name__, *map(self.of, value))
+        if isinstance(value, (set, frozenset)):
+            return (type(value).__name__, *sorted(map(repr, map(self.of, value))))
+        if isinstance(value, Mapping):
+            return ("mapping", *[(self.of(key), self.of(item)) for key, item in value.items()])
+        if isinstance(value, types.FunctionType):
+            return self._of_function(value)
+        if isinstance(value, functools.partial):
+            return ("partial", self.of(value.func), self.of(value.args), self.of(value.keywords))
+        if isinstance(value, types.BuiltinFunctionType):
+            return self._of_builtin(value)
+        if isinstance(value, type):
+            return self._of_class(value)
+        if dataclasses.is_dataclass(value):
+            fields = [self.of(getattr(value, each.name)) for each in dataclasses.fields(value)]
+            return (self._of_class(type(value)), *fields)
+        raise NoFingerprint(value)
+
+    def _of_function(self, function: types.FunctionType) -> Any:
+        """The code that a function is defined in, and the data that it closes over."""
+        # By its globals: `functools.wraps` gives a wrapper the `__module__` of what it wraps.
+        module = function.__globals__.get("__name__", "")
+        if getattr(sys.modules.get(module), "__dict__", None) is not function.__globals__:
+            raise NoFingerprint(function)
+        self._met(module, function.__code__.co_filename)
+        cells = [self.of(cell.cell_contents) for cell in function.__closure__ or ()]
+        defaults = self.of(function.__defaults__), self.of(function.__kwdefaults__)
+        wrapped = self.of(getattr(function, "__wrapped__", None))
+        return (module, function.__qualname__, _of_code(function.__code__), cells, defaults, wrapped)
+
+    def _of_builtin(self, function: types.BuiltinFunctionType) -> Any:
+        if not (function.__self__ is None or isinstance(function.__self__, types.ModuleType)):
+            raise NoFingerprint(function)
+        module = function.__module__ or getattr(function.__self__, "__name__", "")
+        self._met(module, None)
+        return (module, function.__qualname__)
+
+    def _of_class(self, cls: type) -> Any:
+        found: Any = sys.modules.get(cls.__module__)
+        for name in cls.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is not cls:
+            raise NoFingerprint(cls)
+        self._met(cls.__module__, None)
+        return (cls.__module__, cls.__qualname__)
+
+    def _met(self, module: str, file: str | None) -> None:
+        package = module.partition(".")[0]
+        if package in SHIPPED:
+            self.sources.add((package, None))
+        elif package not in _VERSIONED:
+            if file is not None and not os.path.isfile(file):
+                raise NoFingerprint(file)
+            self.sources.add((module, file))
+
+
+def _of_code(code: types.CodeType) -> Any:
+    return (code.co_firstlineno, code.co_code.hex(), code.co_names, [*map(_of_constant, code.co_consts)])
+
+
+def _of_constant(constant: Any) -> Any:
+    if isinstance(constant, types.CodeType):
+        return _of_code(constant)
+    if isinstance(constant, frozenset):  # whose order is another in each process
+        return sorted(map(repr, constant))
+    return [*map(_of_constant, constant)] if isinstance(constant, tuple) else repr(constant)
+
+
+# The content of files.
+
+
+def _content(source: Source) -> Any:
+    """The hash of the package, and of the file, that a module is in."""
+    module, file = source
     package = module.partition(".")[0]
-    if package in ("torch", "builtins", "_operator", "math"):
-        return module
-    known = sys.modules.get(package)
+    if package in SHIPPED:
+        return _code_of_package(package)
     file = file if file is not None else getattr(sys.modules.get(module), "__file__", None)
     if file is None or not Path(file).is_file():
         raise NoFingerprint(module)
-    in_package = known is not None and getattr(known, "__path__", None)
+    in_package = getattr(sys.modules.get(package), "__path__", None)
     return (_code_of_package(package) if in_package else "", _code_of_file(file))
 
 
 @functools.lru_cache(maxsize=None)
 def _code_of_package(name: str) -> str:
-    """The hash of all files of Python of a package."""
+    """The hash of all files of a package."""
     spec = importlib.util.find_spec(name)
     places = spec.submodule_search_locations if spec is not None else None
     if not places:
         raise NoFingerprint(name)
     found = hashlib.sha256()
-    for place in map(Path, places):
-        files = sorted(place.rglob("*.py"))
+    for place in map(str, places):
+        files = sorted(_files(place), key=lambda entry: entry.path)
         if len(files) > _MOST_FILES:
             raise NoFingerprint(name)
-        for path in files:
-            found.update(str(path.relative_to(place)).encode() + b"\0" + _read(path) + b"\0")
+        for entry in files:
+            found.update(entry.path.removeprefix(place).encode() + b"\0" + _read(entry.path, entry.stat()) + b"\0")
     return found.hexdigest()
+
+
+def _files(place: str) -> Iterator[os.DirEntry[str]]:
+    for entry in os.scandir(place):
+        if not entry.is_dir():
+            yield entry
+        elif entry.name not in _LEFT_OUT:
+            yield from _files(entry.path)
 
 
 @functools.lru_cache(maxsize=None)
 def _code_of_file(path: str) -> str:
-    return hashlib.sha256(_read(Path(path))).hexdigest()
+    return hashlib.sha256(_read(path, os.stat(path))).hexdigest()
 
 
-def _read(path: Path) -> bytes:
-    if path.stat().st_mtime > _STARTED:
+def _read(path: str, stat: os.stat_result) -> bytes:
+    if stat.st_mtime > _STARTED:
         raise NoFingerprint(path)
-    return path.read_bytes()
+    return Path(path).read_bytes()

@@ -108,6 +108,12 @@ def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at
         raise NotPortable(error) from error
 
 
+def comparable(text: bytes) -> Any:
+    """What the text of a record says of its expansion: not what else was tried, nor how its constants are called."""
+    nodes, output, constants, rule, _, results, price = json.loads(text)
+    return [nodes, output, [[target, data] for target, (_, *data) in constants], rule, results, price]
+
+
 def _read_graph(
     nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any]
 ) -> tuple[fx.Graph, list[fx.Node]]:

@@ -4,7 +4,7 @@ be read is not there, and a file that is no cache is replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import contextlib
 import hashlib
 import os
@@ -47,17 +47,17 @@ class Store:
             self._reading.close()
         self._reading = None
 
-    def add(self, entries: Mapping[str, bytes]) -> None:
-        """Keep texts under keys, in one transaction."""
-        rows = [(key, _digest(key, text), text) for key, text in entries.items()]
+    def add(self, entries: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
+        """Keep texts under keys, and drop those under others, in one transaction."""
+        rows, dropped = [(key, _digest(key, text), text) for key, text in entries.items()], [(key,) for key in gone]
         try:
-            self._written(rows)
+            self._written(rows, dropped)
         except sqlite3.OperationalError:
             pass  # another process writes for long, or the disk is full or read-only
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self.path.unlink(missing_ok=True)
-                self._written(rows)
+                self._written(rows, [])
         except OSError:
             pass
 
@@ -66,10 +66,11 @@ class Store:
         with contextlib.suppress(OSError):
             os.utime(self.path)
 
-    def _written(self, rows: list[tuple[str, bytes, bytes]]) -> None:
+    def _written(self, rows: list[tuple[str, bytes, bytes]], dropped: list[tuple[str]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(self._opened("rwc")) as file, file:
             file.execute(_TABLE)
+            file.executemany("DELETE FROM expansions WHERE key = ?", dropped)
             file.executemany("INSERT OR REPLACE INTO expansions VALUES (?, ?, ?)", rows)
 
     def _opened(self, mode: str) -> sqlite3.Connection:

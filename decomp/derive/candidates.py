@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 import itertools
 import math
+import types
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -77,6 +78,8 @@ class Basis:
 
     depends_on_context: bool = False
     """Whether the target asked where the call stands in the program."""
+    is_own: bool = False
+    """Whether a function of the user's was asked."""
     cycle_depth: int = NO_CYCLE
     """The place in the context of the outermost derivation to which a cycle led back."""
     beyond_limit: bool = False
@@ -85,6 +88,7 @@ class Basis:
     def add(self, inner: Basis, depth: int) -> None:
         """Rest on what the decision for a call in a context of this depth rests on, too."""
         self.depends_on_context |= inner.depends_on_context
+        self.is_own |= inner.is_own
         self.beyond_limit |= inner.beyond_limit
         if inner.cycle_depth < depth:
             self.cycle_depth = min(self.cycle_depth, inner.cycle_depth)
@@ -109,6 +113,17 @@ class Request:
     """What a derivation may cost: what is dearer is of no use."""
     basis: Basis = field(default_factory=Basis)
     """Filled while the request is being served."""
+
+    def may_be_kept(self, depth: int) -> bool:
+        """Whether a decision for it may be kept on disk, where those of calls so many derivations deep are. Those that
+        depend on certificates are not: they change."""
+        is_near = len(self.context) <= depth and not self.signature.symbolic
+        return is_near and isinstance(self.level, str) and not isinstance(self.node.target, Pattern)
+
+    @property
+    def place(self) -> tuple[Signature, fx.Node, str]:
+        """What a decision is kept on disk under."""
+        return self.signature, self.node, str(self.level)
 
     @property
     def op(self) -> Op:
@@ -147,6 +162,8 @@ class Candidates:
         self.memory, self.composites = memory, composites
         self.symbolic = memory.of_program(mode)
         """What holds within this program only, for its symbolic sizes mean nothing in another."""
+        self.own_rules = memory.origins.own_rules if memory.origins is not None else frozenset()
+        """Rules whose functions are the user's own."""
         self.runs = 0
         """How often a rule was run."""
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
@@ -183,6 +200,8 @@ class Candidates:
     def of_composite(self, request: Request) -> Iterator[Candidate]:
         """PyTorch's own composite kernel for a call, if it has one."""
         known = self.composites and not isinstance(request.node.target, Pattern)
+        request.basis.is_own |= known and not _is_of_pytorch(request.node)
+        request.basis.depends_on_context |= known and _is_of_python(request.node)
         composite = self.recorded(None, request) if known else NO_COMPOSITE
         if composite is not NO_COMPOSITE:
             yield Candidate(None, AFTER_ALL_RULES, composite)
@@ -193,8 +212,13 @@ class Candidates:
 
     def declined(self, rule: Rule, request: Request) -> Declined | None:
         """Why a rule that was run for this call declined, if it did."""
-        found = self.memory_for(request.signature.symbolic).expansions.get((rule, request.signature.key))
+        found = self._expansions(rule, request).get((rule, request.signature.key))
         return found if isinstance(found, Declined) else None
+
+    def _expansions(self, rule: Rule | None, request: Request) -> dict[Any, Expansion | Declined]:
+        """Where those of a rule are remembered."""
+        memory = self.memory_for(request.signature.symbolic)
+        return memory.own.expansions if rule in self.own_rules else memory.expansions
 
     def _by_rule(self, rule: Rule, request: Request) -> Expansion | Declined:
         if request.call is not None and request.call.reads_data:
@@ -210,12 +234,14 @@ class Candidates:
 
     def recorded(self, rule: Rule | None, request: Request) -> Expansion | Declined:
         """What a rule, or PyTorch's composite kernel, records for a call, whatever the rule needs of the target."""
-        expansions = self.memory_for(request.signature.symbolic).expansions
-        key = (rule, request.signature.key)
-        if key not in expansions:
+        expansions, key = self._expansions(rule, request), (rule, request.signature.key)
+        found = expansions.get(key)
+        if found is None:
             found = self._for_all_sizes(self._record(rule, request), request)
-            expansions[key] = found if rule is None else self._view_if_one_is_known(found, request)
-        return expansions[key]
+            found = found if rule is None else self._view_if_one_is_known(found, request)
+            if rule is not None or not _is_of_python(request.node):
+                expansions[key] = found
+        return found
 
     def _view_if_one_is_known(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion; or what PyTorch's own kernel records, where a rule copies what the call gives a view of: rules
@@ -273,6 +299,22 @@ class Candidates:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")
+
+
+_OPS_OF_PYTORCH = ("aten", "prims", "prim", "quantized", "quantized_decomposed")
+
+
+def _is_of_pytorch(node: fx.Node) -> bool:
+    """Whether what a call does beneath its op is PyTorch's own code."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace in _OPS_OF_PYTORCH
+    return not _is_of_python(node)
+
+
+def _is_of_python(node: fx.Node) -> bool:
+    """Whether a call is one of a function of the user's, which may do something else the next time."""
+    return isinstance(node.target, types.FunctionType) and not node.target.__module__.startswith("torch")
 
 
 def _is_view(graph: fx.Graph, request: Request) -> bool:

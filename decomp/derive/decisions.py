@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from decomp.cache.portable import Record
 from decomp.capture.frontends import Program
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
@@ -128,6 +129,18 @@ class Blocked:
 
 Decision = Keep | Derived | Blocked | Proved
 KEEP, PROVED = Keep(), Proved()
+
+
+def record_of(decision: Decision) -> Record | None:
+    """What is kept on disk of a decision, where anything is."""
+    if not isinstance(decision, Derived):
+        return None
+    return Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
+
+
+def decision_of(record: Record, level: str) -> Derived:
+    """The decision of which that is kept."""
+    return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price, level)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx
     """Let the expansion of `node` give what a call makes of some of its results, if the target can do that."""
     if not given:
         return
-    planner.kept_depth = 1  # the calls that are added
+    if planner.kept is not None:
+        planner.kept.depth = 1  # the calls that are added
     derived: Any = decisions[node]
     stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
     if isinstance(stamp, Stamp):

@@ -91,8 +91,7 @@ def plan_program(program: Program, matching: Matching, policy: Policy, partial: 
     with planning_sizes(program.mode):
         graphs = _Planning(program, matching, planner, partial).graphs("", program.graph, program.root, None)
     planner.memory.signatures.forget_nodes()
-    if planner.kept is not None:
-        planner.kept.close()
+    planner.close()
     entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
     uses = tuple(use for graph in graphs for use in graph.fused.uses())
     notes = tuple(note for graph in graphs for note in graph.represented.notes())

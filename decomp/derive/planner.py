@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+import functools
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch._ops import OpOverload
 
 from decomp import cache_directory
 from decomp.cache.expansions import Kept, Segment
-from decomp.cache.portable import Record
+from decomp.cache.fingerprints import Origins
 from decomp.costs.model import is_additive, is_value
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
@@ -30,9 +31,9 @@ from decomp.derive.candidates import (
     price_of_node,
     price_of_stamp,
 )
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, op_of_node
+from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, decision_of, op_of_node, record_of
 from decomp.derive.expansion import Composite, Expansion
-from decomp.derive.planning_memory import Memory
+from decomp.derive.planning_memory import Memory, Watch
 from decomp.derive.rewriter import flatten
 from decomp.derive.stride_propagation import StridePropagation, changed_strides
 from decomp.errors import RuleCycle, ShapeUnknown
@@ -55,7 +56,6 @@ from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
-from decomp.ir.signature import Signature
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.pairs.recording import PairRecorder
 from decomp.patterns.pattern import Pattern
@@ -80,16 +80,26 @@ class Planner:
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
         self.cost = policy.cost or target.costs
         # What was chosen by a function of the user's is good for this program: the next one may come with another.
-        key = (target, dialect, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
-        self.memory = Memory.within(rules.memory, (dialect, target.narrower.get(torch.int64)), key)
+        how = dialect, target.narrower.get(torch.int64), torch.get_default_dtype()
+        key = (target, how, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
+        self.memory = Memory.within(rules.memory, how, key)
+        if self.memory.origins is None:
+            self.memory.origins = Origins.of(rules, target)
+        self.origins = self.memory.origins
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
+        self._watch = Watch(self.origins.own, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Computes complex calls on pairs of real numbers."""
-        self.kept = None if self.everywhere or key is None or mode is None else self._kept(dialect)
+        is_kept = key is not None and mode is not None and not self.everywhere
+        self.kept = self._kept(dialect) if is_kept else None
         """What other processes have planned."""
-        self.kept_depth = 0
-        """So many derivations deep are calls whose decisions are kept on disk."""
+
+    def close(self) -> None:
+        """The program is planned: what was found out is kept."""
+        if self.kept is not None:
+            self.kept.close()
+        self._watch.close()
 
     def decide(
         self, node: fx.Node, context: Context = (), basis: Basis | None = None, limit: float = math.inf
@@ -104,45 +114,42 @@ class Planner:
             return KEEP
         signature = self.memory.signatures.of(node)
         level = context[-1].level if context else self._level(node)
-        found = self.candidates.memory_for(signature.symbolic).decisions.get((signature.key, level))
+        memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
+        basis = basis or Basis()
+        found = memory.decision(key)
         if found is not None:
+            basis.is_own |= key in memory.own.decisions
             return found
-        may_be_kept = len(context) <= self.kept_depth and not isinstance(node.target, Pattern)
-        if may_be_kept and not signature.symbolic and isinstance(level, str):
-            kept = self._from_disk(node, signature, level)
-            if kept is not None:
-                self.memory.decisions[signature.key, level] = kept
-                return kept
-        return self._decide_anew(Request(node, signature, level, context, limit=limit), basis or Basis())
+        request = Request(node, signature, level, context, limit=limit)
+        kept = self._from_disk(request)
+        if kept is None:
+            return self._decide_anew(request, basis)
+        self.memory.decisions[key] = kept
+        return kept
 
     def _kept(self, dialect: str) -> Kept | None:
         place = cache_directory.directory()
         if place is None:
             return None
         if self.memory.segment is None:
-            self.memory.segment = Segment(self.rules, self.target, dialect, self.cost)
+            name = self.origins.name(self.rules, self.target, dialect, self.cost)
+            self.memory.segment = Segment(name, self.rules)
         return Kept(self.memory.segment, place, self.memory.fakes, Composite)
 
-    def _from_disk(self, node: fx.Node, signature: Signature, level: str) -> Derived | None:
-        """What another process decided for a call."""
-        record = self.kept.find(signature, node, level) if self.kept is not None else None
-        if record is None:
+    def _from_disk(self, request: Request) -> Decision | None:
+        """What another process decided for a call. A drawn share of that is decided here as well."""
+        if self.kept is None or not request.may_be_kept(self.kept.depth):
             return None
-        for made in record.stamp.graph.nodes:
-            if isinstance(made.target, OpOverload) and canonical(made.target) is not made.target:
-                self.memory.aliases.add(made.target)
-        return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price, level)
-
-    def _to_disk(self, request: Request, decision: Decision) -> None:
-        """Keep a decision for other processes. (Those that depend on certificates are not: they change.)"""
-        level = request.level
-        if self.kept is None or request.signature.symbolic or not isinstance(level, str):
-            return
-        if isinstance(request.node.target, Pattern):
-            return  # which is this process's own
-        if isinstance(decision, Derived):
-            record = Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
-            self.kept.note(request.signature, request.node, level, record)
+        found = self.kept.find(*request.place)
+        if found is None:
+            return None
+        if self.kept.is_drawn():
+            runs, decision = self.candidates.runs, self._decide_anew(request, Basis())
+            if not self.kept.confirm(found, *request.place, record_of(decision)):
+                return decision
+            self.candidates.runs = runs
+        self.memory.met(found.stamp.graph)
+        return decision_of(found, str(request.level))
 
     def price(self, node: fx.Node) -> float | str:
         """What a call of the program comes to on the target; or why it does not reach it."""
@@ -211,22 +218,28 @@ class Planner:
         return self.target.surely_legal(spelling.op, spelling.overload)
 
     def _decide_anew(self, request: Request, outer: Basis) -> Decision:
-        signature, depth = request.signature, len(request.context)
+        depth = len(request.context)
         decision = self._decision(request)
         # A failure that a cycle through an outer call caused says nothing about this call alone.
         # Nor is the cheapest of what the cycle left the cheapest of all.
         matters = isinstance(decision, Blocked) or self._by_cost(request.level)
         cut = request.basis.cycle_depth < depth and matters
         if not request.basis.depends_on_context and not cut:
-            memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, request.level)
-            if request.basis.beyond_limit:
-                memory.at_least[key] = max(request.limit, memory.at_least.get(key, 0.0))
-            else:
-                memory.decisions[key] = decision
-                if depth <= self.kept_depth:
-                    self._to_disk(request, decision)
+            self._remember(request, decision)
         outer.add(request.basis, depth)
         return decision
+
+    def _remember(self, request: Request, decision: Decision) -> None:
+        """Let the decision for a call be known for the next one; and to other processes, where it is theirs too."""
+        memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
+        known = memory.own if request.basis.is_own else memory
+        if request.basis.beyond_limit:
+            known.at_least[key] = max(request.limit, known.at_least.get(key, 0.0))
+            return
+        known.decisions[key] = decision
+        record = record_of(decision)
+        if self.kept and record and known is self.memory and request.may_be_kept(self.kept.depth):
+            self.kept.note(*request.place, record)
 
     def _decision(self, request: Request) -> Decision:
         node = request.node
@@ -242,9 +255,15 @@ class Planner:
             return KEEP
         if self.everywhere:
             return self._wherever_a_rule_matches(request, call)
+        why = self._why_illegal(call, request)
+        return KEEP if why is None else self._choose(replace(request, call=call, condition=why))
+
+    def _why_illegal(self, call: Call, request: Request) -> str | None:
+        """What the target says of a call."""
         why = self.target.why_illegal(call)
         request.basis.depends_on_context |= call.looked_around
-        return KEEP if why is None else self._choose(replace(request, call=call, condition=why))
+        request.basis.is_own |= call.op in self.origins.own_ops
+        return why
 
     def _unbound(self, request: Request, error: BindingError) -> Decision:
         """A call that fits no schema: PyTorch itself may still run it."""
@@ -284,6 +303,7 @@ class Planner:
         """The first candidate whose expansion reaches the target whole; where candidates compete, the cheapest of all
         that do. The price of a derivation is that of the calls it ends in, so that the cheapest derivations of the
         calls that an expansion makes are part of its own cheapest one."""
+        request.basis.is_own |= request.op in self.origins.own_ops or isinstance(request.node.target, Pattern)
         blocked = self._before_any_candidate(request)
         if isinstance(request.level, Within):
             return self._cheapest_within(request.level, request, blocked)
@@ -318,13 +338,14 @@ class Planner:
         """The cheapest of some candidates; of those with the same price the most accurate, and of these the first.
         Those that promise most are asked first, and what cannot be cheaper than what is found is not followed."""
         prunes = len(rivals) > 1 and is_additive(self.cost)
-        race = Race(rivals, self._least_price if prunes else None, request)
+        race = Race(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
         beyond = False
         for candidate, least in race:
             own = Basis()
             found = self._derive(candidate, replace(request, basis=own, limit=race.limit))
             race.result(candidate, found)
             beyond |= own.beyond_limit
+            request.basis.is_own |= own.is_own
             if isinstance(found, Derived) or race.winner is None or least < race.price:
                 request.basis.add(own, len(request.context) + 1)
         request.basis.beyond_limit = race.winner is None and (beyond or race.left_out)
@@ -371,18 +392,21 @@ class Planner:
         """Whether alternatives compete by cost."""
         return self.policy.cost is not None or level != "exact"
 
-    def _least_price(self, graph: fx.Graph, level: Level) -> tuple[float, int]:
+    def _least_price(self, basis: Basis, graph: fx.Graph, level: Level) -> tuple[float, int]:
         """What the calls of an expansion cost at least, and of how many that is not known before they are lowered."""
-        known = [self._known_price(node, level) for node in graph.nodes if node.op.startswith("call")]
+        known = [self._known_price(node, level, basis) for node in graph.nodes if node.op.startswith("call")]
         return sum(price for price in known if price is not None), known.count(None)
 
-    def _known_price(self, node: fx.Node, level: Level) -> float | None:
+    def _known_price(self, node: fx.Node, level: Level, basis: Basis) -> float | None:
         if self._is_sure(node):
             return price_of_node(self.cost, node)
         signature = self.memory.signatures.of(node)
         memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
-        decision = memory.decisions.get(key)
-        return memory.at_least.get(key) if decision is None else self._price_of(decision, node)
+        decision = memory.decision(key)
+        basis.is_own |= key in memory.own.decisions or key in memory.own.at_least
+        if decision is not None:
+            return self._price_of(decision, node)
+        return memory.own.at_least.get(key, memory.at_least.get(key))
 
     def _price_of(self, decision: Decision, node: fx.Node) -> float:
         """What a decision for a call comes to."""
@@ -465,7 +489,7 @@ class Planner:
         """A call that is being lowered already, in the derivation at this depth: a rule may wrap its own op, which the
         next alternatives then serve."""
         call, context = request.call, request.context
-        why = self.target.why_illegal(call) if call is not None else ""
+        why = self._why_illegal(call, request) if call is not None else ""
         if why is None:
             return KEEP
         if call is not None and depth == len(context) - 1 and context[-1].place < AFTER_ALL_RULES:

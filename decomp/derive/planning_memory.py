@@ -3,13 +3,16 @@ that a lowering that fails can be forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
+from decomp.cache.function_state import state_of
+from decomp.ir.respelling import canonical
 from decomp.ir.signature import Signatures
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.symbolic_sizes import known_symbols
@@ -17,6 +20,7 @@ from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
     from decomp.cache.expansions import Segment
+    from decomp.cache.fingerprints import Origins
     from decomp.derive.decisions import Decision
     from decomp.derive.expansion import Expansion
     from decomp.graphs.template import Stamp
@@ -26,6 +30,22 @@ _PROGRAMS = "_decomp_planned"
 """The attribute of a fake mode with what is remembered of its program."""
 MOST = 1 << 15
 """So many expansions are remembered, which take about half a gigabyte. What is lowered at ever other sizes has more."""
+
+
+@dataclass
+class Own:
+    """What was found out by functions of the user's: it is good as long as these read what they read then."""
+
+    state: Any = None
+    """What they read; None where nothing was found out yet."""
+    decisions: dict[Any, Decision] = field(default_factory=dict)
+    at_least: dict[Any, float] = field(default_factory=dict)
+    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How much that is."""
+        return len(self.decisions) + len(self.at_least) + len(self.expansions)
 
 
 @dataclass
@@ -47,6 +67,10 @@ class Memory:
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     fakes: Fakes = field(init=False)
     """Makes the fake tensors of this mode."""
+    own: Own = field(default_factory=Own)
+    """The part of it that depends on functions of the user's."""
+    origins: Origins | None = None
+    """Which functions these are, once that has been asked for."""
     segment: Segment | None = None
     """What is kept on disk for these rules and this target, once that has been asked for."""
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
@@ -58,10 +82,10 @@ class Memory:
         self.fakes = Fakes(self.mode)
 
     @classmethod
-    def within(cls, found: dict[Any, Memory], how: tuple[str, torch.dtype | None], key: Any) -> Memory:
+    def within(cls, found: dict[Any, Memory], how: tuple[Any, ...], key: Any) -> Memory:
         """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
-        depends on the dialect alone, and on what int64 is to be in the target, if that is narrow, and not on its ops or
-        on costs; all memories of which this is the same share it."""
+        depends on `how` alone (the dialect, what int64 is to be in the target if that is narrow, the default dtype) and
+        not on its ops or on costs; all memories of which this is the same share it."""
         recorded = found.get(how) or found.setdefault(how, cls())
         fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode, lasting=key is not None)
         return fresh if key is None else found.setdefault(key, fresh)
@@ -82,13 +106,30 @@ class Memory:
         _, found = known.setdefault(id(self), (self, Memory(self.signatures, expansions=expansions, mode=self.mode)))
         return found
 
-    def mark(self) -> tuple[int, ...]:
-        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
-        return (*map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
+    def met(self, graph: fx.Graph) -> None:
+        """Take note of the overloads in an expansion of another process."""
+        targets = (node.target for node in graph.nodes)
+        overloads = (target for target in targets if isinstance(target, torch._ops.OpOverload))
+        self.aliases.update(overload for overload in overloads if canonical(overload) is not overload)
 
-    def rewind(self, mark: tuple[int, ...]) -> None:
+    def forget_unless(self, state: Any) -> None:
+        """Forget what was found out by functions of the user's that read something else now."""
+        if self.own.state != state:
+            self.own = Own(state)
+
+    def decision(self, key: Any) -> Decision | None:
+        """What was decided for a signature and level, whatever that depends on."""
+        found = self.decisions.get(key)
+        return self.own.decisions.get(key) if found is None else found
+
+    def mark(self) -> tuple[Any, ...]:
+        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
+        return (self.own, *map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
+
+    def rewind(self, mark: tuple[Any, ...]) -> None:
         """Forget what was found out since, by a lowering that failed."""
-        *lengths, signatures, entered = mark
+        own, *lengths, signatures, entered = mark
+        self.own = own
         for found, length in zip(self._grown(), lengths):
             while len(found) > length:
                 found.popitem()
@@ -96,13 +137,36 @@ class Memory:
         del self.mode.enter_stack[entered:]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
-        return self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts
+        own = self.own.decisions, self.own.at_least, self.own.expansions
+        return (*own, self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts)
+
+
+class Watch:
+    """Looks at what functions of the user's read, before a program is planned and after: what was found out by them is
+    forgotten when that has changed in between. A function may change it itself, as one that counts its calls."""
+
+    def __init__(self, functions: Sequence[Callable[..., Any]], memories: Sequence[Memory]) -> None:
+        self._functions, self._memories = functions, memories
+        state = state_of(functions)
+        for memory in memories:
+            memory.forget_unless(state)
+        self._size = self._known()
+
+    def close(self) -> None:
+        """The program is planned."""
+        if self._known() != self._size:
+            state = state_of(self._functions)
+            for memory in self._memories:
+                memory.own.state = state
+
+    def _known(self) -> int:
+        return sum(memory.own.size for memory in self._memories)
 
 
 def forget_if_full(found: dict[Any, Memory]) -> None:
     """Begin anew where more than `MOST` expansions are remembered for a collection of rules. Memories share those that
     they have in common."""
-    known = {id(memory.expansions): len(memory.expansions) for memory in found.values()}
+    known = {id(each): len(each) for memory in found.values() for each in (memory.expansions, memory.own.expansions)}
     if sum(known.values()) > MOST:
         found.clear()
 

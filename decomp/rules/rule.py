@@ -44,6 +44,8 @@ class Rule:
     good enough wherever it is asked."""
     forward_only: bool = False
     """Whether it is for programs that are not trained: its values are right, and its gradient need not be."""
+    version: str | None = None
+    """Where it is the same, the rule does the same: its author's word."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
     takes_rest: bool = field(init=False)
     """Whether it has `**kwargs`."""
@@ -83,7 +85,7 @@ class Rule:
         function, overload = _portable(self.function), _portable(self.overload)
         pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
         rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level, self.forward_only
-        return _rule_from, (self.op, function, *rest)
+        return _rule_from, (self.op, function, *rest, self.version)
 
     def __copy__(self) -> Rule:
         return self

@@ -41,17 +41,23 @@ class Rules:
         *,
         composites: bool = False,
         level: str | None = None,
+        version: str | None = None,
     ) -> None:
         """`rules`: a dict from op (any spelling) to a function or a list of functions, or `Rule`s and `Limitation`s.
         With `composites`, an op without a rule is expanded by tracing PyTorch's own composite kernel, if it has one.
-        `level`: of the functions that are registered without one."""
+        `level`: of the functions that are registered without one. `version`: that of the functions that are registered
+        here, as "1.3"; a promise that they record the same calls in every process in which it is the same, so that what
+        they record is kept on disk. Without it, they are run in each process. Raises `ArgumentError`."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
         self._limitations: dict[Op, tuple[Limitation, ...]] = {}
         self._patterns: tuple[PatternRule, ...] = ()
         self.composites = composites
         self.level = level and require_level(level, "level=")
+        self.version = _require_version(version)
         self.memory: dict[Any, Any] = {}
         """A cache of what planning with these rules found, by target; cleared when a rule is added."""
+        self.origins: Any = None
+        """Where the functions of all entries come from, once that has been asked for."""
         self.trains = True
         """Whether programs that are planned with them may be trained."""
         self._forward_only: Rules | None = None
@@ -103,7 +109,7 @@ class Rules:
                 title = name or _title(function, op)
                 texts = order is not None
                 rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached,
-                            forward_only=forward_only)  # fmt: skip
+                            forward_only=forward_only, version=self.version)  # fmt: skip
                 check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)
@@ -193,7 +199,7 @@ class Rules:
 
     def _forget(self) -> None:
         self.memory.clear()
-        self._forward_only = None
+        self._forward_only = self.origins = None
 
     def _add(self, rule: Rule) -> None:
         self._forget()
@@ -226,13 +232,13 @@ class Rules:
         return f"Rules({len(self)} rules for {len(self._rules)} ops{more})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rules_from, (self.entries, self.composites, self.level)
+        return _rules_from, (self.entries, self.composites, self.level, self.version)
 
     def __copy__(self) -> Rules:
-        return _rules_from(self.entries, self.composites, self.level)
+        return _rules_from(self.entries, self.composites, self.level, self.version)
 
     def __deepcopy__(self, memo: Any) -> Rules:
-        return _rules_from(self.entries, self.composites, self.level)
+        return _rules_from(self.entries, self.composites, self.level, self.version)
 
     @property
     def forward_only(self) -> Rules:
@@ -295,8 +301,14 @@ def _title(function: Any, op: Op) -> str:
     return op.short if title == "rule" else title
 
 
-def _rules_from(entries: Iterable[Entry], composites: bool, level: str | None) -> Rules:
-    return Rules(entries, composites=composites, level=level)
+def _rules_from(entries: Iterable[Entry], composites: bool, level: str | None, version: str | None) -> Rules:
+    return Rules(entries, composites=composites, level=level, version=version)
+
+
+def _require_version(version: Any) -> str | None:
+    if version is not None and not (isinstance(version, str) and version):
+        raise ArgumentError(f'version= is a text, as "1.3", not {version!r}')
+    return version
 
 
 def as_rules(rules: Any) -> Rules:

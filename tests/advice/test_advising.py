@@ -4,6 +4,7 @@ from concurrent.futures import Executor, Future
 import functools
 import json
 import pickle
+import re
 
 import pytest
 import torch
@@ -16,12 +17,13 @@ from decomp_rules import targets
 from tests.forms import Holder, exported
 
 X = torch.randn(4, 8)
-RULES = decomp.Rules({
+FUNCTIONS = {
     "square": lambda x: x * x,
     "neg": lambda x: x * -1,
     "exp": lambda x: torch.exp2(x * 1.5),
     "sinh": lambda x: torch.exp(x) - torch.exp(-x),
-})
+}
+RULES, VERSIONED = decomp.Rules(FUNCTIONS), decomp.Rules(FUNCTIONS, version="1")
 CHIP = decomp.Target("chip", ["add"])
 
 
@@ -183,7 +185,7 @@ def test_what_was_found_is_not_asked_for_again(tmp_path):
 
     def advice(*names):
         made = {name: one(name, three()[name]) for name in names}
-        return decomp.advise(made, to=CHIP, rules=RULES, results=tmp_path)
+        return decomp.advise(made, to=CHIP, rules=VERSIONED, results=tmp_path)
 
     first = advice("easy", "hard")
     assert set(asked) == {"easy", "hard"}
@@ -201,7 +203,16 @@ def test_what_was_found_is_not_asked_for_again(tmp_path):
 def test_a_directory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(decomp.ArgumentError, match="results= must be a directory"):
-        decomp.advise(three(), to=CHIP, rules=RULES, results=tmp_path / "file")
+        decomp.advise(three(), to=CHIP, rules=VERSIONED, results=tmp_path / "file")
+
+
+def test_answers_that_depend_on_functions_of_the_users_are_not_kept(tmp_path):
+    message = (
+        "results= cannot be used: a rule, a condition or a cost is a function of yours, which may do something else in "
+        'the next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a '
+        "target in its TOML file")
+    with pytest.raises(decomp.ArgumentError, match=f"^{re.escape(message)}$"):
+        decomp.advise(three(), to=CHIP, rules=RULES, results=tmp_path)
 
 
 def test_what_is_no_executor_is_refused():

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 import decomp
 from decomp import cache_directory
 from decomp.cache import fingerprints, places
-from decomp.cache.fingerprints import NoFingerprint, fingerprint
 from decomp.cache.store import Store
 from decomp_rules import RULES, targets
 from tests.processes import Python
@@ -98,11 +97,11 @@ def test_what_was_planned_is_not_planned_again(place):
 
 def test_where_nothing_is_kept_no_code_is_hashed(monkeypatch):
     hashed = []
-    monkeypatch.setattr("decomp.cache.expansions.fingerprint", lambda *given: hashed.append(given))
+    monkeypatch.setattr(fingerprints, "_code_of_package", hashed.append)
     lowered(Small())
-    assert len(hashed) == 1
+    assert hashed == ["decomp", "decomp_rules"]
     monkeypatch.setenv("DECOMP_CACHE", "off")
-    assert lowered(Small()).runs > 0 and len(hashed) == 1
+    assert lowered(Small()).runs > 0 and len(hashed) == 2
 
 
 def test_what_is_kept_passes_every_check():
@@ -258,56 +257,6 @@ def test_other_code_of_the_package_does_not_find_it(monkeypatch):
     assert lowered().runs > 0
 
 
-def test_the_cost_counts():
-    with_cost = fingerprint(RULES, CHIP, "aten", decomp.costs.calls)
-    assert None is not with_cost != fingerprint(RULES, CHIP, "aten", None)
-
-
-def factory(number):
-    def rule(x):
-        return x * number
-
-    return rule
-
-
-def test_what_a_rule_closes_over_counts():
-    one, two = (decomp.Rules({F.gelu: factory(number)}) for number in (1.0, 2.0))
-    names = [fingerprint(rules, CHIP, "aten", None) for rules in (one, two, decomp.Rules({F.gelu: factory(1.0)}))]
-    assert None not in names and names[0] == names[2] != names[1]
-
-
-def test_rules_that_close_over_more_than_data_are_not_kept(place):
-    rules = decomp.Rules({F.gelu: factory(object())})
-    assert fingerprint(rules, CHIP, "aten", None) is None
-    weight = torch.ones(6)
-    rules = decomp.Rules({F.gelu: lambda x: x * weight})
-    for _ in range(2):
-        assert lowered(nn.GELU(), decomp.Rules(rules.entries)).runs > 0
-    assert not files(place)
-
-
-def test_rules_without_source_are_not_kept():
-    space = {}
-    exec("def rule(x):\n    return x * 2", space)
-    assert fingerprint(decomp.Rules({F.gelu: space["rule"]}), CHIP, "aten", None) is None
-
-
-def test_a_file_that_has_changed_since_it_was_imported_is_not_kept(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("x = 1\n")
-    os.utime(path, (fingerprints._STARTED + 5,) * 2)
-    with pytest.raises(NoFingerprint):
-        fingerprints._code_of_file(str(path))
-
-
-def test_conditions_of_a_target_count():
-    def up_to(n):
-        return CHIP.legal_if("mul", lambda call: len(call.inputs) <= n, "few")
-
-    names = [fingerprint(RULES, up_to(n), "aten", None) for n in (1, 2, 1)]
-    assert None not in names and names[0] == names[2] != names[1]
-
-
 CONSTANT = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
 LARGE = torch.ones(5000)
 
@@ -326,7 +275,7 @@ def test_a_small_constant_is_kept_as_data_and_shared():
             return F.gelu(x), F.gelu(x.t().contiguous().t() + 1)
 
     def rules():
-        return decomp.Rules({F.gelu: by_constant}) | RULES
+        return decomp.Rules({F.gelu: by_constant}, version="1") | RULES
 
     first, second = lowered(Two(), rules()), lowered(Two(), rules())
     assert second.runs == 0 and described(first) == described(second)
@@ -336,7 +285,7 @@ def test_a_small_constant_is_kept_as_data_and_shared():
 
 def test_a_large_constant_is_not_kept():
     for _ in range(2):
-        assert lowered(nn.GELU(), decomp.Rules({F.gelu: by_large_constant})).runs > 0
+        assert lowered(nn.GELU(), decomp.Rules({F.gelu: by_large_constant}, version="1")).runs > 0
 
 
 # Processes.
@@ -347,7 +296,7 @@ import sys
 import decomp, torch
 from torch.nn import functional as F
 
-rules = decomp.Rules()
+rules = decomp.Rules(version="1")
 
 @rules.register(F.gelu)
 def gelu(x):
