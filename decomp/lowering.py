@@ -19,7 +19,7 @@ from decomp.capture import frontends
 from decomp.capture.frontends import Program
 from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan, Planned
-from decomp.derive.exclusive import captured, collector_paused, exclusively, planning, undisturbed
+from decomp.derive.exclusive import captured, exclusively, planning, undisturbed
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import (
     RewrittenGraph,
@@ -32,6 +32,7 @@ from decomp.derive.pipeline import (
     simplify_program,
 )
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
+from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of

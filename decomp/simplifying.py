@@ -12,8 +12,9 @@ from torch import fx, nn
 from decomp.capture import frontends, rebuild_exported
 from decomp.capture.frontends import Parts, Program
 from decomp.capture.lowered_module import check_inputs
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import exclusively
 from decomp.errors import ArgumentError, boundary
+from decomp.forks import collector_paused
 from decomp.graphs.rewrite import copy_graph
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import attribute

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 import hashlib
 import json
 import pickle
-import threading
 from typing import Any, NamedTuple
 
 from torch import fx, nn
@@ -26,6 +25,7 @@ from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Source, plan_program
 from decomp.derive.planner import Planner
 from decomp.errors import CaptureError, DecompError, first_line
+from decomp.forks import Lock
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Policy
 from decomp.rules.rules import Rule
@@ -177,7 +177,7 @@ class _Held:
     """The programs that were captured last in this process, and the settings."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.found: OrderedDict[tuple[str, str], Program] = OrderedDict()
         self.settings: OrderedDict[str, Setting] = OrderedDict()
 

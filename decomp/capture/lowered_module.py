@@ -5,16 +5,16 @@ looks at. Copies look, too, and those that were pickled."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-import threading
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
+from decomp.forks import Lock
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
 
-_GENERATING = threading.RLock()
+_GENERATING = Lock()
 """Held where code is generated, as what a graph puts into it is set for the time being."""
 
 

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass
 import functools
-import gc
 import hashlib
 import json
 from pathlib import Path
 import statistics
-import threading
 import time
 from typing import Any
 
@@ -24,6 +22,7 @@ from decomp.costs.machine import described
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
 from decomp.errors import CostError, first_line, spelled
+from decomp.forks import Lock, collector_paused
 from decomp.ir.call import Call, metadata, substituted
 from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import neutral
@@ -75,7 +74,7 @@ class _Times:
 
     def __init__(self, path: Path | None, machine: str, device: torch.device) -> None:
         self.path, self.machine, self.device = path, machine, device
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.known = dict(_read(path)) if path is not None else {}
 
     def of(self, call: Call) -> float:
@@ -208,16 +207,12 @@ def _median(run: Callable[[], Any], device: torch.device) -> float:
     repeats = max(1, min(round(SAMPLE / max(began, 1e-7)), 10_000))
     taken: list[float] = []
     spent = 0.0
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with collector_paused():
         while len(taken) < SAMPLES and (len(taken) < LEAST or spent < PATIENCE):
             taken.append(_timed(run, repeats, device))
             spent += taken[-1] * repeats
             if spent > 5 * PATIENCE:
                 break
-    finally:
-        gc.enable() if collecting else None
     return statistics.median(taken)
 
 

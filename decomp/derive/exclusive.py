@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
-import gc
-import threading
 from typing import Any
 
 from decomp.capture.frontends import Program
 from decomp.derive.matching import Matching
 from decomp.derive.pipeline import Source, capture_program
 from decomp.derive.planning_memory import forget_if_full, remembering
+from decomp.forks import Lock, collector_paused, undone_in_child
 from decomp.graphs.tracing import without_guards
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
 from decomp.torch_internals.modes import compile_lock, process_state_kept
 
-_LOCK = threading.RLock()
+_LOCK = Lock()
 
 
 @contextlib.contextmanager
@@ -35,7 +34,8 @@ def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
         forget_if_full(rules.memory)
         before, sizes = _State(rules), Snapshot(shape_env_of(model))
         try:
-            yield sizes
+            with undone_in_child(before.restore), undone_in_child(sizes.restore):
+                yield sizes
         except BaseException:
             before.restore()
             raise
@@ -67,18 +67,6 @@ def planning(program: Program) -> Iterator[None]:
     """Within, a program is planned: no guard is added, and of its sizes nothing is remembered that ends with it."""
     with without_guards(program.mode), remembering(program.mode):
         yield
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Half the cost of building 10⁵ nodes is the collector walking what was just built."""
-    enabled = gc.isenabled()
-    try:
-        gc.disable()
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _State:

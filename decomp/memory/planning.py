@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import fx
 
-from decomp.derive.exclusive import collector_paused
 from decomp.errors import ArgumentError, boundary
+from decomp.forks import collector_paused
 from decomp.loading import Unlifted, computes, load, varies
 from decomp.memory.applying import planned_program
 from decomp.memory.blocks import InBlocks, in_blocks_of_rows

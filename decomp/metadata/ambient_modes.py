@@ -8,6 +8,7 @@ import contextlib
 
 import torch
 
+from decomp.forks import undone_in_child
 from decomp.torch_internals.modes import (
     DisableAutocast,
     disable_current_modes,
@@ -38,8 +39,13 @@ def neutral() -> Iterator[None]:
 @contextlib.contextmanager
 def _not_deterministic() -> Iterator[None]:
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         torch.use_deterministic_algorithms(True, warn_only=warns_only)
+
+    with undone_in_child(undo):
+        try:
+            torch.use_deterministic_algorithms(False)
+            yield
+        finally:
+            undo()

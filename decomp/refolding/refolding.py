@@ -13,8 +13,9 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture.rebuild_exported import input_names
-from decomp.derive.exclusive import collector_paused, exclusively
+from decomp.derive.exclusive import exclusively
 from decomp.errors import ArgumentError, boundary
+from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded

@@ -14,7 +14,8 @@ from torch import _guards
 from torch._C import _functorch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch.autograd import forward_ad as _forward_ad
-from torch.fx import _symbolic_trace
+from torch.fx import _symbolic_trace, traceback as _traceback
+from torch.fx.experimental import proxy_tensor as _proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 from torch.utils import _python_dispatch as dispatch
@@ -23,6 +24,8 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     is_traceable_wrapper_subclass as is_traceable_wrapper_subclass,
 )
+
+from decomp import forks as _forks
 
 disable_current_modes = _disable_current_modes
 
@@ -93,6 +96,7 @@ class ProcessState:
         self._autocast = _autocast_state()
         self._flags = [getattr(module, name) for module, name in _FLAGS]
         self._contexts = {name: getattr(_guards._TLS, name, None) for name in _CONTEXTS}
+        self._shared = [(owner, name, getattr(owner, name)) for owner, name in _SHARED if hasattr(owner, name)]
 
     def restore(self) -> None:
         """Take off what has been entered since, and put back what has been left."""
@@ -103,19 +107,28 @@ class ProcessState:
                 dispatch._pop_mode()
             for mode in self._dispatch:
                 dispatch._push_mode(mode)
-        if not self._dispatch:
-            while torch._ops._len_torch_dispatch_stack_pre_dispatch():
-                torch._ops._pop_mode_from_pre_dispatch()
+        self._restore_shared()
         self._leave_levels()
         for (read, write), value in zip(_SWITCHES, self._switches):
             if read() != value:
                 write(value)
         _restore_autocast(self._autocast)
+        for name, context in self._contexts.items():
+            if getattr(_guards._TLS, name, None) is not context:
+                setattr(_guards._TLS, name, context)
+
+    def restore_in_child(self) -> None:
+        """Put back what all threads have in common, in a process that another thread has forked."""
+        self._restore_shared()
+        for owner, name, value in self._shared:
+            setattr(owner, name, value)
+
+    def _restore_shared(self) -> None:
+        if not self._dispatch:
+            while torch._ops._len_torch_dispatch_stack_pre_dispatch():
+                torch._ops._pop_mode_from_pre_dispatch()
         for (module, name), value in zip(_FLAGS, self._flags):
             setattr(module, name, value)
-        for name, value in self._contexts.items():
-            if getattr(_guards._TLS, name, None) is not value:
-                setattr(_guards._TLS, name, value)
 
     def _leave_levels(self) -> None:
         if _functorch.get_dynamic_layer_stack_depth() > self._levels:
@@ -132,7 +145,8 @@ def process_state_kept() -> Iterator[None]:
     """However it is left, PyTorch's state is that in which it was entered."""
     before = ProcessState()
     try:
-        yield
+        with _forks.undone_in_child(before.restore_in_child):
+            yield
     finally:
         before.restore()
 
@@ -164,6 +178,17 @@ _FLAGS: tuple[tuple[Any, str], ...] = (
     (torch.compiler, "_is_exporting_flag"),
     (_symbolic_trace, "_is_fx_tracing_flag"),
 )
+_SHARED: tuple[tuple[Any, str], ...] = (
+    (torch.compiler, "_is_non_strict_tracing_flag"),
+    (_traceback, "current_meta"),
+    (_traceback, "current_replay_node"),
+    (_traceback, "should_preserve_node_meta"),
+    (_traceback, "_should_preserve_node_meta"),
+    (_proxy_tensor, "_CURRENT_MAKE_FX_TRACER"),
+    (torch.nn.Module, "__call__"),
+    (torch.nn.Module, "__getattr__"),
+)
+"""What tracing puts back itself, whatever happens but a fork (torch 2.13)."""
 _CONTEXTS = ("tracing_context", "compile_context")
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
