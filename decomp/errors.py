@@ -165,6 +165,27 @@ class InputMissing(InputMismatch, TypeError):
         DecompError.__init__(self, f"the call {lacks}; the program takes {takes}\n  to do: call it with these inputs")
 
 
+class GradientLost(InputMismatch):
+    """A module that was lowered for inference was called with an input that requires a gradient."""
+
+    def __init__(self, name: str) -> None:
+        DecompError.__init__(
+            self,
+            f"input {name!r} requires a gradient, and the program was lowered for inference (training=False or "
+            "freeze=True), without what gradients need\n"
+            "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options"
+        )
+
+
+class NotWritable(InputMismatch):
+    """A lowered module that writes one of its inputs was called with a tensor that cannot be written."""
+
+    def __init__(self, name: str, why: str, remedy: str) -> None:
+        DecompError.__init__(
+            self, f"input {name!r} {why}, and the program writes it\n  to do: call it with a clone of it{remedy}"
+        )
+
+
 class InputsOverlap(InputMismatch):
     """A lowered module that writes one of its inputs, or its state, was called with tensors that share this memory. It
     reads all of them before it writes."""

@@ -433,7 +433,7 @@ def _through(
         with clock.stage("simplify"):
             rewritten = simplify_program(rewritten, target, settings)
     with clock.stage("rebuild"):
-        rebuilt = rebuild_program(rewritten)
+        rebuilt = rebuild_program(rewritten, matching.training)
         _mark(rebuilt.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None

@@ -5,7 +5,8 @@ module does not look at them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch import fx
 from torch.export import ExportedProgram
@@ -16,19 +17,52 @@ from decomp.capture.lowered_module import look_before
 from decomp.torch_internals import pytree
 
 
+class LoweredProgram(ExportedProgram):
+    """A lowered `ExportedProgram`. Its module looks at its inputs as that of a lowered module does. (What is read
+    from a file is PyTorch's own class again.)"""
+
+    _reads_strides = False
+    """Whether its source reads memory by strides."""
+    _more_checks: tuple[Callable[[fx.GraphModule], None], ...] = ()
+    """What makes its module look at more."""
+
+    def module(self, check_guards: bool = True) -> fx.GraphModule:
+        """As `ExportedProgram.module`; without `check_guards` it is the same."""
+        if not check_guards:
+            return super().module(check_guards=False)
+        module = _checked(self, super().module(check_guards=False), None, plainly=False)
+        for add in self._more_checks:
+            add(module)
+        return module
+
+
 def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:
     """The module of an exported program, of which `source` is what it computes, if it was lowered. Its training flag is
     that of a plain module: what the flag did is recorded."""
-    module = program.module(check_guards=False)
+    if isinstance(program, LoweredProgram) and source is None:
+        module = program.module()
+    else:
+        module = _checked(program, program.module(check_guards=False), source, plainly=True)
     for name in ("train", "eval"):
         module.__dict__.pop(name, None)
+    return module
+
+
+def _checked(
+    program: ExportedProgram, module: fx.GraphModule, source: fx.Graph | None, *, plainly: bool
+) -> fx.GraphModule:
+    """The module of a program, which looks at its inputs. torch.export, which may be given it again, knows modules that
+    are called with trees."""
     inputs = module.graph.find_nodes(op="placeholder")
     scope = scope_of(module.graph, source or module.graph)
-    expected = [expected_input(node.meta["val"], scope) if "val" in node.meta else ANYTHING for node in inputs]
+    if isinstance(program, LoweredProgram):
+        scope = replace(scope, strides=scope.strides or program._reads_strides)
     names = [str(node.target) for node in inputs]
+    values = [node.meta.get("val", ANYTHING) for node in inputs]
+    expected = [expected_input(name, value, scope) for name, value in zip(names, values)]
     check = InputCheck(names, expected, assumptions=assumptions_of(program, inputs))
     _without_hooks(module)
-    if _takes_no_trees(names, program):
+    if plainly and _takes_no_trees(names, program):
         _called_plainly(module, names, program.call_spec.out_spec)
     else:
         check.codegen = module.graph._codegen

@@ -4,7 +4,9 @@ rules saw. With others its results would be wrong without a word, so it looks at
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
+import functools
 import math
 from typing import Any
 
@@ -12,13 +14,15 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.inputs.assumptions import Assumption
+from decomp.capture.inputs.layouts import Reads, in_order, is_in_order, order_of
 from decomp.capture.inputs.trees import checked_inputs, refuse_others
-from decomp.errors import AssumptionBroken, InputMismatch, InputMissing
+from decomp.errors import AssumptionBroken, GradientLost, InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes
 from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.pytree import tree_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,14 @@ class TensorInput:
     """Its sizes, None for one that varies."""
     device: torch.device | None = None
     strides: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None
+    """Its dimensions from the outermost to the innermost, where the program runs on tensors of this layout alone."""
+    resolved: bool = False
+    """Whether the program reads its bits, in which a conjugate or a negative must have been resolved."""
+    shared: bool = False
+    """Whether the program writes it, or returns it, so that no copy may take its place."""
+    home: tuple[torch.device, torch.layout] | None = None
+    """Where the program was lowered for it to be. Programs may run elsewhere; what fails there says this."""
 
     def condition(self, name: str) -> str:
         """Python code that is true of a plain tensor `name` like this, and false of most other things."""
@@ -43,7 +55,22 @@ class TensorInput:
             found.append(f"{name}.device == torch.{self.device!r}")
         if self.strides is not None:
             found.append(f"{name}.stride() == {self.strides}")
+        if self.order is not None:
+            found.append(is_in_order(self.order, name))
+        if self.resolved:
+            found.append(f"not {name}.{'is_conj' if self.dtype.is_complex else 'is_neg'}()")
         return " and ".join(found)
+
+    def prepared(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, or a copy of it that the program can run on. Raises `InputMismatch` where none may be made."""
+        found = tensor.resolve_conj().resolve_neg() if self.resolved else tensor
+        if self.shared and found is not tensor:
+            raise InputMismatch(name, "a tensor whose bits are its values", "a conjugate or negative view", "value")
+        if self.order is None or (moved := in_order(found, self.order)).stride() == found.stride():
+            return found
+        if self.shared:
+            raise InputMismatch(name, moved.stride(), found.stride(), "strides")
+        return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +96,26 @@ ANYTHING = _Anything()
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What of a tensor a program depends on, beside dtype and shape."""
+    """What of its inputs a program depends on, beside dtype and shape."""
 
     devices: bool
     """Some call names a device."""
     strides: bool
-    """Some call reads memory by strides, or is a view or a copy as they decide."""
+    """Some call of the source reads memory by strides, or is a view or a copy as they decide."""
+    reads: Reads
+    """What the lowered graph reads."""
 
 
 def scope_of(lowered: fx.Graph, source: fx.Graph) -> Scope:
     """What the lowered program depends on, of which `source` is what it computes."""
     devices = any(isinstance(a, torch.device) for n in lowered.nodes for a in (*n.args, *n.kwargs.values()))
-    return Scope(devices, any(_reads_strides(node) for node in source.nodes))
+    return Scope(devices, reads_strides(source), Reads.of(lowered))
 
 
-def _reads_strides(node: fx.Node) -> bool:
-    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in READS_STRIDES
+def reads_strides(source: fx.Graph) -> bool:
+    """Whether some call of a graph reads memory by strides."""
+    targets = {(node.op, node.target): node for node in source.nodes if node.op in ("call_function", "call_method")}
+    return any(spelling_of(node).op.short in READS_STRIDES for node in targets.values())
 
 
 def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.Node] | None) -> list[Any]:
@@ -92,23 +123,23 @@ def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.
     inputs = source.find_nodes(op="placeholder")
     scope = scope_of(lowered, source)
     if derived is None:
-        scope = Scope(scope.devices, scope.strides or any(_may_view(node) for node in source.nodes))
+        scope = replace(scope, strides=scope.strides or any(_may_view(node) for node in source.nodes))
     checked = [node for node in inputs if derived is None or _reaches(node, derived)]
-    return [expected_input(metadata(node), scope) if node in checked else ANYTHING for node in inputs]
+    return [expected_input(str(node.target), metadata(node), scope) if node in checked else ANYTHING for node in inputs]
 
 
 def _may_view(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and spelling_of(node).op.short in MAYBE_VIEW
 
 
-def expected_input(value: Any, scope: Scope) -> Any:
+def expected_input(name: str, value: Any, scope: Scope) -> Any:
     """What an input of this metadata is to be."""
     if isinstance(value, torch.Tensor):
-        return tensor_input(value, scope)
+        return tensor_input(name, value, scope)
     if type(value) in (list, tuple) and not _is_plain(value):
-        return type(value)(expected_input(item, scope) for item in value)
+        return type(value)(expected_input(name, item, scope) for item in value)
     if type(value) is dict:
-        return {key: expected_input(item, scope) for key, item in value.items()}
+        return {key: expected_input(name, item, scope) for key, item in value.items()}
     if isinstance(value, SYMBOLIC):
         return NumberInput(_SYMBOLIC_KINDS[type(value)])
     return value if _is_plain(value) else ANYTHING
@@ -123,12 +154,20 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
 
 
-def tensor_input(value: torch.Tensor, scope: Scope) -> TensorInput:
+def tensor_input(name: str, value: torch.Tensor, scope: Scope) -> TensorInput:
     """What a tensor like `value` is to be; sizes that vary are not looked at."""
-    fixed = has_fixed_sizes(value)
-    strides = value.stride() if scope.strides and fixed and value.layout is torch.strided else None
-    shape = tuple(size if type(size) is int else None for size in value.shape)
-    return TensorInput(value.dtype, shape, value.device if scope.devices else None, strides)
+    fixed, reads = has_fixed_sizes(value), scope.reads
+    by_strides = scope.strides and fixed and value.layout is torch.strided
+    return TensorInput(
+        value.dtype,
+        tuple(size if type(size) is int else None for size in value.shape),
+        value.device if scope.devices else None,
+        value.stride() if by_strides else None,
+        order_of(value) if name in reads.strides and not by_strides else None,
+        name in reads.bits,
+        name in reads.shared,
+        (value.device, value.layout),
+    )
 
 
 def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
@@ -170,6 +209,8 @@ class InputCheck:
         self.assumptions = tuple(assumptions)
         self.looks: list[Look] = []
         """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
+        self.inference = False
+        """Whether the program has no gradients."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.refuse_wrong_count(args, kwargs)
@@ -180,8 +221,14 @@ class InputCheck:
 
     def showing(self, *looks: Look) -> InputCheck:
         """This check, which shows its inputs to `looks`, too. (It may be that of the program that was lowered.)"""
-        found = InputCheck(self.names, self.expected, self.codegen, self.defaults, self.assumptions)
+        found = copy.copy(self)
         found.looks = [*self.looks, *looks]
+        return found
+
+    def for_inference(self) -> InputCheck:
+        """This check, for a program without gradients."""
+        found = copy.copy(self)
+        found.inference = True
         return found
 
     def after(self, before: InputCheck) -> InputCheck:
@@ -190,6 +237,7 @@ class InputCheck:
         expected = [known.get(n, ANYTHING) if e is ANYTHING else e for n, e in zip(self.names, self.expected)]
         assumptions = dict.fromkeys((*before.assumptions, *self.assumptions))
         found = InputCheck(self.names, expected, self.codegen, self.defaults, tuple(assumptions))
+        found.inference = self.inference or before.inference
         return found.showing(*before.looks, *self.looks)
 
     def compare(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> None:
@@ -206,19 +254,51 @@ class InputCheck:
             if not holds:
                 raise AssumptionBroken(assumption.code, {name: _measured(given[name]) for name in assumption.inputs})
 
+    def prepared(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> list[Any]:
+        """The inputs, those of another layout copied into that which the program was lowered for. Raises
+        `InputMismatch`."""
+        self.compare(inputs, held)
+        return list(map(_prepared, self.names, self.expected, inputs))
+
     def line(self) -> str | None:
-        """A line of code that compares the inputs where they are not seen at once to be right; None if more has to be
-        looked at. A kernel takes no longer than to look at each input by name, and a compiler finds nothing in it that
-        it does not know."""
+        """A line of code that compares the inputs where they are not seen at once to be right; None if they have no
+        names in it. A kernel takes no longer than to look at each input by name, and a compiler finds nothing in it
+        that it does not know."""
         conditions = [_condition(name, each) for name, each in zip(self.names, self.expected) if each is not ANYTHING]
-        conditions += [each.code if each.inline else None for each in self.assumptions]
-        if not conditions or None in conditions or self.codegen is not None or self.looks:
-            return None
-        if not all(map(str.isidentifier, self.names)):
+        inline = all(each.inline for each in self.assumptions)
+        conditions += [each.line for each in self.assumptions] if inline else ["False"]
+        if not conditions or not all(map(str.isidentifier, self.names)):
             return None
         tests = " and ".join(f"({each})" for each in conditions)
-        held = ", lambda: (" + "".join(f"{each.code}, " for each in self.assumptions) + ")" if self.assumptions else ""
-        return f"if not ({tests}): self._input_check.compare(({', '.join(self.names)},){held})\n"
+        codes = "".join(f"{each.line}, " for each in self.assumptions)
+        held = f", lambda: ({codes})" if inline and codes else ""
+        inputs = f"({', '.join(self.names)},)"
+        return f"if not ({tests}): {inputs} = self._input_check.prepared({inputs}{held})\n"
+
+    @property
+    def is_said_by_line(self) -> bool:
+        """Whether the line says all, or there is nothing to say: inputs are no trees, and nothing else is looked at."""
+        open_to_all = all(each is ANYTHING for each in self.expected) and not self.assumptions
+        return self.codegen is None and not self.looks and (open_to_all or self.line() is not None)
+
+    def refuse_gradients(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise `InputMismatch` where an input requires a gradient, of a program that has none."""
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                given = self._by_name(args, kwargs)
+                named = (name for name, value in given.items() if any(leaf is each for each in tree_leaves(value)))
+                raise GradientLost(next(named, "?").lstrip("*"))
+
+    def explain(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], cause: Exception) -> None:
+        """Raise `InputMismatch` where what a call failed on is that its inputs are others, also in what is not looked
+        at before."""
+        self.refuse_wrong_count(args, kwargs)
+        given = self._by_name(args, kwargs)
+        inputs = [given.get(name, ANYTHING) for name in self.names]
+        for name, expected, found in zip(self.names, self.expected, inputs):
+            if isinstance(expected, TensorInput) and isinstance(found, torch.Tensor) and expected.home is not None:
+                _compare_home(name, *expected.home, found, cause)
+        self.compare(inputs)
 
     def refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise `InputMissing` where a call has too few inputs, or too many."""
@@ -243,15 +323,26 @@ class InputCheck:
         return given
 
 
-def _condition(name: str, expected: Any) -> str | None:
-    """Python code that is true of an input as it is expected; None where that takes more than an expression."""
+def _prepared(name: str, expected: Any, found: Any) -> Any:
+    if isinstance(expected, TensorInput) and isinstance(found, torch.Tensor):
+        return expected.prepared(name, found)
+    if isinstance(expected, (list, tuple)) and not _is_plain(expected):
+        return type(found)(map(functools.partial(_prepared, name), expected, found))
+    if isinstance(expected, dict):
+        return {key: _prepared(name, value, found[key]) for key, value in expected.items()}
+    return found
+
+
+def _condition(name: str, expected: Any) -> str:
+    """Python code that is true of an input as it is expected. What takes more than an expression is compared each
+    time."""
     if isinstance(expected, (TensorInput, NumberInput)):
         return expected.condition(name)
     if expected is None:
         return f"{name} is None"
     if type(expected) in (bool, int, str) or type(expected) is float and math.isfinite(expected):
         return f"type({name}) is {type(expected).__name__} and {name} == {expected!r}"
-    return None
+    return "False"
 
 
 def _measured(value: Any) -> str:
@@ -298,6 +389,15 @@ def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
         raise InputMismatch(name, expected.device, found.device, "device")
     if expected.strides is not None and found.stride() != expected.strides:
         raise InputMismatch(name, expected.strides, found.stride(), "strides")
+
+
+def _compare_home(
+    name: str, device: torch.device, layout: torch.layout, found: torch.Tensor, cause: Exception
+) -> None:
+    if found.layout != layout or found.is_nested:
+        raise InputMismatch(name, layout, "nested" if found.is_nested else found.layout, "layout") from cause
+    if found.device != device:
+        raise InputMismatch(name, device, found.device, "device") from cause
 
 
 def _fits(expected: Sequence[int | None], found: Sequence[int]) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
+from decomp.errors import DecompError
 from decomp.forks import Lock
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
 
@@ -38,11 +39,16 @@ class LoweredModule(LazyGraphModule):
 
     @skip_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check = self._input_check
+        if check is not None and check.inference and torch.is_grad_enabled():
+            check.refuse_gradients(args, kwargs)
+            with torch.no_grad():
+                return self(*args, **kwargs)
         try:
             return super().__call__(*args, **kwargs)
-        except TypeError:
-            if self._input_check is not None:
-                self._input_check.refuse_wrong_count(args, kwargs)
+        except Exception as error:
+            if check is not None and not isinstance(error, DecompError):
+                check.explain(args, kwargs, error)
             raise
 
     def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +82,7 @@ def look_before(module: fx.GraphModule, check: InputCheck) -> None:
     for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check or hook is check]:
         del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     module._input_check = check
-    if _line(module) is None:
+    if not check.is_said_by_line or _line(module) is None and check.line() is not None:
         module.register_forward_pre_hook(check, with_kwargs=True)
     module.recompile()
 
@@ -104,10 +110,17 @@ def check_of(module: nn.Module) -> InputCheck | None:
     return module._input_check if isinstance(module, LoweredModule) else None
 
 
-def look_at_inputs(module: fx.GraphModule, source: fx.Graph, look: Look) -> None:
-    """Make `module`, the lowered program of which `source` is the graph that came in, show what it is given to
-    `look`."""
-    look_before(module, (check_of(module) or _check(source, ())).showing(look))
+def look_at_inputs(module: fx.GraphModule, look: Look) -> None:
+    """Make the module of a lowered program show what it is given to `look`."""
+    inputs = module.graph.find_nodes(op="placeholder")
+    look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).showing(look))
+
+
+def without_gradients(module: fx.GraphModule) -> None:
+    """Make the module of a program that was lowered for inference run without gradients, and refuse inputs that require
+    one: what only gradients need is gone from it."""
+    inputs = module.graph.find_nodes(op="placeholder")
+    look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).for_inference())
 
 
 def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:

@@ -21,6 +21,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from decomp.capture.calling import LoweredProgram
+from decomp.capture.input_checks import reads_strides
 from decomp.torch_internals.graphs import lazy_graph_module, share_getitems
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
     return found
 
 
-def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> ExportedProgram:
+def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> LoweredProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph
     specs = [spec for spec in source.graph_signature.input_specs if getattr(spec.arg, "name", "") not in parts.dropped]
@@ -88,21 +90,26 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
     if _is_known(source, private):
         program = _like(source, module, private)
     else:
-        program = ExportedProgram(root=module, graph=graph, **changed)
+        program = LoweredProgram(root=module, graph=graph, **changed)
     program._guards_code = list(getattr(source, "_guards_code", None) or [])
+    program._reads_strides = getattr(source, "_reads_strides", False) or reads_strides(source.graph)
     return program
 
 
 def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:
     """Whether a program keeps what its constructor is given where torch 2.13 keeps it, and nothing else."""
-    return type(source) is ExportedProgram and vars(source).keys() == {*private, "_graph_module", "_guards_code"}
+    known = {*private, "_graph_module", "_guards_code"}
+    if type(source) is LoweredProgram:
+        return vars(source).keys() - {"_reads_strides", "_more_checks"} == known
+    return type(source) is ExportedProgram and vars(source).keys() == known
 
 
-def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, Any]) -> ExportedProgram:
+def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, Any]) -> LoweredProgram:
     """A copy of `source` around another graph, after what the constructor does with a graph, save that code is
     generated when the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a
     lowering."""
     program = copy.copy(source)
+    program.__class__ = LoweredProgram
     module.graph._codegen = fx.graph.CodeGen()
     owner = lazy_graph_module(module, module.graph, "GraphModule")
     owner.meta.update(module.meta)

@@ -4,7 +4,7 @@ rewritten; the program is rebuilt around them, and proved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import Any
@@ -13,8 +13,9 @@ import torch
 from torch import fx, nn
 
 from decomp.capture import autocast, frontends, rebuild_exported
+from decomp.capture.calling import LoweredProgram
 from decomp.capture.frontends import Parts, Program
-from decomp.capture.lowered_module import check_inputs, look_at_inputs
+from decomp.capture.lowered_module import check_inputs, without_gradients
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
 from decomp.derive.decisions import (
@@ -420,13 +421,13 @@ class Rebuilt:
     """The same with what it was made from, for the proof."""
 
 
-def rebuild_program(rewritten: Rewritten) -> Rebuilt:
-    """Put a program together around the lowered graphs."""
+def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> Rebuilt:
+    """Put a program together around the lowered graphs; with `training=False`, one that runs without gradients."""
     own, program = rewritten.graphs[0], rewritten.program
     by_owner = {graph.planned.owner: graph for graph in rewritten.graphs[1:]}
     parts = _parts(own, by_owner, {})
     result, exported = frontends.rebuild(program, parts)
-    _check_inputs(result, own.planned)
+    _check_inputs(result, own.planned, training)
     returned_program = ReturnedProgram(
         result, parts.graph, exported, program.exported, program.root, parts.submodules, parts.constants,
         tuple(place for place, _ in parts.writes), ReturnedProgram.hooks_of(result),
@@ -446,17 +447,23 @@ def _parts(
     return Parts(graph.graph, graph.constants, submodules, signed)
 
 
-def _check_inputs(result: Any, planned: PlannedGraph) -> None:
+def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> None:
     """Let the lowered program refuse inputs that it was not lowered for."""
     program = planned.program
     if program.by_example and (program.opened or mutates(program.graph, program.root)):
         check_inputs(result, program.graph, None)
     elif program.by_example:
         check_inputs(result, planned.graph, {n for n, d in planned.decisions.items() if isinstance(d, Derived)})
-    if planned.graph is not program.graph and isinstance(result, fx.GraphModule):
-        check_writes(result, program.graph)
-        if planned.represented.narrowed is not None:
-            look_at_inputs(result, program.graph, InRange(planned.represented.narrowed.dtypes))
+    checks: list[Callable[[fx.GraphModule], None]] = [without_gradients] if training is False else []
+    if planned.graph is not program.graph:
+        checks.append(check_writes)
+    if planned.represented.narrowed is not None:
+        checks.append(InRange(planned.represented.narrowed.dtypes).added)
+    if isinstance(result, LoweredProgram):
+        result._more_checks = (*result._more_checks, *checks)
+        return
+    for add in checks:
+        add(result)
 
 
 # Proved: each graph from its record, and the last step to the program that is handed over.

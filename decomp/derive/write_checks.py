@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.lowered_module import look_at_inputs
-from decomp.errors import InputsOverlap
+from decomp.errors import InputsOverlap, NotWritable
 from decomp.functionalize.overlap import Place, overlap, place
 from decomp.ir.aliases import attribute, mutated_args, spelling_of
 from decomp.torch_internals.pytree import tree_leaves
@@ -25,11 +25,15 @@ class Writes:
     read_inputs: tuple[str, ...]
     state: tuple[str, ...]
     read_state: tuple[str, ...]
+    recorded: tuple[str, ...] = ()
+    """Inputs whose write autograd records."""
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
         """Raise `InputsOverlap` where a tensor that is written overlaps another input."""
         if torch.compiler.is_compiling():
             return  # whoever compiles or exports the program has no addresses yet
+        for name in self.inputs:
+            _refuse_unwritable(name.lstrip("*"), given.get(name), name in self.recorded)
         inputs = {name: tuple(_places(given.get(name))) for name in (*self.inputs, *self.read_inputs)}
         for i, one in enumerate(self.inputs):
             for other in (*self.inputs[i + 1 :], *self.read_inputs):
@@ -43,6 +47,15 @@ class Writes:
             for other in self.read_inputs:
                 if _meet(found, inputs[other]):
                     raise InputsOverlap(repr(name), _input(other))
+
+
+def _refuse_unwritable(name: str, value: Any, recorded: bool) -> None:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            if any(size > 1 and not stride for size, stride in zip(leaf.shape, leaf.stride())):
+                raise NotWritable(name, "has elements that share memory", "")
+            if recorded and leaf.is_leaf and leaf.requires_grad and torch.is_grad_enabled():
+                raise NotWritable(name, "is a leaf that requires a gradient", ", or under torch.no_grad()")
 
 
 def _input(name: str) -> str:
@@ -60,20 +73,21 @@ def _meet(ones: tuple[Place, ...], others: tuple[Place, ...]) -> bool:
     return any(overlap(one, other) for one in ones for other in others)
 
 
-def check_writes(module: fx.GraphModule, source: fx.Graph) -> None:
-    """Make `module`, the lowered program of which `source` is the graph that came in, look at the memory of what it
-    writes. It must do all its writes at its end."""
+def check_writes(module: fx.GraphModule) -> None:
+    """Make the module of a lowered program look at the memory of what it writes. It must do all its writes at its
+    end."""
     writes = _writes(module.graph)
     if not writes.inputs and not (writes.state and writes.read_inputs):
         return
-    look_at_inputs(module, source, writes)
+    look_at_inputs(module, writes)
 
 
 def _writes(graph: fx.Graph) -> Writes:
-    targets = {_source(target): None for node in graph.nodes for target in mutated_args(node)}
+    written = [target for node in graph.nodes for target in mutated_args(node)]
+    targets = {_source(target): None for target in written}
     read = [node for node in graph.nodes if node.users and node not in targets]
     inputs, state = ([_named(nodes, op) for nodes in (targets, read)] for op in ("placeholder", "get_attr"))
-    return Writes(*inputs, *state)
+    return Writes(*inputs, *state, _named(written, "placeholder"))
 
 
 def _named(nodes: Iterable[fx.Node], op: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.capture.lowered_module import look_at_inputs
 from decomp.errors import CaptureError, OutOfRange, spelled
 from decomp.functionalize.writes import Functional
 from decomp.ir.aliases import attribute
@@ -80,6 +81,10 @@ class InRange:
     which shows.)"""
 
     dtypes: Dtypes
+
+    def added(self, module: fx.GraphModule) -> None:
+        """Make the module of a lowered program look so."""
+        look_at_inputs(module, self)
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
         """Raises `OutOfRange`."""

@@ -159,7 +159,8 @@ class Loaded:
             return value
         if isinstance(leaf.meta, torch.Tensor) and value.layout is not leaf.meta.layout:
             raise InputMismatch(leaf.name, leaf.meta.layout, value.layout, "layout")
-        found = as_real(value.detach()) if leaf.as_real else value.detach()
+        plain = value.detach().resolve_conj().resolve_neg()
+        found = as_real(plain) if leaf.as_real else plain
         return _on(self.backend, narrowed(f"{leaf.kind} {leaf.name!r}", found, self.narrower), leaf.kind, leaf.name)
 
     def _tensor(self, array: Any, is_complex: bool, name: str, meta: Any) -> torch.Tensor:

@@ -192,8 +192,8 @@ def test_a_check_that_is_carried_on_stays_as_it_is_in_the_program_that_it_is_of(
     once, looked = decomp.lower(Sums(), to=targets.tinygrad, args=(X, X)).result, []
     look_before(once, check)
     again = copy.deepcopy(once)
-    look_at_inputs(again, again.graph, lambda module, given: looked.append(sorted(given)))
-    look_at_inputs(again, again.graph, lambda module, given: looked.append(sorted(given)))
+    look_at_inputs(again, lambda module, given: looked.append(sorted(given)))
+    look_at_inputs(again, lambda module, given: looked.append(sorted(given)))
     again(X, X)
     assert looked == [["x", "y"]] * 2 and len(again._forward_pre_hooks) == 1
     assert not check.looks and once(X, X) is not None and not once._forward_pre_hooks

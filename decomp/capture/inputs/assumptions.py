@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 import math
+import re
 from typing import Any
 
 import torch
@@ -31,7 +32,12 @@ class Assumption:
     inputs: tuple[str, ...]
     """Those that it reads."""
     inline: bool
-    """Whether it can be part of any code: it calls nothing but builtins."""
+    """Whether it can be part of generated code: it calls builtins, functions of math, and of torch."""
+
+    @property
+    def line(self) -> str:
+        """The code, by names that any generated code knows."""
+        return re.sub(r"\bmath\.", "torch.math.", self.code)
 
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Whether it is true of these inputs."""
@@ -49,7 +55,7 @@ def _compiled(code: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
     return function
 
 
-_BUILTIN = frozenset({"abs", "bool", "float", "int", "max", "min", "round", "torch"})
+_BUILTIN = frozenset({"abs", "bool", "float", "int", "max", "min", "round", "math", "torch"})
 
 
 def assumptions_of(program: ExportedProgram, inputs: Sequence[fx.Node]) -> tuple[Assumption, ...]:
