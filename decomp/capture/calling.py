@@ -11,8 +11,8 @@ from dataclasses import replace
 from torch import fx
 from torch.export import ExportedProgram
 
-from decomp.capture.input_checks import ANYTHING, InputCheck, expected_input, scope_of
 from decomp.capture.inputs.assumptions import assumptions_of
+from decomp.capture.inputs.checks import ANYTHING, InputCheck, expected_input, scope_of
 from decomp.capture.lowered_module import look_before
 from decomp.torch_internals import pytree
 

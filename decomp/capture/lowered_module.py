@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.input_checks import ANYTHING, InputCheck, Look, expected_inputs
+from decomp.capture.inputs.checks import ANYTHING, InputCheck, Look, expected_inputs
 from decomp.errors import DecompError
 from decomp.forks import Lock
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame

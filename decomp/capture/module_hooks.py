@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
-from decomp.capture.input_checks import InputCheck
+from decomp.capture.inputs.checks import InputCheck
 from decomp.capture.lowered_module import check_of, look_before
 from decomp.errors import CaptureError, located
 

@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 )
 
 from decomp.capture.calling import LoweredProgram
-from decomp.capture.input_checks import reads_strides
+from decomp.capture.inputs.checks import reads_strides
 from decomp.torch_internals.graphs import lazy_graph_module, share_getitems
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, An
     """A copy of `source` around another graph, after what the constructor does with a graph, save that code is
     generated when the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a
     lowering."""
-    program = copy.copy(source)
+    program: Any = copy.copy(source)
     program.__class__ = LoweredProgram
     module.graph._codegen = fx.graph.CodeGen()
     owner = lazy_graph_module(module, module.graph, "GraphModule")
@@ -116,6 +116,7 @@ def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, An
     vars(program).update(private, _graph_module=owner)
     share_getitems(owner, program.graph_signature, program.module_call_graph)
     program.validate()
+    assert isinstance(program, LoweredProgram)
     return program
 
 

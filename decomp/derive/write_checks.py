@@ -87,7 +87,7 @@ def _writes(graph: fx.Graph) -> Writes:
     targets = {_source(target): None for target in written}
     read = [node for node in graph.nodes if node.users and node not in targets]
     inputs, state = ([_named(nodes, op) for nodes in (targets, read)] for op in ("placeholder", "get_attr"))
-    return Writes(*inputs, *state, _named(written, "placeholder"))
+    return Writes(inputs[0], inputs[1], state[0], state[1], _named(written, "placeholder"))
 
 
 def _named(nodes: Iterable[fx.Node], op: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 import decomp
-from decomp.capture.input_checks import ANYTHING, InputCheck, TensorInput
+from decomp.capture.inputs.checks import ANYTHING, InputCheck, TensorInput
 from decomp.capture.lowered_module import check_of, look_at_inputs, look_before
 from decomp.capture.module_hooks import carry_hooks
 from decomp_rules import targets

@@ -76,8 +76,10 @@ def _assumption(code: str, names: Sequence[str]) -> Assumption | None:
     return Assumption(ast.unparse(tree), read, used - set(read) <= _BUILTIN) if read else None
 
 
-_ARITHMETIC = (ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Constant, ast.Subscript)
-_ARITHMETIC += (ast.boolop, ast.unaryop, ast.operator, ast.cmpop, ast.expr_context, ast.Call)
+_ARITHMETIC = (
+    ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Constant, ast.Subscript,
+    ast.boolop, ast.unaryop, ast.operator, ast.cmpop, ast.expr_context, ast.Call,
+)  # fmt: skip
 
 
 def _require_arithmetic(tree: ast.AST, names: Sequence[str]) -> None:
@@ -175,7 +177,7 @@ class _Paths(ast.NodeTransformer):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_argument(node.value):
             argument = ast.literal_eval(node.value.slice)  # type: ignore[attr-defined]
             key = node.slice.value
-            return self.names.get(f"L[{key!r}]" if isinstance(key, str) else f"L['{argument}_{key}']")
+            return self.names.get(f"L[{key!r}]" if isinstance(key, str) else f"L['{argument}_{key!r}']")
         return None
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:

@@ -51,8 +51,8 @@ def _needs_strides(node: fx.Node) -> bool:
 
 def _keeps_sizes(node: fx.Node) -> bool:
     """Whether a view adds dimensions of size 1, or leaves them out, and does no more."""
-    given = [metadata(node.all_input_nodes[0]), metadata(node)] if node.all_input_nodes else [None]
-    if not all(isinstance(value, torch.Tensor) for value in given) or given[0].dtype != given[1].dtype:
+    given = [value for each in (*node.all_input_nodes[:1], node) if isinstance(value := metadata(each), torch.Tensor)]
+    if len(given) < 2 or given[0].dtype != given[1].dtype:
         return False
     before, after = ([expression(size) for size in value.shape if expression(size) != 1] for value in given)
     return bool(before == after)
@@ -96,8 +96,8 @@ def order_of(value: torch.Tensor) -> tuple[int, ...] | None:
     elements in one place."""
     if value.layout is not torch.strided:
         return None
-    sizes, strides = list(_hints(value.shape)), list(_hints(value.stride()))
-    if None in sizes or None in strides:
+    sizes, strides = (list(_hints(each)) for each in (value.shape, value.stride()))
+    if len(sizes) < value.dim() or len(strides) < value.dim():
         return None
     order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], dim))
     order = _with_ones_in_place(order, sizes)
@@ -117,10 +117,12 @@ def _with_ones_in_place(order: Sequence[int], sizes: Sequence[int]) -> list[int]
     return found
 
 
-def _hints(sizes: Iterable[Any]) -> Iterator[int | None]:
-    """Numbers, or what symbolic ones are in the example."""
+def _hints(sizes: Iterable[Any]) -> Iterator[int]:
+    """Numbers, or what symbolic ones are in the example, where it has them."""
     for size in sizes:
-        yield size.node.hint if isinstance(size, SYMBOLIC) else size
+        hint = size.node.hint if isinstance(size, SYMBOLIC) else size
+        if hint is not None:
+            yield hint
 
 
 def is_in_order(order: tuple[int, ...], name: str) -> str:
