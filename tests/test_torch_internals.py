@@ -280,14 +280,6 @@ def asks_of_all_devices():
     assert not modes.is_any_autocast_enabled()
 
 
-@piece("modes.exit_inference_mode")
-def leaves_inference_mode():
-    state = torch.autograd.grad_mode._enter_inference_mode(True)
-    assert torch.is_inference_mode_enabled()
-    modes.exit_inference_mode(state)
-    assert not torch.is_inference_mode_enabled()
-
-
 class Functions(torch.overrides.TorchFunctionMode):
     calls = 0
 

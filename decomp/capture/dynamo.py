@@ -33,7 +33,6 @@ from decomp.torch_internals.modes import (
     EnablePreDispatch,
     enable_python_dispatcher,
     exit_autocast,
-    exit_inference_mode,
     is_traceable_wrapper_subclass,
     set_grad_enabled,
 )
@@ -264,10 +263,10 @@ class _Speller(fx.Interpreter):
         self.bodies: dict[str, fx.GraphModule] = {}
         """Bodies of higher-order ops, spelled, by the name of their attribute."""
         self.body_nodes: dict[str, fx.Node] = {}
-        self.states: dict[int, fx.Node] = {}
-        """The nodes of the states that switches return, by identity."""
         self.entered: list[tuple[Callable[[Any], Any], Any]] = []
         """Regions that have been entered: how to leave each, and its state."""
+        self.inferring = 0
+        """How many of them are of inference mode, in which switches of the gradient mode have no effect."""
 
     def run_node(self, n: fx.Node) -> Any:
         last = self._last
@@ -297,8 +296,7 @@ class _Speller(fx.Interpreter):
         if name in _ENTERING or name in _LEAVING:
             return self._region(name, target, args)
         if target is set_grad_enabled:
-            self.tape.graph.call_function(target, tuple(args))
-            return target(*args)
+            return self._switched(*args) if not self.inferring else None
         if target is get_data_attr:
             return self._data(*args)
         target = multiplied_and_added if is_fused_product(target) else target
@@ -338,15 +336,30 @@ class _Speller(fx.Interpreter):
 
     def _region(self, name: str, function: Callable[..., Any], args: Any) -> Any:
         """Enter or leave a region. Of autocast nothing is left in the graph: its casts are calls."""
+        if "inference" in name:
+            return self._inference_region(name, args)
         state = function(*args)
         if name in _LEAVING:
             self.entered.pop()
         else:
-            self.entered.append((_ENTERING[name], state))
-        if "inference" in name:
-            given = tuple(self.states.get(id(arg), arg) for arg in args)
-            self.states[id(state)] = self.tape.graph.call_function(function, given)
+            self.entered.append((exit_autocast, state))
         return state
+
+    def _inference_region(self, name: str, args: Any) -> Any:
+        """Enter or leave inference mode, as a region without gradients: a write in it is a new tensor in the functional
+        graph, which could not be used outside of it."""
+        if name in _LEAVING:
+            self.inferring -= 1
+            return self._switched(self.entered.pop()[1])
+        state = torch.is_grad_enabled()
+        self._switched(not args[0])
+        self.inferring += 1
+        self.entered.append((set_grad_enabled, state))
+        return state
+
+    def _switched(self, gradients: bool) -> None:
+        self.tape.graph.call_function(set_grad_enabled, (gradients,))
+        set_grad_enabled(gradients)
 
     @contextlib.contextmanager
     def balanced(self) -> Iterator[None]:
@@ -382,8 +395,5 @@ class _Speller(fx.Interpreter):
         return self.body_nodes[name]
 
 
-_ENTERING: dict[str, Callable[[Any], Any]] = {
-    "_enter_autocast": exit_autocast,
-    "_enter_inference_mode": exit_inference_mode,
-}
+_ENTERING = ("_enter_autocast", "_enter_inference_mode")
 _LEAVING = ("_exit_autocast", "_exit_inference_mode")

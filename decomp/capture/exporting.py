@@ -20,7 +20,8 @@ from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
-from decomp.errors import CaptureError, NotLowered, first_line
+from decomp.capture.traced_regions import recorded_modes
+from decomp.errors import CaptureError, MutationError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
 from decomp.metadata.meta_values import made_on_meta
@@ -46,11 +47,11 @@ def export(
 ) -> ExportedProgram:
     """The exported program of a module; where Python runs into what it cannot trace, by Dynamo (`strict=True`). With
     `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. Raises
-    `CaptureError`, `NotLowered`."""
+    `CaptureError`, `MutationError`, `NotLowered`."""
     try:
         with _ByRule(infer) if infer is not None else contextlib.nullcontext():
             return _exported(model, args, kwargs, dynamic_shapes)
-    except NotLowered:
+    except (MutationError, NotLowered):
         raise
     except Exception as error:
         refused = error
@@ -121,7 +122,8 @@ def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> 
 
 def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
-    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
+    modes = contextlib.nullcontext() if strict else recorded_modes(model)
+    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model), modes:
         # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         with contextlib.nullcontext() if strict else _NumbersOnMeta():

@@ -15,6 +15,7 @@ from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised
 from decomp.capture.rebuild_exported import lifted_state
 from decomp.errors import Blocker, NotLowered
 from decomp.functionalize.alias_sets import regions, touching_writes
+from decomp.functionalize.gradients import gradient_inputs
 from decomp.functionalize.walk import mutates
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.ops import of_function, of_module_class
@@ -22,7 +23,6 @@ from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rules
 from decomp.rules.target import Everything, Target
-from decomp.simplification.surroundings import gradient_inputs
 
 
 @dataclass(frozen=True)

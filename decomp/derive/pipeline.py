@@ -160,7 +160,7 @@ class _Planning:
         exported = self.program.exported if not name else None
         functional = Functional(Rewrite(graph))
         if self.matching.must_be_functional(graph, owner):
-            functional = functionalize(graph, owner, state)
+            functional = functionalize(graph, owner, state, self.matching.rules.trains)
             self.captured_meta.update(functional.captured_meta)
         detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or self.matching.everywhere or not detaches:

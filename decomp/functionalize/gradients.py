@@ -3,15 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp.functionalize.writes import can_require_grad, input_requires_grad
-from decomp.ir.aliases import spelling_of
+from decomp.ir.aliases import attribute, spelling_of
 from decomp.ir.call import kind_of, metadata
 from decomp.ir.op_facts import DIFFERENTIABLE_IN_FIRST, WITHOUT_GRADIENT
+
+
+def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
+    """The inputs of a graph that may require a gradient when it runs: parameters and buffers that do now (`state` has
+    those that are inputs, or no attributes of `root`, by name), and whatever else is a tensor of floats."""
+    found: set[fx.Node] = set()
+    for node in graph.find_nodes(op="placeholder"):
+        known = state.get(node.name)
+        if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
+            found.add(node)
+    for node in graph.find_nodes(op="get_attr"):
+        known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
+        if getattr(known, "requires_grad", False):
+            found.add(node)
+    return found
 
 
 def reaches(result: fx.Node, operand: fx.Node, before: fx.Node) -> bool:
@@ -28,10 +44,10 @@ def reaches(result: fx.Node, operand: fx.Node, before: fx.Node) -> bool:
 class GradientSources:
     """Which nodes of a functional graph may require a gradient when it runs."""
 
-    def __init__(self, root: nn.Module | None, state: Collection[str]) -> None:
-        """`state`: names of the placeholders of parameters and buffers. Other inputs may require a gradient when the
-        program runs, even if the example inputs did not."""
-        self.root, self.state = root, state
+    def __init__(self, root: nn.Module | None) -> None:
+        self.root = root
+        self.inputs: set[fx.Node] = set()
+        """Those of its inputs that may."""
         self._answers: dict[fx.Node, bool] = {}
 
     def may_require_grad(self, node: fx.Node) -> bool:
@@ -51,9 +67,9 @@ class GradientSources:
         return self._answers[node]
 
     def _is_source(self, node: fx.Node) -> bool:
-        if node.op == "placeholder" and node.name not in self.state:
-            return _is_plain(metadata(node))
-        return node.op in ("placeholder", "get_attr", "call_module") and input_requires_grad(node, self.root)
+        if node.op == "call_module":
+            return input_requires_grad(node, self.root)
+        return node in self.inputs and _is_plain(metadata(node))
 
 
 def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:

@@ -102,6 +102,14 @@ def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names
             raise refusal(node, f"it changes the shape of what {other.name!r} hands on, and no metadata tells", remedy)
 
 
+def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
+    """Raises `MutationError` where `node`, a `detach_()`, detaches an input, as whoever calls the program sees."""
+    alias = tensor.alias
+    if alias.parent is None and alias.requires_grad and alias.storage.source.op in ("placeholder", "get_attr"):
+        raise refusal(node, f"it detaches the input {alias.storage.source.name!r} itself, which then has no gradient "
+                      "outside of the program either", "use what x.detach() returns, or pass training=False")
+
+
 @dataclass
 class Memory:
     """Reads and writes of aliases, as nodes of the functional graph."""

@@ -4,8 +4,7 @@ nodes that have nothing to do with mutation are copied as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 import operator
 from typing import Any
 
@@ -14,10 +13,10 @@ from torch import fx, nn
 
 from decomp.functionalize.alias_sets import AliasSets
 from decomp.functionalize.functional_ops import cast, functional_variant, functional_view, has_out, out_call, takes_list
-from decomp.functionalize.gradients import GradientSources, reaches
+from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
-from decomp.functionalize.storage import Alias, Memory, Tensor, refuse_change_of_shape
+from decomp.functionalize.storage import Alias, Memory, Tensor, refuse_change_of_shape, refuse_detached_input
 from decomp.functionalize.views import changes_nothing, element_view, listed_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
@@ -27,6 +26,7 @@ from decomp.functionalize.writes import (
     can_require_grad,
     input_requires_grad,
     keep_saved_values,
+    without_copies,
 )
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import (
@@ -54,10 +54,13 @@ def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
     return any(mutated_args(n, root) or any(mutates(b.graph, b) for _, b in bodies(n, root)) for n in graph.nodes)
 
 
-def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> Functional:
+def functionalize(
+    graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None, trains: bool = True
+) -> Functional:
     """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
-    state to its inputs. Raises `MutationError` for what cannot be followed."""
-    walk = _Walk(graph, root, state=state)
+    state to its inputs. `trains`: whether its gradients are kept. Raises `MutationError` for what cannot be
+    followed."""
+    walk = _Walk(graph, root, gradient_inputs(graph, root, state or {}) if trains else (), state=state)
     functional = walk.functional()
     keep_saved_values(functional, root, walk.emit.is_aten)
     return functional
@@ -66,13 +69,14 @@ def functionalize(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, A
 class _Walk:
     """One pass over a graph, from inputs to outputs."""
 
-    def __init__(self, graph: fx.Graph, root: nn.Module | None, grad_enabled: bool = True,
+    def __init__(self, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], grad_enabled: bool = True,
                  state: Mapping[str, Any] | None = None) -> None:
-        self.source, self.root = graph, root
+        """`tracks`: the inputs that may require a gradient when the program runs."""
+        self.source, self.root, self.tracks = graph, root, tracks
         self.emit = Emitter(graph)
         self.memory = Memory(self.emit, grad_enabled)
         self.alias_sets = AliasSets(graph, root, state)
-        self.sources = GradientSources(root, state or ())
+        self.sources = GradientSources(root)
         self.copies: dict[fx.Node, fx.Node] = self.emit.rewrite.values
         self.tensors: dict[fx.Node, Tensor] = {}
         """What each node denotes, for nodes that may share memory with something that is written."""
@@ -101,7 +105,7 @@ class _Walk:
             else:
                 self._visit(node)
         self._sweep(writes)
-        writes = tuple(self._without_copies(writes))
+        writes = tuple(without_copies(writes, self.emit, self.root))
         self.emit.graph.lint()
         return Functional(self.emit.rewrite, writes, self.submodules, self.emit.captured_meta)
 
@@ -157,7 +161,8 @@ class _Walk:
             self.tensors[node] = Tensor(self.memory.new(node, new, requires))
 
     def _input(self, node: fx.Node) -> None:
-        new = self.emit.copy(node, self.value_of)
+        new, tracked = self.emit.copy(node, self.value_of), node in self.tracks
+        self.sources.inputs.update((new,) if tracked else ())
         key = self.alias_sets.attribute_key(node)
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
@@ -168,7 +173,7 @@ class _Walk:
                               "parameter, and one of them is written", "clone() one of the two when the module is made")
         if self.alias_sets.may_be_written(node):
             self._refuse_overlapping_inputs(node)
-        self._fresh(node, new, input_requires_grad(node, self.root))
+        self._fresh(node, new, tracked)
         if key is not None and node in self.tensors:
             self.attributes[key] = self.tensors[node]
 
@@ -289,9 +294,13 @@ class _Walk:
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         new = functional_view(self.emit, node, *call)
         self.tensors[node] = tensor
-        if changes_nothing(base, new) and changes_nothing(target, node):  # without gradients it keeps its history
+        if method_name(node) == "detach_":
+            refuse_detached_input(node, tensor)
+        elif changes_nothing(base, new) and changes_nothing(target, node):  # without gradients it keeps its history
             return
-        refuse_change_of_shape(node, target, tensor, [other for other, one in self.tensors.items() if one is tensor])
+        else:
+            names = [other for other, one in self.tensors.items() if one is tensor]
+            refuse_change_of_shape(node, target, tensor, names)
         view = view_of(node, new, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
         tensor.alias = self.memory.reshape(tensor.alias, view, node)
@@ -358,7 +367,7 @@ class _Walk:
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
         if name in self.submodules or not mutates(body.graph, body):
             return
-        inner = _Walk(body.graph, body).functional()
+        inner = _Walk(body.graph, body, gradient_inputs(body.graph, body, {}) if self.tracks else ()).functional()
         if inner.writes:
             raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
                           "return the new value from the body")
@@ -438,27 +447,6 @@ class _Walk:
             if node not in kept and (node in emitted or origin[node].users)
         )
 
-    def _without_copies(self, writes: tuple[Write, ...]) -> Iterator[Write]:
-        """A value that was only copied to be written back is written back itself, unless it is a result or is written
-        elsewhere: a result that is written back is the input, to whoever reads the signature of a program."""
-        leaving = {*(write.value for write in writes), *self.emit.graph.output_node().all_input_nodes}
-        for write in writes:
-            node = write.value
-            plain = node in self.emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
-            source = node.args[0] if plain else None
-            if isinstance(source, fx.Node) and self._is_new(source) and source not in leaving:
-                leaving.add(source)
-                self.emit.rewrite.erase(node)
-                yield replace(write, value=source)
-            else:
-                yield write
-
-    def _is_new(self, node: fx.Node) -> bool:
-        """Whether a node is sure to be on memory of its own."""
-        if node.op not in ("call_function", "call_method") or node in self.emit.emitted:
-            return False
-        return node.target is not operator.getitem and not view_bases(self.emit.rewrite.origin[node], self.root)
-
 
 class _Region:
     """A body that runs once, on operands: what it writes, and what its outputs share with the operands."""
@@ -471,8 +459,10 @@ class _Region:
         self.grad_enabled = outer.memory.grad_enabled
         if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]
             self.grad_enabled = bool(node.args[0])
-        walk = _Walk(body.graph, body, self.grad_enabled)
         self.inputs = body.graph.find_nodes(op="placeholder")
+        given = zip(self.inputs, self.operands)
+        tracks = {source for source, operand in given if isinstance(operand, fx.Node) and outer._tracked(operand)}
+        walk = _Walk(body.graph, body, tracks, self.grad_enabled)
         written_here: list[Write] = []
         self.functional = walk.functional(written_here)
         self.changed = mutates(body.graph, body)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+import operator
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp.functionalize.alias_sets import storage_of
-from decomp.graphs.graph_builder import own_memory
+from decomp.graphs.graph_builder import Emitter, own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
@@ -173,6 +174,29 @@ def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
         return bool(getattr(value, "requires_grad", False))
     value = metadata(node)
     return bool(value.requires_grad) if isinstance(value, torch.Tensor) else can_require_grad(value)
+
+
+def without_copies(writes: tuple[Write, ...], emit: Emitter, root: nn.Module | None) -> Iterator[Write]:
+    """A value that was only copied to be written back is written back itself, unless it is a result or is written
+    elsewhere: a result that is written back is the input, to whoever reads the signature of a program."""
+    leaving = {*(write.value for write in writes), *emit.graph.output_node().all_input_nodes}
+    for write in writes:
+        node = write.value
+        plain = node in emit.emitted and node.target in (aten.clone.default, torch.clone) and not node.users
+        source = node.args[0] if plain else None
+        if isinstance(source, fx.Node) and _is_new(source, emit, root) and source not in leaving:
+            leaving.add(source)
+            emit.rewrite.erase(node)
+            yield replace(write, value=source)
+        else:
+            yield write
+
+
+def _is_new(node: fx.Node, emit: Emitter, root: nn.Module | None) -> bool:
+    """Whether a node is sure to be on memory of its own."""
+    if node.op not in ("call_function", "call_method") or node in emit.emitted:
+        return False
+    return node.target is not operator.getitem and not view_bases(emit.rewrite.origin[node], root)
 
 
 def _detach(graph: fx.Graph, node: fx.Node, aten_dialect: bool) -> fx.Node:

@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.rebuild_exported import lifted_state, written_inputs
+from decomp.functionalize.gradients import gradient_inputs
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import view_bases
@@ -29,7 +30,7 @@ from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Normalizer
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.sinking_regions import Regions
-from decomp.simplification.surroundings import PlainCalls, Surroundings, gradient_inputs
+from decomp.simplification.surroundings import PlainCalls, Surroundings
 from decomp.simplification.terms import Sunk, Term
 
 LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS, SINKING)

@@ -3,7 +3,7 @@ is seen outside or written, what may have a gradient, and in which region of swi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.accounting import write_backs
-from decomp.ir.aliases import attribute, is_view, mutated_args, spelling_of, view_arguments, view_bases
+from decomp.ir.aliases import is_view, mutated_args, spelling_of, view_arguments, view_bases
 from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, Effects, EffectTable, of_callable, recorded_behind
 from decomp.ir.op_facts import MAYBE_VIEW, WITHOUT_GRADIENT
@@ -75,21 +75,6 @@ class Surroundings:
         if node in self.leaving:
             term.leaves = self.memory.of(node)
         term.returned = term.returned or node in self.returned
-
-
-def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
-    """The inputs of a graph that may require a gradient when it runs: parameters and buffers that do now (`state` has
-    those that are inputs, or no attributes of `root`, by name), and whatever else is a tensor of floats."""
-    found: set[fx.Node] = set()
-    for node in graph.find_nodes(op="placeholder"):
-        known = state.get(node.name)
-        if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
-            found.add(node)
-    for node in graph.find_nodes(op="get_attr"):
-        known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
-        if getattr(known, "requires_grad", False):
-            found.add(node)
-    return found
 
 
 def _look_around(

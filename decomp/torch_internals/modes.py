@@ -47,9 +47,8 @@ DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 # Dispatch modes and `__torch_dispatch__` off for a call.
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 
-# What leaves a region of autocast or inference mode that a graph entered by a call.
+# What leaves a region of autocast that a graph entered by a call.
 exit_autocast = torch.amp.autocast_mode._exit_autocast
-exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode
 
 # Modes above autograd see calls only while this is on. They take one of a few classes of modes each
 # (`torch._ops._set_mode_pre_dispatch`), of which `ProxyTorchDispatchMode` is the one that records:
