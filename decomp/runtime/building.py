@@ -20,6 +20,7 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
+from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrowed
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
 from decomp.runtime.border import Border
@@ -170,7 +171,13 @@ class Building:
         inner = Building(self.backend, module, self.problems, self.narrower).build(module.graph)
         for node in inner.written:
             self._problem("a body of a higher-order op that writes its inputs", node)
-        held = {node: narrowed(str(node.target), each.detach(), self.narrower) for node, each in inner.state.items()}
+        held = {}
+        for node, each in inner.state.items():
+            value = known_value(each)
+            if value is None:
+                self._problem("a body of a higher-order op with a tensor without numbers (the meta device)", node)
+            else:
+                held[node] = narrowed(str(node.target), value.detach(), self.narrower)
         constants = {node: self.backend.from_torch(tensor) for node, tensor in held.items()}
         results = substituted(inner.results, inner.array_of)
         return Code(tuple(inner.inputs), tuple(inner.steps), results, constants)

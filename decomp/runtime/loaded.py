@@ -20,15 +20,17 @@ from decomp.ir.dtypes import dtype_named
 from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
+from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrowed
 from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
-from decomp.runtime.failures import BackendError, PrimitiveError, WrongInputs, failed
+from decomp.runtime.failures import BackendError, LoadError, PrimitiveError, WrongInputs, failed
 from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.pytree import tree_map_only
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Leaf:
     kind: str
     """ "parameter", "buffer", "constant" or "input"."""
     value: Any
-    """The array that it is now; None for inputs."""
+    """The array that it is now; None for inputs, and for what has no numbers, as on the meta device."""
     meta: Any
     """A tensor that tells shape and dtype, perhaps a fake one with symbolic sizes; or a number, or None if unknown."""
     node: fx.Node = field(repr=False)
@@ -69,6 +71,9 @@ class Loaded:
             *(_input(node, built.border) for node in built.inputs),
         )
         """Parameters, buffers and constants, and then the inputs, in order."""
+        inputs = [leaf.meta for leaf in self.leaves if leaf.kind == "input"]
+        self._is_of_meta = any(isinstance(meta, torch.Tensor) and meta.device.type == "meta" for meta in inputs)
+        self._absent = [leaf for leaf in self.leaves if leaf.kind != "input" and leaf.value is None]
         by_node = {leaf.node: leaf.name for leaf in self.leaves}
         self.writes: tuple[str, ...] = tuple(by_node[node] for node in built.written)
         """Names of the leaves that have another value after a run."""
@@ -124,6 +129,8 @@ class Loaded:
         return self._called(args, {}, False)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool) -> Any:
+        if self._absent:
+            self.require_numbers()
         given = self._flat(args, kwargs)
         state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
         inputs = self.leaves[len(self.leaves) - len(given) :]
@@ -135,8 +142,19 @@ class Loaded:
         checked = checked and all(fits(value, leaf.meta) for value, leaf in zip(given, inputs))
         return self._returned_from(found[len(self.writes) :], values if checked else None)
 
+    def require_numbers(self) -> None:
+        """Raise `LoadError` if there are parameters, buffers or constants without numbers: they were on the meta device
+        or fake when the program was loaded, and nothing has given them values since."""
+        if self._absent:
+            first, rest = self._absent[0], len(self._absent) - 1
+            others = f" and {rest} more" if rest else ""
+            problem = f"there are no numbers in {first.kind} {first.name!r}{others} (the meta device, or fake tensors)"
+            remedies = ("give them values by load_state_dict({name: tensor})", "lower the model with its weights")
+            raise LoadError(self.backend.name, (problem,), remedies)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and constants as they are now, as tensors."""
+        """Parameters, buffers and constants as they are now, as tensors. Raises `LoadError` where one has none."""
+        self.require_numbers()
         kept = (leaf for leaf in self.leaves if leaf.kind != "input")
         return {leaf.name: self._tensor(leaf.value, leaf.as_real, leaf.name, leaf.meta) for leaf in kept}
 
@@ -153,6 +171,7 @@ class Loaded:
             if (own.shape, own.dtype) != (given.shape, given.dtype):
                 raise CaptureError(f"{name!r} is {described(own)}, and cannot be {described(given)}")
             known[name].value = self._moved(tensor, known[name])
+        self._absent = [leaf for leaf in self._absent if leaf.value is None]
 
     def _moved(self, value: Any, leaf: Leaf) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -179,11 +198,12 @@ class Loaded:
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
         hooks, check = self._root._forward_pre_hooks, check_of(self._root)
+        placed, named = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
         try:
             for key, hook in hooks.items():
-                hook(self._root, args, *([kwargs] if key in self._root._forward_pre_hooks_with_kwargs else []))
+                hook(self._root, placed, *([named] if key in self._root._forward_pre_hooks_with_kwargs else []))
             if check is not None and check not in hooks.values():
-                check(self._root, args, kwargs)
+                check(self._root, placed, named)
         except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
             if isinstance(error, DecompError):
                 raise
@@ -269,6 +289,11 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
         raise failed(backend.name, "from_torch", f"{kind} {name!r}, {described(tensor)}", error) from error
 
 
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for an input of a program of the meta device where inputs are checked: it runs on others as well."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 def _state(
     backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border,
     narrower: Mapping[torch.dtype, torch.dtype],
@@ -276,15 +301,18 @@ def _state(
     """The tensors that a program names, each moved once."""
     parameters = {id(tensor) for tensor in root.parameters()}
     buffers = {id(tensor) for tensor in root.buffers()}
-    moved: dict[int, Any] = {}
+    moved: dict[int, tuple[Any, torch.Tensor]] = {}
     leaves = []
     for node, tensor in state.items():
         kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
-        found = as_real(tensor.detach()) if node in border else tensor.detach()
         if id(tensor) not in moved:
+            value = known_value(tensor)
+            given = tensor.detach() if value is None else value.detach()
+            found = as_real(given) if node in border else given
             held = narrowed(f"{kind} {str(node.target)!r}", found, narrower)
-            moved[id(tensor)] = _on(backend, held.clone(), kind, str(node.target))
-        leaves.append(Leaf(str(node.target), kind, moved[id(tensor)], found, node, node in border))
+            array = None if value is None else _on(backend, held.clone(), kind, str(node.target))
+            moved[id(tensor)] = array, held if value is None else found
+        leaves.append(Leaf(str(node.target), kind, *moved[id(tensor)], node, node in border))
     order = ("parameter", "buffer", "constant")
     return sorted(leaves, key=lambda leaf: order.index(leaf.kind))
 

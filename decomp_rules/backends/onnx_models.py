@@ -24,7 +24,7 @@ from torch import fx
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.backends import departures, onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes
+from decomp_rules.backends import departures, onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes, onnx_weights
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -38,6 +38,7 @@ from decomp_rules.backends.onnx_graph import (
     tensor_proto,
     value_info,
 )
+from decomp_rules.backends.onnx_weights import absent_proto
 from decomp_rules.targets.onnx_functions import CONDITIONS, holds
 
 EXTERNAL = 1 << 31
@@ -78,26 +79,18 @@ def model_of(program: Any) -> onnx.ModelProto:
 
 def save(program: Any, path: str | Path, external: int = EXTERNAL) -> onnx.ModelProto:
     """Write the model of a lowered program, checked by ONNX, and return it. Parameters of so many bytes and more
-    together (`external`) are written into a file beside it, `model.onnx.data`. Raises as `model_of` does."""
+    together (`external`) are written into a file beside it, `model.onnx.data`. Weights without numbers, on the meta
+    device or fake, are to be in `model.onnx.weights`, which `save_weights` writes. Raises as `model_of` does."""
     path, model = Path(path), model_of(program)
-    _write(model, path, external)
-    onnx.checker.check_model(str(path), full_check=True)
+    onnx_weights.write(model, path, external)
+    onnx_weights.check(model, path)
     return model
 
 
-def _bytes(model: onnx.ModelProto) -> int:
-    return sum(len(each.raw_data) for each in model.graph.initializer)
-
-
-def _write(model: onnx.ModelProto, path: Path, external: int) -> None:
-    if _bytes(model) < external:
-        onnx.save_model(model, path)
-        return
-    beside = path.with_name(f"{path.name}.data")
-    beside.unlink(missing_ok=True)  # onnx appends to it
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)  # whose tensors onnx takes out
-    onnx.save_model(copied, path, save_as_external_data=True, location=beside.name, size_threshold=1024)
+def save_weights(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> Path:
+    """Write the weights of a model that `save` wrote without them, of these values by name, one at a time, and return
+    the path of their file. Raises `ArgumentError` for a weight that is not given, or of another shape or dtype."""
+    return onnx_weights.fill(Path(path), tensors)
 
 
 def _emitting(backend: decomp.Backend, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +159,7 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     ]
     infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in {n for _, n in fed}]
     wanted = {*_read(place.nodes), *(name for _, name in fed)}
-    stored = {value.name: tensor_proto(leaf.value, value.name) for leaf, value in zip(loaded.leaves, leaves)
+    stored = {value.name: _stored(leaf, value.name) for leaf, value in zip(loaded.leaves, leaves)
               if leaf.kind != "input" and value.name in wanted}  # fmt: skip
     carried = [*stored.values(), *(data for _, data in place.constants.values())]
     body = helper.make_graph(place.nodes, "program", infos, [value_info(each) for each in outputs], carried)
@@ -175,6 +168,11 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     )
     helper.set_model_props(model, {"decomp.target": targets.onnx.name})
     return Emitted(model, tuple(fed), results)
+
+
+def _stored(leaf: Any, name: str) -> onnx.TensorProto:
+    """A parameter, buffer or constant as the model has it: a weight without numbers is in a file of its own."""
+    return tensor_proto(leaf.value, name) if leaf.value is not None else absent_proto(leaf.meta, name)
 
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -196,10 +194,11 @@ def _leaf(leaf: Any, place: Graph, state: dict[int, Value], is_written: bool) ->
     """What stands for something that the program reads: a value, or a number that is known. A tensor that has several
     names is carried under the first."""
     if leaf.kind != "input":
-        if id(leaf.value) not in state:
+        held = leaf.meta if leaf.value is None else leaf.value
+        if id(held) not in state:
             data = None if is_written else leaf.value
-            state[id(leaf.value)] = Value(place.unique(leaf.name), leaf.value.dtype, leaf.value, data=data)
-        return state[id(leaf.value)]
+            state[id(held)] = Value(place.unique(leaf.name), held.dtype, held, data=data)
+        return state[id(held)]
     if isinstance(leaf.meta, torch.SymInt):
         return Value(place.unique(leaf.name), torch.int64, torch.empty((), dtype=torch.int64, device="meta"))
     if isinstance(leaf.meta, torch.Tensor):
@@ -275,6 +274,7 @@ class Session:
     def session(self) -> Any:
         """The session of ONNX Runtime, made when it is first asked for."""
         if self._session is None:
+            self._loaded.require_numbers()
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
             with tempfile.TemporaryDirectory() as folder:
@@ -305,10 +305,10 @@ def _filled(result: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 def _for_runtime(model: onnx.ModelProto, folder: Path) -> Any:
     """A model as ONNX Runtime takes it: in memory, or a file where it is too large for that."""
-    if _bytes(model) < EXTERNAL:
+    if onnx_weights.size(model) < EXTERNAL:
         return model.SerializeToString()
     path = folder / "model.onnx"
-    _write(model, path, EXTERNAL)
+    onnx_weights.write(model, path, EXTERNAL)
     return str(path)
 
 
