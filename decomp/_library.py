@@ -44,6 +44,16 @@ def library() -> Rules:
     return rules
 
 
+def is_shipped(function: Any) -> bool:
+    """Whether a function is a rule of the library, whose certificate is of all its domain."""
+    return function in _shipped_functions()
+
+
+@functools.lru_cache(maxsize=None)
+def _shipped_functions() -> frozenset[Any]:
+    return frozenset(function for rule in library() if (function := getattr(rule, "function", None)) is not None)
+
+
 def samples() -> Any:
     """The module of sample calls and sample models."""
     return importlib.import_module("decomp_rules.samples")

@@ -112,7 +112,7 @@ class Application:
                 values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
         for term in self.derived:
             args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
-            values[term] = term.target(*args, **kwargs)
+            values[term] = call_target(term.target, *on_host(args, kwargs))
         return values
 
     def _leaves(self) -> Sequence[Term]:

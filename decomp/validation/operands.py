@@ -4,6 +4,7 @@ and integers within the range that the call's own kernel accepts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+import math
 from typing import Any
 
 import torch
@@ -56,6 +57,96 @@ def large_operands(node: fx.Node) -> Iterator[list[Any]]:
     values = _float_operands(node)
     draw = torch.Generator().manual_seed(0)
     yield [_made(value, lambda like: _large(like, draw)) for value in values]
+
+
+def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterator[list[Any]]:
+    """Operands where branches of a formula meet: the numbers that it compares with and their neighbours, halves, both
+    zeros, small and large numbers, and operands that are equal; of few elements other ones in each `turn`. Raises
+    `NoOperands` where the call has no float operands."""
+    values = _float_operands(node)
+    marks = dict.fromkeys(size for n in numbers if abs(n) <= _FAR for size in (n, -n))
+    near = [each for n in marks for each in (n, n * (1 + 2**-9) + 2**-12, n * (1 - 2**-9) - 2**-12)]
+    first = [8.5, -8.5, 1e-3, -1e-3, -0.0, 0.5, -0.5, 30.0, -30.0, 1.5, 2.5, -1.5, -2.5, 1.0, -1.0, 1e-5, -1e-5]
+    pool = torch.tensor([*near, *first], dtype=torch.float64)
+    draw = torch.Generator().manual_seed(turn)
+    places = torch.randperm(len(pool), generator=draw)
+
+    def made(like: torch.Tensor) -> torch.Tensor:
+        if not like.is_floating_point():
+            return _random(like, draw, 0, 1)
+        count = like.numel()
+        start = torch.arange(count) + turn * count
+        equal = pool[places[start % len(pool)]]
+        other = pool[torch.randint(len(pool), (count,), generator=draw)]
+        return torch.where(torch.arange(count) % 3 < 2, equal, other).reshape(like.shape)
+
+    yield [_made(value, made) for value in values]
+
+
+_FAR = 1e4
+"""Numbers farther away are none that operands of usual sizes are compared with."""
+
+
+def variants(node: fx.Node, seen: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Operands that a run of the program rarely has, made of those that it had: equal, large, sorted and in ties,
+    negative, all masked. Integers stay as they are, unless the kernel refuses those out of range: then they repeat, or
+    are in another order."""
+    leaves = pytree.tensors_in(list(seen))
+    floats = sum(leaf.is_floating_point() for leaf in leaves)
+    for name, change in _VARIANTS.items() if floats else ():
+        yield name, _changed(seen, change, torch.is_floating_point)
+    if floats == 1:
+        yield "all masked", _changed(seen, _masked, torch.is_floating_point)
+    if any(map(_is_bool, leaves)):
+        yield "all true", _changed(seen, torch.ones_like, _is_bool)
+        yield "all false", _changed(seen, torch.zeros_like, _is_bool)
+    if any(map(is_integer, leaves)) and _checks_its_integers(node):
+        yield "repeated", _changed(seen, _repeated, is_integer)
+        yield "in another order", _changed(seen, lambda leaf: leaf.flatten().flip(0).view(leaf.shape), is_integer)
+
+
+def _is_bool(leaf: torch.Tensor) -> bool:
+    return leaf.dtype is torch.bool
+
+
+def _repeated(leaf: torch.Tensor) -> torch.Tensor:
+    """Its first element in all places."""
+    return leaf.flatten()[:1].expand(leaf.shape).clone() if leaf.numel() else leaf
+
+
+def _in_ties(leaf: torch.Tensor) -> torch.Tensor:
+    """Sorted downwards along the last dimension, in few distinct numbers."""
+    return (leaf * 1.5).round().sort(-1, descending=True).values
+
+
+def _masked(leaf: torch.Tensor) -> torch.Tensor:
+    """Its last line −∞, as scores are of what is masked as a whole."""
+    if leaf.dim() < 2:
+        return torch.full_like(leaf, -math.inf)
+    found = leaf.clone()
+    found[..., -1:, :] = -math.inf
+    return found
+
+
+_VARIANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "equal": _repeated,
+    "large": lambda leaf: leaf * 100,
+    "sorted, in ties": lambda leaf: _in_ties(leaf) if leaf.dim() else leaf,
+    "negative": lambda leaf: -leaf.abs(),
+}
+
+
+def _changed(seen: Sequence[Any], change: Callable[[torch.Tensor], torch.Tensor], which: Callable[[Any], bool]) -> Any:
+    def changed(leaf: Any) -> Any:
+        return change(leaf.detach()) if isinstance(leaf, torch.Tensor) and which(leaf) else leaf
+
+    return pytree.tree_map(changed, list(seen))
+
+
+def numbers_compared(graph: fx.Graph) -> list[float]:
+    """The numbers among the arguments of the calls of an expansion: where its branches meet is among them."""
+    found = (arg for node in graph.nodes if node.op == "call_function" for arg in (*node.args, *node.kwargs.values()))
+    return [float(arg) for arg in dict.fromkeys(arg for arg in found if type(arg) in (int, float)) if abs(arg) < _FAR]
 
 
 def special_operands(node: fx.Node) -> Iterator[list[Any]]:

@@ -13,26 +13,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from decomp._library import is_shipped
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
-from decomp.ir.call import call_target, metadata, read_results, those_at
+from decomp.ir.call import bound_call, call_target, metadata, read_results, those_at
 from decomp.ir.effects import EffectTable
 from decomp.metadata.meta_values import on_host
+from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
 from decomp.validation.law_runs import laws_run
 from decomp.validation.normal_forms import NormalForm, as_stated, normal_form
 from decomp.validation.operands import (
     NoOperands,
+    edge_operands,
     from_run,
     is_pointwise,
     large_operands,
+    numbers_compared,
     off_kinks,
     random_operands,
     special_operands,
+    variants,
 )
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
@@ -65,6 +71,8 @@ class Verdict:
     """What is wrong with the values, or the gradients; empty if nothing is."""
     of_gradients: bool = False
     """Whether it is the gradients that are wrong."""
+    inputs: tuple[str, ...] = ()
+    """The kinds of operands that it was measured on."""
 
 
 def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> list[str]:
@@ -163,20 +171,31 @@ def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any]
     if EffectTable().of(node).most:
         return Verdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
-    for where, choices in _operand_sets(node, seen, measure.promise):
-        judged = measure.on(choices, where == _SPECIAL, slopes and where != _LARGE)
+    inputs = []
+    for where, choices in _operand_sets(node, decision.stamp, seen, measure.promise):
+        judged = measure.on(choices, where, slopes)
         if judged is not None and judged.fault is not None:
             return Verdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
-    return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason)
+        inputs += [where] if judged is not None else []
+    kinds = tuple(dict.fromkeys(inputs))
+    return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason, inputs=kinds)
 
 
 _SEEN, _RANDOM, _LARGE, _SPECIAL = "operands of the program", "random operands", "large operands", "special values"
+_EDGES = "operands where branches meet"
+TURNS = 4
+"""So often operands where branches meet are made at most, of few elements others each time."""
+_DEGENERATE = ("linalg", "cholesky", "svd", "eig", "qr", "lu_", "solve", "inverse", "det", "lstsq", "pinv")
+"""Ops of which equal, sorted or negative numbers are no matrix that they are for."""
 
 
-def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+def _operand_sets(
+    node: fx.Node, stamp: Stamp, seen: list[Any] | None, promise: Promise
+) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     """Kinds of operands to measure on, each with choices of which the first is taken that the op's own kernel accepts.
     Random ones are made for what computes element by element, and where no others are known; large ones where nothing
-    is promised of special values."""
+    is promised of special values. Rules of the library were measured on all their domain by their certificates: of
+    others, operands are made that a rule may forget."""
     pointwise = is_pointwise(node)
     if seen is not None:
         yield _SEEN, iter([seen])
@@ -184,6 +203,21 @@ def _operand_sets(node: fx.Node, seen: list[Any] | None, promise: Promise) -> It
         yield _RANDOM, random_operands(node)
     if pointwise:
         yield (_SPECIAL, special_operands(node)) if promise.special_values else (_LARGE, large_operands(node))
+    if all(is_shipped(rule.function) for entry in stamp.entries for rule in entry.chain if isinstance(rule, Rule)):
+        return
+    if pointwise:
+        yield from _edges(node, stamp)
+    elif seen is not None and not any(name in str(node.target) for name in _DEGENERATE):
+        yield from ((f"operands that are {name}", iter([operands])) for name, operands in variants(node, seen))
+
+
+def _edges(node: fx.Node, stamp: Stamp) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+    bound = bound_call(node)
+    numbers = [float(each) for each in bound.arguments.values() if type(each) in (int, float)] if bound else []
+    counts = [leaf.numel() for leaf in pytree.tensors_in([metadata(given) for given in node.all_input_nodes])]
+    few = min((size_hint(count) or 1 for count in counts), default=1) < 256
+    for turn in range(TURNS if few else 1):
+        yield _EDGES, edge_operands(node, [*numbers, *numbers_compared(stamp.graph)], turn)
 
 
 Function = Callable[[Sequence[Any]], list[torch.Tensor]]
@@ -203,11 +237,14 @@ class _Measure:
         self.promised = 0.0
         self.reason = "no operands"
         self.at_slopes = False
+        self.floor = promise.floor
         self.signs = False
         """Whether results may be those with other signs of vectors."""
 
-    def on(self, choices: Iterator[list[Any]], special: bool, slopes: bool) -> Judged | None:
+    def on(self, choices: Iterator[list[Any]], where: str, slopes: bool) -> Judged | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
+        special, slopes = where == _SPECIAL, slopes and where in (_SEEN, _RANDOM, _EDGES)
+        self.floor = max(self.promise.floor, SMALL if where == _EDGES else 0.0)
         own, wide = (functools.partial(_own, self.node, self.given, wide=wide) for wide in (False, True))
         try:
             within = (_within(self.promise.reach, operands) for operands in choices)
@@ -229,7 +266,7 @@ class _Measure:
         form: NormalForm | None = None,
     ) -> Judged:  # fmt: skip
         promise = self.promise.ulp(truth.own)
-        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.promise.floor)
+        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.floor)
         judged = self._judged(functions[2], operands, truth, allowed)
         if judged.fault is None and slopes and not special:
             judged = self._slopes(operands, *functions, form) or judged
@@ -276,7 +313,7 @@ class _Measure:
             return None
         if not truth.own:
             return None
-        allowed = Allowance(max(GRADIENTS, 2 * self.promise.slopes), self.promise.floor, self.promise.slack)
+        allowed = Allowance(max(GRADIENTS, 2 * self.promise.slopes), self.floor, self.promise.slack)
         judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault is not None and not self.promise.kinks:
             noise = truth.noise
@@ -296,6 +333,8 @@ class _Measure:
         return "backward" in str(self.node.target)
 
 
+SMALL = 2.0**-8
+"""Where branches meet, errors of smaller results are counted in ULP of this: textbook formulas cancel there."""
 SPECIAL = 2.0**16
 """ULP that a finite result may be off by on special values, where only NaN and infinity are of interest."""
 _NONE_OF = "gives 0 tensors instead of {}"
@@ -434,6 +473,9 @@ def _phrase(verdicts: list[Verdict]) -> str:
         most = max(verdict.values or 0.0 for verdict in done)
         parts[0] += f" and held against the op's own kernel and float64 (at most {most:.3g} ULP)"
         parts.append(f"gradients of {sum(v.gradients is not None for v in done)} of these")
+    inputs = Counter(kind for v in verdicts for kind in v.inputs)
+    if inputs:
+        parts.append("on " + ", ".join(f"{kind} ({count})" for kind, count in inputs.items()))
     left = Counter(v.reason for v in verdicts if v.values is None)
     parts += [f"{count} not computed: {reason}" for reason, count in left.items()]
     return ", ".join(parts)

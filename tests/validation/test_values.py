@@ -31,7 +31,10 @@ def lowered(rule, op=F.relu, model=None):
 def test_what_was_measured_is_told():
     expansions, program = lowered(lambda x: torch.where(x > 0, x, 0)).proof.checks[-2:]
     assert expansions.startswith("1 of 1 distinct expansions computed and held against the op's own kernel and float64")
-    assert expansions.endswith("gradients of 1 of these")
+    assert expansions.endswith(
+        "gradients of 1 of these, on operands of the program (1), random operands (1), large operands (1), "
+        "operands where branches meet (1)"
+    )
     assert program.startswith("the whole program run on the example inputs, against itself in float64: 1 results")
 
 
