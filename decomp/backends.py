@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 from itertools import chain
+import re
 from typing import TYPE_CHECKING, Any
 import warnings
 
@@ -22,6 +23,7 @@ from decomp.ir.call import metadata
 from decomp.ir.effects import switches
 from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import lower
+from decomp.narrowing.functional import require_integers_fit
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
@@ -80,7 +82,9 @@ def backend(
     def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
         inner, own = _inner_compiler(compiler, given), compiler in _NAMED
         compilation = _Compilation(settings, partial, inner, compiler == "inductor", keeps_views=own)
-        return compilation.of(module, list(example_inputs))
+        inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")] if narrow else []
+        found = compilation.of(module, list(example_inputs))
+        return _in_range(found, inputs, to.narrowed().narrower) if narrow else found
 
     return compile_graph
 
@@ -210,6 +214,23 @@ def _warn_of_gradients(why: str) -> None:
         f"not those of the rules; because {why}",
         stacklevel=2,
     )
+
+
+def _in_range(function: Callable[..., Any], names: Sequence[str], dtypes: Mapping[Any, Any]) -> Callable[..., Any]:
+    """The function of a compiled graph, which looks at the integers that it is given: AOTAutograd traces the program
+    and not its look at inputs."""
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        require_integers_fit(dict(zip(names, args)), dtypes)
+        return function(*args)
+
+    return called
+
+
+def _name_of(node: fx.Node) -> str:
+    """What an input of Dynamo's graph is called in the program, where it comes from an argument."""
+    return re.sub(r"^[Ll]_(.*?)_?$", r"\1", str(node.target))
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,9 +18,9 @@ from decomp.ir.call import metadata, nodes_in
 from decomp.ir.dtypes import name_of
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.meta_values import converted, known_value
-from decomp.narrowing.program import Dtypes, Narrowed, in_narrow_dtypes
+from decomp.narrowing.program import Dtypes, Narrowed, holds, in_narrow_dtypes
 from decomp.rules.target import Target
-from decomp.torch_internals.pytree import tensors_in
+from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
 
 def without_wide(
@@ -88,10 +88,18 @@ class InRange:
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
         """Raises `OutOfRange`."""
-        for name, value in given.items():
-            for tensor in tensors_in(value):
-                if tensor.dtype == torch.int64:
-                    require_fits(f"input {name!r}", tensor, self.dtypes)
+        require_integers_fit(given, self.dtypes)
+
+
+def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
+    """Raise `OutOfRange` where an input, by name, is or has an integer that the narrow dtype does not hold."""
+    narrow = dtypes.get(torch.int64)
+    for name, value in given.items() if narrow is not None else ():
+        for leaf in tree_leaves(value):
+            if type(leaf) is int and not holds(narrow, leaf):
+                raise OutOfRange(f"input {name!r} is", leaf, name_of(narrow))
+            if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.int64:
+                require_fits(f"input {name!r}", leaf, dtypes)
 
 
 def said_of_narrow(found: Narrowed) -> str:

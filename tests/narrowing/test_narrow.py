@@ -203,6 +203,32 @@ def test_integers_that_do_not_fit_are_refused_when_the_program_is_called():
         torch.testing.assert_close(program(n(3)), model(n(3)))
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_integers_that_do_not_fit_are_refused_whatever_the_program_is_made_of(verify):
+    model, far = Of(lambda self, i: i * 2 + 1), torch.tensor([1, 2**40])
+    how = {"to": CORE, "narrow": True, "verify": verify}
+    torch._dynamo.reset()
+    programs = {
+        "exported": decomp.lower(torch.export.export(model, (n(2),)), **how).result.module(),
+        "traced": decomp.lower(torch.fx.symbolic_trace(lambda i: i * 2 + 1), args=(n(2),), **how).result,
+        "compiled": torch.compile(lambda i: i * 2 + 1, backend=decomp.backend(**how)),
+        "refolded": decomp.refold(decomp.lower(model, args=(n(2),), **how)).result,
+        "simplified": decomp.simplify(decomp.lower(model, args=(n(2),), **how)).result,
+    }
+    for program in programs.values():
+        assert torch.equal(program(n(2)), n(2) * 2 + 1)
+        with pytest.raises(decomp.OutOfRange, match="holds 1099511627776, which int32 does not hold"):
+            program(far)
+
+
+def test_a_number_that_varies_is_refused_where_it_does_not_fit():
+    shapes = (({}, torch.export.Dim.AUTO),)
+    program = decomp.lower(Of(lambda self, i, k: i + k), to=CORE, args=(n(2), 3), narrow=True, dynamic_shapes=shapes)
+    assert torch.equal(program.result(n(2), 7), n(2) + 7)
+    with pytest.raises(decomp.OutOfRange, match="is 4294967296, which int32 does not hold"):
+        program.result(n(2), 2**32)
+
+
 def test_a_rule_that_computes_beyond_32_bits_is_not_chosen():
     hashing = decomp.Rules({"relu": lambda x: ((x.to(torch.int64) * 2654435761) & 0xFFFF).to(x.dtype)})
     precise = decomp.Rules({"relu": lambda x: x.double().clamp(min=0).to(x.dtype)})
