@@ -5,14 +5,18 @@ looks at. Copies look, too, and those that were pickled."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+import copy
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from decomp.capture.inputs.checks import ANYTHING, InputCheck, Look, expected_inputs
+from decomp.capture.inputs.checks import ANYTHING, InputCheck, Look, Otherwise, expected_inputs
+from decomp.capture.inputs.layouts import order_of
 from decomp.errors import DecompError
 from decomp.forks import Lock
+from decomp.ir.call import metadata
+from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
 
 _GENERATING = Lock()
@@ -44,6 +48,9 @@ class LoweredModule(LazyGraphModule):
             check.refuse_gradients(args, kwargs)
             with torch.no_grad():
                 return self(*args, **kwargs)
+        if check is not None and check.otherwise is not None and check.is_laid_out_otherwise(args, kwargs):
+            check(self, args, kwargs)
+            return check.otherwise.run(self, args, kwargs)
         try:
             return super().__call__(*args, **kwargs)
         except Exception as error:
@@ -121,6 +128,18 @@ def without_gradients(module: fx.GraphModule) -> None:
     one: what only gradients need is gone from it."""
     inputs = module.graph.find_nodes(op="placeholder")
     look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).for_inference())
+
+
+def run_otherwise(module: fx.GraphModule, program: fx.GraphModule) -> None:
+    """Make `module`, which computes what `program` does for the strides that its graph gives its inputs, run `program`
+    on inputs of others, with the parameters and buffers that `module` has then."""
+    inputs = {str(node.target): metadata(node) for node in module.graph.find_nodes(op="placeholder")}
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    fixed = {name: value.stride() for name, value in tensors.items() if has_fixed_sizes(value)}
+    orders = {name: order_of(value) for name, value in tensors.items() if name not in fixed}
+    found = copy.copy(check_of(module) or _check(module.graph, [ANYTHING] * len(inputs)))
+    found.otherwise = Otherwise(program, fixed, {name: order for name, order in orders.items() if order is not None})
+    look_before(module, found)
 
 
 def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:

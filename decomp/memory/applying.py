@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import Parts, graph_module
+from decomp.capture.lowered_module import run_otherwise
 from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, mutated_args
@@ -20,12 +21,17 @@ from decomp.memory.placing import ARENA, Buffer, Placement
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 
-def planned_program(graph: fx.Graph, root: nn.Module, placement: Placement) -> fx.GraphModule:
-    """A module that shares parameters and buffers with `root`, and runs `graph` as the plan says."""
+def planned_program(
+    graph: fx.Graph, root: nn.Module, placement: Placement, unplanned: fx.GraphModule
+) -> fx.GraphModule:
+    """A module that shares parameters and buffers with `root`, and runs `graph` as the plan says. A plan is for the
+    strides that calls give for those of the inputs, which kernels follow to the last bit: on inputs of others the
+    module runs `unplanned`."""
     made = Applied(graph, root, placement).rewritten()
     bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
     result = graph_module(root, Parts(made, {}, bodies, ()))
     carry_hooks(root, result)
+    run_otherwise(result, unplanned)
     return result
 
 

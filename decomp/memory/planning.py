@@ -109,9 +109,10 @@ class MemoryPlan:
         the program and calls in other threads have nothing in common.
 
         What it gives has no gradient: in grad mode an input that requires one raises an error. An input of another
-        dtype or size than planned raises `InputMismatch`; sizes that vary may be any.
+        dtype or size than planned raises `InputMismatch`; sizes that vary may be any. On inputs of other strides than
+        planned the program runs as it is, without the plan: its calls give other strides, and so do its last bits.
         """
-        return planned_program(self.planned.root.graph, self.planned.root, self.placement)
+        return planned_program(self.planned.root.graph, self.planned.root, self.placement, self.program.root)
 
     def check(self) -> None:
         """Hold the plan against the program, as is done when it is made: nothing is read that was overwritten, nothing

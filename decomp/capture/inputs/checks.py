@@ -21,7 +21,7 @@ from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes
-from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_leaves
 
 
@@ -193,6 +193,31 @@ Look = Callable[[nn.Module, Mapping[str, Any]], None]
 """Looks at the inputs of a module, by name."""
 
 
+@dataclass(frozen=True)
+class Otherwise:
+    """A program that runs on inputs of other strides than these, by name, and on what another one has of state."""
+
+    program: fx.GraphModule
+    strides: Mapping[str, tuple[int, ...]]
+    """Of the inputs whose sizes are numbers."""
+    orders: Mapping[str, tuple[int, ...]]
+    """The dimensions in memory, of the others."""
+
+    def is_for(self, given: Mapping[str, Any]) -> bool:
+        """Whether some input is laid out otherwise."""
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        fixed = (tensors[name].stride() == strides for name, strides in self.strides.items() if name in tensors)
+        orders = ((tensors[name], order) for name, order in self.orders.items() if name in tensors)
+        return not all(fixed) or not all(x.dim() == len(o) and x.permute(o).is_contiguous() for x, o in orders)
+
+    def run(self, state: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run it, without gradients."""
+        with torch.no_grad():
+            if isinstance(self.program, LazyGraphModule):
+                self.program.real_recompile()
+            return type(self.program).forward(state, *args, **kwargs)  # type: ignore[arg-type]
+
+
 class InputCheck:
     """Compares the inputs of each call with what the program was lowered for. `codegen`: of a program that takes trees,
     which come in flat; `defaults`: of inputs that a call may leave out; `assumptions`: conditions on several."""
@@ -211,6 +236,8 @@ class InputCheck:
         """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
         self.inference = False
         """Whether the program has no gradients."""
+        self.otherwise: Otherwise | None = None
+        """What runs in the place of the program on inputs that are laid out otherwise."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.refuse_wrong_count(args, kwargs)
@@ -280,6 +307,13 @@ class InputCheck:
         """Whether the line says all, or there is nothing to say: inputs are no trees, and nothing else is looked at."""
         open_to_all = all(each is ANYTHING for each in self.expected) and not self.assumptions
         return self.codegen is None and not self.looks and (open_to_all or self.line() is not None)
+
+    def is_laid_out_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether `otherwise` is to run on these inputs. (One that requires a gradient is refused by the program.)"""
+        if self.otherwise is None or torch.compiler.is_compiling():
+            return False
+        wants = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tree_leaves((args, kwargs)))
+        return not wants and self.otherwise.is_for(self._by_name(args, kwargs))
 
     def refuse_gradients(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise `InputMismatch` where an input requires a gradient, of a program that has none."""
