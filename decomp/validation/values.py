@@ -18,7 +18,7 @@ from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import Stamp
 from decomp.ir.call import bound_call, call_target, metadata, read_results, those_at
-from decomp.ir.effects import EffectTable
+from decomp.ir.effects import EffectTable, recorded_behind
 from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
@@ -171,7 +171,7 @@ def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any]
     if EffectTable().of(node).most:
         return Verdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
-    inputs = []
+    slopes, inputs = slopes and _is_recorded(node), []
     for where, choices in _operand_sets(node, decision.stamp, seen, measure.promise):
         judged = measure.on(choices, where, slopes)
         if judged is not None and judged.fault is not None:
@@ -179,6 +179,16 @@ def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any]
         inputs += [where] if judged is not None else []
     kinds = tuple(dict.fromkeys(inputs))
     return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason, inputs=kinds)
+
+
+def _is_recorded(node: fx.Node) -> bool:
+    """Whether gradients are on where a call stands in its graph: where they are off, its expansion may detach."""
+    recorded = True
+    for each in node.graph.nodes:
+        recorded = recorded_behind(each, recorded)
+        if each is node:
+            break
+    return recorded
 
 
 _SEEN, _RANDOM, _LARGE, _SPECIAL = "operands of the program", "random operands", "large operands", "special values"
