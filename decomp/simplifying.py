@@ -73,7 +73,8 @@ def simplify(
         return again(program, settings)
     with exclusively(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
         captured = frontends.capture(
-            program, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic_shapes
+            program, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic_shapes,
+            trains=lambda _: settings.training is not False,
         )
         with without_guards(captured.mode):
             result = _Simplification(captured, to or _ANY, settings).result()

@@ -134,6 +134,12 @@ def is_a_table_by_overload():
     assert all(isinstance(key, torch._ops.OperatorBase) for key in compiling.select_decomp_table())
 
 
+@piece("compiling.export_to_torch_ir")
+def captures_functions_of_torch():
+    graph = compiling.export_to_torch_ir(nn.GELU(), (torch.ones(2),)).graph
+    assert any(node.target is nn.functional.gelu for node in graph.nodes)
+
+
 @piece("compiling.compile_fx_inner", "compiling.compile_fx", "compiling.metrics", "compiling.GraphLowering")
 def has_what_counts_what_inductor_wrote():
     assert callable(compiling.compile_fx_inner) and compiling.compile_fx.inductor_metrics_log.name

@@ -20,7 +20,7 @@ from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
-from decomp.capture.traced_regions import recorded_modes
+from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, recorded_modes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
@@ -44,13 +44,16 @@ def export(
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any = None,
     infer: Infer | None = None,
+    lost: dict[str, bool] | None = None,
 ) -> ExportedProgram:
     """The exported program of a module; where Python runs into what it cannot trace, by Dynamo (`strict=True`). With
-    `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. Raises
-    `CaptureError`, `MutationError`, `NotLowered`."""
+    `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. `lost` gets what
+    decides about gradients and is not in the program (see `recorded_modes`). Raises `CaptureError`, `MutationError`,
+    `NotLowered`."""
+    lost = {} if lost is None else lost
     try:
         with _ByRule(infer) if infer is not None else contextlib.nullcontext():
-            return _exported(model, args, kwargs, dynamic_shapes)
+            return _exported(model, args, kwargs, dynamic_shapes, lost)
     except (MutationError, NotLowered):
         raise
     except Exception as error:
@@ -64,7 +67,11 @@ def export(
     reasons = first_line(refused)
     if not lacks_data(refused):
         try:
-            return _export(model, args, kwargs, dynamic_shapes, strict=True)
+            program = _export(model, args, kwargs, dynamic_shapes, None)
+            lost.clear()
+            if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
+                lost["the backward of a torch.autograd.Function"] = True
+            return program
         except Exception as error:
             reasons += f"\n  with strict=True: {first_line(error)}"
     raise CaptureError(
@@ -73,11 +80,31 @@ def export(
     ) from refused
 
 
+def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> fx.GraphModule:
+    """A module as the graph that torch.export makes overloads of with `strict=True`. It has the forward and backward of
+    custom functions on what requires a gradient, as any input may."""
+    from decomp.torch_internals.compiling import export_to_torch_ir  # seconds of imports
+
+    given = tree_map_only(torch.Tensor, _tracked, _apart((tuple(args), dict(kwargs or {}))))
+    with process_state_kept(), warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # Dynamo looks at `.grad`, and makes a `Function`, which warns
+        found: fx.GraphModule = export_to_torch_ir(model, *given)
+    found.training = model.training
+    return found
+
+
+def _tracked(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().requires_grad_().clone() if value.is_floating_point() or value.is_complex() else value
+
+
 def exported_body(module: nn.Module, call: fx.Node) -> Body:
     """What a leaf module computes, by export on inputs of the metadata that `call` gives it. Raises `CaptureError`."""
     refuse_what_export_loses(module)
     args, kwargs = substituted((call.args, call.kwargs), metadata)
-    program = export(module, args, kwargs).module(check_guards=False)
+    lost: dict[str, bool] = {}
+    program = export(module, args, kwargs, lost=lost).module(check_guards=False)
+    if lost:
+        raise lost_gradients(module, lost)
     attributes: dict[str, Any] = {}
     for node in program.graph.nodes:
         if node.op == "get_attr" and not isinstance(attribute(module, str(node.target)), torch.Tensor):
@@ -86,6 +113,14 @@ def exported_body(module: nn.Module, call: fx.Node) -> Body:
         raise CaptureError(f"{type(module).__name__} has regions (no_grad, autocast, cond) inside")
     args, kwargs = substituted((call.args, call.kwargs), lambda node: parts_of(node, metadata(node)))
     return Body(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
+
+
+def lost_gradients(model: nn.Module, lost: Mapping[str, bool], why: str = "") -> CaptureError:
+    """The error for a model whose capture loses what decides about its gradients."""
+    return CaptureError(
+        f"torch.export does not record {', '.join(lost)}: {type(model).__name__} would have other gradients{why}\n"
+        "  to do: pass training=False, for inference alone; or lower inside torch.compile, by decomp.backend"
+    )
 
 
 def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> CaptureError | None:
@@ -112,17 +147,23 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
 
 
-def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+def _exported(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
+) -> ExportedProgram:
     try:
-        return _export(model, args, kwargs, dynamic_shapes, strict=False)
+        return _export(model, args, kwargs, dynamic_shapes, lost)
     except SyntaxError:  # of a call of `aten.random_.from`, whose name torch 2.13 writes into Python code
         with _RandomBetween():
-            return _export(model, args, kwargs, dynamic_shapes, strict=False)
+            return _export(model, args, kwargs, dynamic_shapes, lost)
 
 
-def _export(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, *, strict: bool) -> ExportedProgram:
+def _export(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool] | None
+) -> ExportedProgram:
+    """The program, by Dynamo where there is no `lost` to be filled."""
+    strict = lost is None
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
-    modes = contextlib.nullcontext() if strict else recorded_modes(model)
+    modes = contextlib.nullcontext() if lost is None else recorded_modes(model, lost)
     with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model), modes:
         # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")

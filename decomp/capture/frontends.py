@@ -3,7 +3,7 @@ owns its attributes, its dialect, and the fake mode of its metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import copy
 from dataclasses import dataclass, field, replace
@@ -21,8 +21,10 @@ from decomp.capture.exporting import (
     exported_body,
     failure_on,
     lacks_data,
+    lost_gradients,
     refuse_lazy,
     refuse_traced_state,
+    torch_graph,
 )
 from decomp.capture.inlining import Body, Leaves
 from decomp.capture.inputs.trees import flat_inputs
@@ -91,16 +93,18 @@ def capture(
     dynamic_shapes: Any = None,
     leaves: Leaves | None = None,
     infer: Infer | None = None,
+    trains: Callable[[Program], bool] = lambda program: False,
 ) -> Program:
-    """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs, and
-    `infer(node)` what a call gives that PyTorch cannot run on fake tensors. Raises `CaptureError`."""
+    """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs,
+    `infer(node)` what a call gives that PyTorch cannot run on fake tensors, and `trains(program)` whether it is to have
+    the gradients of its source. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         refuse_wrapped_state(model)
         return _exported(named_as_its_graph(model), "exported")
     if isinstance(model, nn.Module):
         refuse_traced_state(model)
         with source_unchanged(model):
-            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer)
+            return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer, trains)
     if callable(model):
         raise CaptureError(
             f"cannot lower {type(model).__name__}; pass an nn.Module, a GraphModule or an ExportedProgram "
@@ -117,13 +121,14 @@ def _of_module(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
+    trains: Callable[[Program], bool],
 ) -> Program:
     if isinstance(model, fx.GraphModule):
         return _graph(model, args, kwargs, leaves, infer)
     refuse_lazy(model)
     if args is not None or kwargs:
         model = unwrapped(model)
-        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer)
+        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
     refuse_wrapped(model, type(model).__name__)
     return _traced(model, tracer_class, leaves)
 
@@ -159,15 +164,21 @@ def _captured(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
+    trains: Callable[[Program], bool],
 ) -> Program:
     """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
     which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
     traced, by export with their rules in their places. What fails here too is told as export told it."""
     refuse_what_export_loses(model)
+    lost: dict[str, bool] = {}
     try:
-        return _exported(export(model, args, kwargs, dynamic_shapes), "captured")
+        exported = _exported(export(model, args, kwargs, dynamic_shapes, lost=lost), "captured")
     except CaptureError as error:
         refused = error
+    else:
+        if lost and trains(exported):
+            return _with_custom_functions(model, args, kwargs, dynamic_shapes, leaves, infer, lost)
+        return exported
     program: Program | None = None
     with contextlib.suppress(CaptureError):
         if dynamic_shapes is None:
@@ -177,10 +188,35 @@ def _captured(
         return program
     with contextlib.suppress(CaptureError):
         if infer is not None and lacks_data(refused.__cause__):
-            return _exported(export(model, args, kwargs, dynamic_shapes, infer), "captured")
+            exported = _exported(export(model, args, kwargs, dynamic_shapes, infer, lost), "captured")
+            if not lost or not trains(exported):
+                return exported
+            refused = lost_gradients(model, lost)
     if program is not None:
         return program
     raise failure_on(model, args, kwargs) or refused
+
+
+def _with_custom_functions(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    dynamic_shapes: Any,
+    leaves: Leaves | None,
+    infer: Infer | None,
+    lost: Mapping[str, bool],
+) -> Program:
+    """A module that has custom functions as a graph of Dynamo, which holds their forward and backward. Raises
+    `CaptureError` where it has more that export has `lost`, or Dynamo does not capture it."""
+    if not all(lost.values()):
+        raise lost_gradients(model, lost)
+    if dynamic_shapes is not None:
+        raise lost_gradients(model, lost, ", and custom functions are captured at the sizes of the example alone")
+    try:
+        program = _graph(torch_graph(model, args, kwargs), args, kwargs, leaves, infer)
+    except Exception as error:
+        raise lost_gradients(model, lost, f"; Dynamo could not capture it: {first_line(error)}") from error
+    return replace(program, by_example=True)
 
 
 def _graph(

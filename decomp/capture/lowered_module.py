@@ -13,7 +13,8 @@ from torch import fx, nn
 
 from decomp.capture.inputs.checks import ANYTHING, InputCheck, Look, Otherwise, expected_inputs
 from decomp.capture.inputs.layouts import order_of
-from decomp.errors import DecompError
+from decomp.capture.traced_regions import holds_custom_functions
+from decomp.errors import DecompError, NotPortable
 from decomp.forks import Lock
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
@@ -72,6 +73,12 @@ class LoweredModule(LazyGraphModule):
         return _completed(super().__copy__(), list(self.state_dict()), self._input_check)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if holds_custom_functions(self):
+            raise NotPortable(
+                "a lowered program with a torch.autograd.Function cannot be pickled: PyTorch reads a GraphModule by "
+                "tracing it, which would lose the backward\n"
+                "  to do: save its state_dict() and lower the model again, or lower it with training=False"
+            )
         made, (state, *more) = super().__reduce__()
         state = {name: value for name, value in state.items() if name not in _NOT_SAVED and "_hooks" not in name}
         return _restored, (made, (state, *more), list(self.state_dict()), self._input_check)

@@ -15,7 +15,8 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from decomp.errors import CaptureError, MutationError
+from decomp.errors import CaptureError, MutationError, located
+from decomp.ir.call import graphs_of
 from decomp.rules.rule_lines import written
 from decomp.torch_internals.modes import is_any_autocast_enabled, set_grad_enabled
 
@@ -27,6 +28,9 @@ _SWITCHED = (
 """How messages name each mode, and whether it is on. Inference mode comes first: it switches gradients off, too."""
 _HERE = str(pathlib.Path(__file__).parents[1])
 _DATA: Any = torch.Tensor.data
+_ON_TENSORS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.Tensor.requires_grad_)
+"""Methods that change what backward passes do."""
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -45,9 +49,38 @@ def no_regions(tracer: fx.Tracer) -> Iterator[None]:
 
     tracer.create_node = create_node  # type: ignore[method-assign]
     try:
-        yield
+        with _called_functions() as functions:
+            yield
     finally:
         del tracer.create_node
+    if functions:
+        raise CaptureError(
+            f"{type(tracer.root).__name__} calls {describe_function(functions[0])}, whose backward a symbolic trace "
+            "does not record\n  to do: pass example inputs (args=...), with which it is captured"
+        )
+
+
+@contextlib.contextmanager
+def _called_functions() -> Iterator[list[Any]]:
+    """The custom functions that are applied while it lasts. One that returns the proxy that it is given makes no call
+    that a tracer sees, so that the calls of Python are watched, where anybody has defined a function at all."""
+    found: list[Any] = []
+    before = sys.getprofile()
+
+    def watch(frame: Any, event: str, given: Any) -> None:
+        if event == "call" and frame.f_code is _APPLY and (function := _custom_function(frame)) is not None:
+            found.append(function)
+        if before is not None:
+            before(frame, event, given)
+
+    if not has_custom_functions():
+        yield found
+        return
+    sys.setprofile(watch)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
 
 
 def _region(model: Any, switched: str) -> CaptureError:
@@ -71,10 +104,11 @@ def user_line() -> str | None:
 # torch.export.
 
 @contextlib.contextmanager
-def recorded_modes(model: nn.Module) -> Iterator[None]:
+def recorded_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
     """While it lasts, calls of `model` are traced with `x.data` as `x.detach()`, and with gradients switched off where
-    inference mode is on."""
-    mode = _AutogradCalls()
+    inference mode is on. What decides about gradients and is not recorded is noted in `lost`: what it is, and whether
+    Dynamo records it."""
+    mode = _AutogradCalls(lost)
     hooks = [
         model.register_forward_pre_hook(mode.begin, prepend=True),
         model.register_forward_hook(mode.end, always_call=True),
@@ -90,8 +124,9 @@ def recorded_modes(model: nn.Module) -> Iterator[None]:
 class _AutogradCalls(TorchFunctionMode):
     """Sees each call of a forward before the modes of torch.export do."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: dict[str, bool]) -> None:
         super().__init__()
+        self.lost = lost
         self.entered = contextlib.ExitStack()
         self.recording = True
         """Whether gradients are on as far as the trace knows."""
@@ -107,12 +142,17 @@ class _AutogradCalls(TorchFunctionMode):
         self.entered.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        # A custom function switches gradients off unseen in its forward, and views an operand that it returns.
+        unseen = self.recording and not gradients and not inference
+        if unseen and (function := _custom_function(sys._getframe())) is not None:
+            self.lost[f"the backward of {describe_function(function)}"] = True
         if func is set_grad_enabled:
             self.recording = bool(args[0])
-        elif torch.is_inference_mode_enabled():
-            self._record(False)
-        elif torch.is_grad_enabled():
-            self._record(True)
+        elif inference or gradients:
+            self._record(gradients and not inference)
+        if func in _ON_TENSORS:
+            self.lost[f"{func.__name__}() at {user_line()}"] = False
         if func == _DATA.__get__:
             return args[0].detach()
         if func == _DATA.__set__:
@@ -126,3 +166,32 @@ class _AutogradCalls(TorchFunctionMode):
         if self.recording is not gradients:
             self.recording = gradients
             set_grad_enabled(gradients)
+
+
+# Custom functions.
+
+
+def _custom_function(frame: Any) -> Any:
+    """The `torch.autograd.Function` in whose forward a frame is; None if it is in that of none."""
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame.f_locals.get("cls") if frame is not None else None
+
+
+def describe_function(function: Any) -> str:
+    """A custom function, as messages name it."""
+    return f"{function.__name__} ({located(function.forward)}), a torch.autograd.Function"
+
+
+def has_custom_functions() -> bool:
+    """Whether anybody has defined a `torch.autograd.Function` outside of PyTorch."""
+    found = list(torch.autograd.Function.__subclasses__())
+    for function in found:
+        found += function.__subclasses__()
+    return any(not str(function.__module__).startswith("torch.") for function in found)
+
+
+def holds_custom_functions(module: fx.GraphModule) -> bool:
+    """Whether a graph of Dynamo has the forward and backward of a custom function."""
+    nodes = (node for _, graph in graphs_of(module) for node in graph.nodes)
+    return any(getattr(node.target, "__name__", "") == "autograd_function_apply" for node in nodes)

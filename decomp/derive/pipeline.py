@@ -79,6 +79,7 @@ def capture_program(source: Source, matching: Matching) -> Program:
         dynamic_shapes=source.dynamic_shapes,
         leaves=matching.leaves,
         infer=matching.infer,
+        trains=lambda program: matching.settled(program).rules.trains,
     )
 
 

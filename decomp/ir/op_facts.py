@@ -256,7 +256,7 @@ DISTINCT_OPERANDS = _names("cond while_loop scan map_impl associative_scan")
 
 CONTROL_FLOW = _names(
     "cond while_loop scan map_impl associative_scan invoke_subgraph wrap tag_activation_checkpoint "
-    "wrap_activation_checkpoint hints_wrapper strict_mode"
+    "wrap_activation_checkpoint hints_wrapper strict_mode autograd_function_apply"
 )
 """Higher-order ops that compute nothing: what they run is their bodies, which are lowered."""
 

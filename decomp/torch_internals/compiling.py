@@ -26,13 +26,14 @@ from torch._inductor.compile_fx import compile_fx_inner as compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table as select_decomp_table
 from torch._inductor.graph import GraphLowering as GraphLowering
 from torch.compiler import config as compiler_config
+from torch.export._trace import _export_to_torch_ir as export_to_torch_ir
 
 from decomp.torch_internals.fakes import TracingContext
 
 __all__ = ["GraphLowering", "aot_module_simplified", "compile_fx", "compile_fx_inner", "compiler_config",
-           "default_partition", "donate_nothing", "functorch_config", "inductor_config", "list_mode_options",
-           "list_options", "make_boxed_func", "metrics", "outputs_as_traced", "recomputing_partition",
-           "select_decomp_table"]
+           "default_partition", "donate_nothing", "export_to_torch_ir", "functorch_config", "inductor_config",
+           "list_mode_options", "list_options", "make_boxed_func", "metrics", "outputs_as_traced",
+           "recomputing_partition", "select_decomp_table"]
 
 
 def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:
