@@ -92,6 +92,16 @@ def _what_the_machine_can_do_is_measured_once():
     machine.limits = functools.cache(machine.limits)
 
 
+@pytest.fixture(autouse=True)
+def _torch_is_left_as_it_was_found():
+    from tests import torch_state
+
+    before = torch_state.state()
+    yield
+    changed = torch_state.changed(before)
+    assert not changed, f"the test left PyTorch in another state: {', '.join(changed)}"
+
+
 def pytest_runtest_setup():
     # Inductor raises it and leaves it so (torch 2.13, compile_fx): what is nested too deeply would depend on the order.
     sys.setrecursionlimit(RECURSION_LIMIT)
