@@ -9,7 +9,7 @@ import torch
 
 from decomp import errors
 from decomp.ir.dtypes import name_of
-from decomp.tools.certification.certificate import GOOD, OF_PRIMS, Way
+from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Way
 from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
 from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
 from decomp.tools.certification.sources import content_hash
@@ -26,6 +26,8 @@ class Candidate:
     """By what is measured ("values", "gradients", "second") and dtype."""
     dtypes: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    flushed: dict[str, str] = field(default_factory=dict)
+    """By dtype, the verdict where subnormal numbers are flushed."""
     reasons: list[str] = field(default_factory=list)
     served: int = 0
     legal: bool = False
@@ -93,6 +95,11 @@ class Candidate:
         if self.notes.get(what, "equal") in GOOD:
             self.notes[what] = verdict
 
+    def note_flushed(self, dtype: str, verdict: str) -> None:
+        """Keep the first bad verdict on what is flushed, or a good one if there is none."""
+        if self.flushed.get(dtype, FINITE) == FINITE:
+            self.flushed[dtype] = verdict
+
     def result(self) -> Way:
         """The measurements, as a part of the certificate."""
         values, first, second = (
@@ -114,6 +121,7 @@ class Candidate:
             notes=self.notes,
             level=self.level,
             cost=self.implementation.cost,
+            flushed=self.flushed,
         )
 
 

@@ -33,6 +33,9 @@ GOOD = ("equal", "traces", "distributions agree")
 """Verdicts in words that find nothing amiss."""
 AS_EAGER, NOT_COMPILED = "as eager", "not compiled"
 """Verdicts on a compiled program that are no faults; of the second, the reason follows."""
+FINITE = "finite"
+"""The verdict where finite stays finite, and quotients of normal numbers have their digits, with subnormal numbers and
+where those are flushed."""
 OF_PRIMS = "not defined by torch.ops.prims"
 """The verdict on the gradients of what a rule computes by primitives that have none in PyTorch."""
 
@@ -104,6 +107,9 @@ class Way:
     "not compiled" and why. Empty where nobody has tried."""
     programs: tuple[str, ...] = ()
     """Fingerprints of the programs that were compiled."""
+    flushed: Mapping[str, str] = field(default_factory=dict)
+    """By dtype, what it gives where subnormal numbers are flushed, and where they are not: "finite", or how many
+    results are not finite or have lost their digits, and the first of them. Empty where nobody has tried."""
 
     @property
     def title(self) -> str:
@@ -123,7 +129,8 @@ class Way:
         if self.verdict != "measured":
             return (f"{self.title}: {self.verdict}: {self.reason}",)
         miscompiled = (f"compiled, {dtype}: {said}" for dtype, said in self.compiled.items() if not _is_good(said))
-        return tuple(f"{self.title}: {fault}" for fault in (*self._faults(self.level), *miscompiled))
+        flushed = (f"flushed, {dtype}: {said}" for dtype, said in self.flushed.items() if said != FINITE)
+        return tuple(f"{self.title}: {fault}" for fault in (*self._faults(self.level), *miscompiled, *flushed))
 
     @property
     def reaches(self) -> str | None:
@@ -260,6 +267,11 @@ class Certificate:
 
         return replace(self, ways=tuple(map(completed, self.ways)))
 
+    def with_flushed(self, found: Mapping[tuple[str, str], Mapping[str, str]]) -> Certificate:
+        """This certificate with the column "flushed" of ways, each a name and a level."""
+        ways = (replace(way, flushed=found.get((way.name, way.level), way.flushed)) for way in self.ways)
+        return replace(self, ways=tuple(ways))
+
     def __str__(self) -> str:
         from decomp.tools.certification.certificate_text import text
 
@@ -309,6 +321,9 @@ def _worse(way: Way, other: Way | None) -> Iterator[str]:
     for dtype, said in way.compiled.items():
         if not _is_good(said) and _is_good(other.compiled.get(dtype, AS_EAGER)):
             yield f"{way.title}: compiled, {dtype}: {said}"
+    for dtype, said in way.flushed.items():
+        if said != FINITE and other.flushed.get(dtype) == FINITE:
+            yield f"{way.title}: flushed, {dtype}: {said}"
     for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
             yield f"{way.title}: {name}: {way.notes[name]}"

@@ -46,9 +46,10 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
 
 
 def notes(way: Way) -> list[tuple[str, str]]:
-    """Verdicts in words on dtypes, strides, dynamic shapes, compiled programs; equal ones are joined."""
+    """Verdicts in words on dtypes, strides, dynamic shapes, compiled and flushed programs; equal ones are joined."""
     lines = [(", ".join(dtypes), what) for what, dtypes in _alike(way.dtypes).items()]
     compiled = [(f"compiled, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.compiled).items()]
+    compiled += [(f"flushed, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.flushed).items()]
     cost = [("cost", ", ".join(f"{value:,g} {name}" for name, value in way.cost.items()))] if way.cost else []
     return [*lines, *way.notes.items(), *compiled, *cost]
 

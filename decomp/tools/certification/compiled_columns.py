@@ -34,7 +34,7 @@ def compilable(certificate: Certificate) -> list[Way]:
     return [way for way in found if way.verdict == "measured"]
 
 
-def uncompiled(certificate: Certificate) -> bool:
+def lacking(certificate: Certificate) -> bool:
     """Whether a way lacks the column: nobody has tried, or its rules changed since."""
     return any(not way.compiled for way in compilable(certificate))
 

@@ -14,7 +14,7 @@ import typer
 
 import decomp
 from decomp._library import library
-from decomp.tools.certification import certificates, compiled_columns, tables
+from decomp.tools.certification import certificates, compiled_columns, flushed_columns, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
@@ -45,6 +45,14 @@ def certify(
             "against the same program run call by call. With --stale, of the rules that lack it.",
         ),
     ] = False,
+    flushed: Annotated[
+        bool,
+        typer.Option(
+            "--flushed",
+            help="Measure nothing but the column 'flushed': whether finite stays finite where subnormal numbers are "
+            "flushed. With --stale, of the rules that lack it.",
+        ),
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
@@ -57,17 +65,20 @@ def certify(
     with failing(debug, as_json):
         before = certificates.committed()
         chosen = _chosen_rules(name, family, everything or stale)
-        if compiled:
+        column = compiled_columns if compiled else flushed_columns if flushed else None
+        if column is not None:
             chosen = _measured_already(chosen, before)
         elif stale:
             chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
-        elif compiled:
+        elif column is not None:
             asked = [before[identity(rule)] for rule in chosen]
-            asked = [one for one in asked if not stale or compiled_columns.uncompiled(one)]
+            asked = [one for one in asked if not stale or column.lacking(one)]
+            if compiled:
+                require_compiler()
             with _executor(executor, workers) as pool:
-                measured = _with_columns(asked, pool, timeout, seed, update)
+                measured = _with_columns(column.with_columns(asked, pool, timeout, seed), len(asked), update)
         else:
             targets = [load_target(each) for each in to]
             with _executor(executor, workers) as pool:
@@ -81,7 +92,7 @@ def certify(
             from decomp.tools.certification.ulp_plot import plot_errors
 
             show(saved(plot_errors(chosen, [load_target(each) for each in to], plot)))
-        if update and not compiled:
+        if update and column is None:
             levels = levels_of(accuracy or None)
             complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
             written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)
@@ -108,16 +119,15 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.Certif
 
 
 def _with_columns(
-    asked: list[decomp.Certificate], executor: Executor | None, timeout: float | None, seed: int, update: bool
+    batches: Iterator[list[decomp.Certificate]], count: int, update: bool
 ) -> list[decomp.Certificate]:
-    """Certificates with the column "compiled" found anew; committed as they come, so that an end costs no more than
-    what was being compiled."""
-    require_compiler()
+    """Certificates with a column found anew; committed as they come, so that an end costs no more than what was being
+    run."""
     found: list[decomp.Certificate] = []
     with progressing() as report:
-        for batch in compiled_columns.with_columns(asked, executor, timeout, seed):
+        for batch in batches:
             found += batch
-            report(len(found), len(asked), batch[-1].rule)
+            report(len(found), count, batch[-1].rule)
             if update:
                 certificates.commit(batch)
     return found

@@ -32,6 +32,7 @@ from decomp.tools.measurement import points
 from decomp.tools.measurement.comparison import Comparison, moved
 from decomp.tools.measurement.differentiation import Derivative, derivative
 from decomp.tools.measurement.distributions import disagreement
+from decomp.tools.measurement.flushing import flushed_or_none
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.tools.measurement.reference import Reference, mp_function, mpmath_is_installed
 from decomp.tools.measurement.reference_uncertainty import of_gradients, of_values
@@ -108,6 +109,21 @@ def draws(sample: Sample) -> bool:
 def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple[Sample, ...]:
     """The sample calls that a rule is measured on."""
     return samples_of(rule, given)[:MOST_SAMPLES]
+
+
+def flushed_verdicts(rule: Rule, ways: Sequence[tuple[Target | None, str]], seed: int = 0) -> list[dict[str, str]]:
+    """Of ways of a rule, each a target, or None for the rule as written, and a level, what is found where subnormal
+    numbers are flushed: by dtype, as `measured` has it, with nothing else measured."""
+    with torch.random.fork_rng(devices=[]), silenced():
+        torch.manual_seed(seed)
+        work = Measurement(rule, measured_samples(rule), (torch.float32,), seed)
+        first = AskedFirst(rule, None)
+        implementations = [
+            AsWritten(rule) if target is None else Lowered(rule, target, first, level) for target, level in ways
+        ]
+        candidates = [Candidate(each) for each in implementations]
+        work.count_flushed(candidates)
+    return [candidate.flushed for candidate in candidates]
 
 
 @dataclass
@@ -200,6 +216,22 @@ class Measurement:
                 second = [pair for pair in bound if pair in chosen.values() and pair[0].level != LEVELS[-1]]
                 self._derivatives("second", what, _moderate_points(what, inputs), second)
 
+    def count_flushed(self, candidates: Sequence[Candidate]) -> None:
+        """Note what each candidate gives where subnormal numbers are flushed."""
+        for i, sample in enumerate(self.samples):
+            what = self._trial(i, torch.float32)
+            if what is None or torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
+                continue
+            tried = ((each, each.try_bind(what)) for each in self._candidates_for(torch.float32, candidates, i))
+            bound = [(candidate, function) for candidate, function in tried if not isinstance(function, str)]
+            for inputs in what.inputs if bound else ():
+                own = flat(what.own(inputs.tensors))
+                flushed = flushed_or_none(what, inputs, own)
+                for candidate, function in bound if flushed is not None else ():
+                    found = candidate.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
+                    if found is not None:
+                        flushed.note(candidate, function, found)
+
     def count_values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Count the results of each candidate on some inputs, held against exact ones."""
         own = flat(what.own(inputs.tensors))
@@ -212,10 +244,13 @@ class Measurement:
             comparison.exact = [_without_ambiguous(what, inputs, *each) for each in pairs]
         else:
             comparison.find_uncertainty = lambda: of_values(what, inputs, comparison.own)
+        flushed = flushed_or_none(what, inputs, own)
         for candidate, function in bound:
             found = candidate.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
             if found is not None and what.sample.exact != "shape":
                 comparison.count("values", candidate, what.form(inputs.tensors, found))
+            if found is not None and flushed is not None:
+                flushed.note(candidate, function, found)
 
     def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
         """The exact results of a call; how they were computed is noted in `references`."""

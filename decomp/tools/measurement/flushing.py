@@ -1,0 +1,101 @@
+"""What a way gives on a processor that flushes subnormal numbers, as XLA, GPUs and most accelerators do: PyTorch's own
+kernels run so too once they are asked to. Finite has to stay finite there, and a quotient of normal numbers to keep its
+digits; what the op itself makes of flushed operands is no fault of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+
+import torch
+
+from decomp.ir.dtypes import name_of
+from decomp.samples import Sample
+from decomp.tools.certification.candidate import Candidate
+from decomp.tools.certification.certificate import FINITE
+from decomp.tools.certification.results import flat
+from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial
+
+NEAR = 2.0**-10
+"""A result that is off by more of itself has lost its digits."""
+
+
+@contextlib.contextmanager
+def flushing() -> Iterator[None]:
+    """Flush subnormal numbers; afterwards as before."""
+    before = not bool(torch.tensor([1e-40]).mul(1.0))
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+class Flushed:
+    """The results of an op on some inputs, with and without flushing, which those of ways are held against."""
+
+    def __init__(self, what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> None:
+        self.what, self.inputs, self.own = what, inputs, own
+        tensors = [_flushed(t) for t in inputs.tensors]
+        self.others = [flat(what.own(tensors))]
+        with flushing():
+            self.others.append(flat(what.own(inputs.tensors)))
+
+    def note(self, candidate: Candidate, function: Function, found: Sequence[torch.Tensor]) -> None:
+        """Keep the verdict on a way that gives `found` without flushing."""
+        try:
+            with flushing():
+                results = flat(function(self.inputs.tensors))
+        except Exception:  # that it fails was noted where nothing is flushed
+            return
+        for i, (own, result) in enumerate(zip(self.own, results)):
+            if own.is_floating_point() and own.shape == result.shape:
+                others = [each[i] for each in self.others]
+                candidate.note_flushed(name_of(self.what.dtype), self._verdict(own, others, found[i], result))
+
+    def _verdict(
+        self, own: torch.Tensor, others: Sequence[torch.Tensor], found: torch.Tensor, result: torch.Tensor
+    ) -> str:
+        finite = torch.stack([t.isfinite() for t in (own, *others)]).all(0)
+        lost = finite & ~(result.isfinite() & found.isfinite())
+        if bool(lost.any()):
+            return self._described("not finite", lost, own, torch.where(found.isfinite(), result, found))
+        if not _is_division(self.what.sample):
+            return FINITE
+        tiny = 2 * torch.finfo(own.dtype).smallest_normal
+        wrong = finite & (own.abs() > tiny) & ~_near(result, own) & _near(found, own)
+        wrong &= torch.stack([_near(t, own) for t in others]).all(0)
+        return self._described("without their digits", wrong, own, result) if bool(wrong.any()) else FINITE
+
+    def _described(self, fault: str, places: torch.Tensor, own: torch.Tensor, result: torch.Tensor) -> str:
+        first = places.flatten().nonzero()[0]
+        same = [t.flatten()[first].item() for t in self.inputs.tensors if t.shape == own.shape]
+        where = ", ".join(f"{value:.9g}" for value in same) or self.inputs.label
+        number, wanted = (t.flatten()[first].item() for t in (result, own))
+        return f"{int(places.sum()):,} {fault}, {number:.9g} instead of {wanted:.9g} at {where}"
+
+
+def _is_division(sample: Sample) -> bool:
+    packet = getattr(sample.overload, "overloadpacket", None)
+    return packet is torch.ops.aten.div and sample.kwargs.get("rounding_mode") is None
+
+
+def _near(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    wide = wanted.double()
+    return (found.double() - wide).abs() <= max(NEAR, 8 * torch.finfo(wanted.dtype).eps) * wide.abs()
+
+
+def _flushed(x: torch.Tensor) -> torch.Tensor:
+    if not x.is_floating_point():
+        return x
+    return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, x * 0, x)
+
+
+def flushed_or_none(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> Flushed | None:
+    """What ways are held against; None where the op fails, or where there are no real numbers in float32."""
+    if what.dtype is not torch.float32 or what.sample.exact == "shape":
+        return None
+    try:
+        return Flushed(what, inputs, own)
+    except FAILURES:
+        return None
