@@ -107,17 +107,20 @@ def power_of_tensors(x: Any, exponent: Any) -> Tensor:
 
 @register(aten.pow, level="fast")
 def power_of_size(x: Any, exponent: Any) -> Tensor:
-    """±2^(y·log₂|x|), for targets without a power: within 64 ULP where |y·log₂x| ≤ 16 and 10⁻¹⁵ < |x| < 10¹⁵. Of a
-    negative base the exponent is taken to be whole."""
+    """±2^(y·log₂|x|), for targets without a power: within 64 ULP where |y·log₂x| ≤ 16 and 10⁻³⁷ < |x|. Of a negative
+    base the exponent is taken to be whole."""
     if not is_tensor(x) or not is_tensor(exponent):
         return decline("one of them is a number")
     dtype = promoted(x, exponent)
     if not dtype.is_floating_point:
         return decline("only floats")
     x, exponent = cast(x, dtype), cast(exponent, dtype)
-    size = torch.exp2(torch.log2(torch.sqrt(x * x + torch.finfo(dtype).tiny)) * exponent)
+    negative = torch.lt(x, 0)
+    if dtype != torch.float32:  # the product of a condition and a number is of the default dtype
+        negative = cast(negative, dtype)
+    size = torch.exp2(torch.log2(x * (negative * -2.0 + 1) + torch.finfo(dtype).tiny) * exponent)
     rest = torch.fmod(exponent.detach(), 2.0)
-    return size * (torch.lt(x, 0) * (rest * rest) * -2.0 + 1)
+    return size * (negative * (rest * rest) * -2.0 + 1)
 
 
 @dataclass(frozen=True)

@@ -62,13 +62,6 @@ def cumprod_over_triangle(x: Tensor, dim: int, dtype: torch.dtype | None = None)
     return _along(cast(x, _wider(result)), dim, result, torch.prod, 1)
 
 
-@register(aten.cumprod, level="fast")
-def cumprod_as_it_is(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Π xⱼ over j ≤ i in the dtype of x. ≤ n / 2 ULP."""
-    result = _result(x, dtype)
-    return _along(cast(x, result), dim, result, torch.prod, 1)
-
-
 def _result(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
 

@@ -100,3 +100,16 @@ def test_cosines_and_tangents_of_the_smallest_and_largest_numbers_are_finite(lev
             result = decomp.lower(Holder(function), to=targets.tinygrad, args=(x,), **how).result
             assert torch.isfinite(result(x)).all()
     assert result(torch.tensor([math.inf, -math.inf, math.nan]).repeat(2)).isnan().all()
+
+
+@pytest.mark.parametrize("level", ["fast", "standard", "exact"])
+def test_running_products_whose_parts_overflow_are_finite(level: str) -> None:
+    x = torch.tensor([1e-30, 1e-30, 1e30, 1e30, 1e25, 1e-20, 0.0, 1e30, 1e30])
+    result = decomp.lower(Holder(lambda x: x.cumprod(0)), to=targets.tinygrad, args=(x,), accuracy=level).result
+    torch.testing.assert_close(result(x), x.cumprod(0), rtol=1e-6, atol=0)
+
+
+def test_powers_of_large_numbers_do_not_overflow_on_the_way() -> None:
+    x = torch.tensor([1e30, -2e25, 3e-30, 0.5])
+    result = decomp.lower(Holder(torch.pow), to=targets.luminal, args=(x, torch.ones(4)), accuracy="fast").result
+    torch.testing.assert_close(result(x, torch.ones(4)), x, rtol=1e-4, atol=0)
