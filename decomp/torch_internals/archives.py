@@ -1,6 +1,7 @@
 """The reader of `.pt2` archives, of which the public function executes what it reads."""
 
+from torch._export.serde.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from torch._export.serde.serialize import _SYM_OPS as SYM_OPS
 from torch.export.pt2_archive._package import PT2ArchiveReader as PT2ArchiveReader
 
-__all__ = ["PT2ArchiveReader", "SYM_OPS"]
+__all__ = ["PT2ArchiveReader", "SCHEMA_VERSION", "SYM_OPS"]

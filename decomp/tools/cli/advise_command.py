@@ -25,6 +25,7 @@ from decomp.tools.cli.arguments import (
     MODEL,
     CostBy,
     Debug,
+    Imports,
     Json,
     Keep,
     Levels,
@@ -74,6 +75,7 @@ def advise(
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help=WORKERS)] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

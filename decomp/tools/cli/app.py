@@ -28,6 +28,7 @@ from decomp.tools.cli.arguments import (
     CostBy,
     Debug,
     Dynamic,
+    Imports,
     Json,
     Keep,
     Levels,
@@ -105,6 +106,7 @@ def lower(
     narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -139,6 +141,7 @@ def refold(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the folded program (.pt2).")] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither check nor measure the whole.")] = False,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -173,6 +176,7 @@ def plan(
     training: Training = None,
     narrow: Narrow = False,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -300,6 +304,7 @@ def budget(
     cost: CostBy = None,
     seed: Annotated[int, typer.Option(help="Of ops that draw random numbers.")] = 0,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -328,6 +333,7 @@ def memory(
     accuracy: Levels = [],
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw lifetimes and offsets (.svg, .png).")] = None,
     trust: Trust = False,
+    imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -27,6 +27,7 @@ from torch.export.pt2_archive.constants import (
 )
 
 from decomp.errors import first_line
+from decomp.tools.cli.archive_contents import OLD_LAYOUT, programs_in, require_readable
 from decomp.tools.cli.terminal import Unusable
 from decomp.torch_internals.archives import SYM_OPS, PT2ArchiveReader
 
@@ -47,13 +48,16 @@ class Untrusted(Unusable):
 
 
 def read_program(path: Path, trust: bool = False) -> ExportedProgram:
-    """The program in an archive. Unless it is trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`."""
+    """The program in an archive. Unless it is trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`,
+    `Unregistered`, `Newer`."""
     try:
-        if trust:
+        if not trust:
+            _refuse_code(path)
+        require_readable(path)
+        with contextlib.nullcontext() if trust else _weights_only():
             return _loaded(path)
-        _refuse_code(path)
-        with _weights_only():
-            return _loaded(path)
+    except Unusable:
+        raise
     except _Code as found:
         raise Untrusted(path, str(found)) from None
     except pickle.UnpicklingError as error:
@@ -61,21 +65,48 @@ def read_program(path: Path, trust: bool = False) -> ExportedProgram:
     except MemoryError:
         raise
     except Exception as error:
-        reason = "it is no .pt2 archive, or damaged"
-        raise Unreadable(f"cannot read {path}: {reason} ({type(error).__name__}: {first_line(error)})") from error
+        first = _first_of(error)
+        reason = "it is damaged" if _holds_program(path) else "it is no .pt2 archive, or damaged"
+        raise Unreadable(f"cannot read {path}: {reason} ({type(first).__name__}: {first_line(first)})") from error
+
+
+def _holds_program(path: Path) -> bool:
+    with contextlib.suppress(RecursionError):
+        return bool(programs_in(path))
+    return False
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The exception that others followed."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__ or error
+    return error
 
 
 def _loaded(path: Path) -> ExportedProgram:
-    # torch 2.13 logs two tracebacks before it raises, and a message with an argument too few where it unpickles.
     logs = [logging.getLogger(name) for name in ("torch.export", "torch._export.serde.serialize")]
-    levels = [log.level for log in logs]
+    kept = _Kept()
     try:
         for log in logs:
-            log.setLevel(logging.CRITICAL)
+            log.addFilter(kept)
         return torch.export.load(path)
+    except Exception as error:
+        raise error from (error.__cause__ or error.__context__ or kept.first)
     finally:
-        for log, level in zip(logs, levels):
-            log.setLevel(level)
+        for log in logs:
+            log.removeFilter(kept)
+
+
+class _Kept(logging.Filter):
+    """Keeps the first exception that is logged, and shows none: torch.export.load (2.13) logs what is wrong, as
+    tracebacks and as a message with an argument too few, and raises another error that refers to it."""
+
+    first: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.first is None and record.exc_info is not None:
+            self.first = record.exc_info[1]
+        return False
 
 
 @contextlib.contextmanager
@@ -107,18 +138,14 @@ class _Code(Exception):
 def _refuse_code(path: Path) -> None:
     """Raise `_Code` for an archive that does more than state a program."""
     with zipfile.ZipFile(path) as archive:
-        if _OLD_LAYOUT in archive.namelist():
-            _check(json.loads(archive.read(_OLD_LAYOUT)), "")
+        if OLD_LAYOUT in archive.namelist():
+            _check(json.loads(archive.read(OLD_LAYOUT)), "")
     try:
         reader = PT2ArchiveReader(os.fspath(path))
     except RuntimeError:  # torch.export.load then takes the old layout, which has been looked at
         return
     for name in reader.get_file_names():
         _refuse_code_in_record(reader, name)
-
-
-_OLD_LAYOUT = "serialized_exported_program.json"
-"""Where torch up to 2.7 put the program."""
 
 
 def _refuse_code_in_record(reader: PT2ArchiveReader, name: str) -> None:

@@ -56,7 +56,26 @@ NARROW = "Compute in int32 and float32 where the program has int64 and float64, 
 Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
+IMPORT = "Import a module before a .pt2 file is read, to register ops that it calls (may be repeated)."
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def imported(modules: list[str]) -> list[str]:
+    """Import modules that are named on the command line, from the current directory too. Raises `BadParameter`."""
+    for name in modules or ():
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise typer.BadParameter(f"{name!r} is not the name of a module")
+        try:
+            with _importing_from(os.getcwd()):
+                importlib.import_module(name)
+        except Exception as error:
+            raise typer.BadParameter(f"importing {name} raised {type(error).__name__}: {first_line(error)}") from error
+    return modules
+
+
+Imports = Annotated[
+    list[str], typer.Option("--import", metavar="MODULE", help=IMPORT, callback=imported, show_default=False)
+]
 
 
 def load_target(name: str) -> decomp.Target:

@@ -32,6 +32,7 @@ from decomp.tools.cli.arguments import (
     TO,
     CostBy,
     Debug,
+    Imports,
     Trust,
     load_backend,
     load_cost,
@@ -79,6 +80,7 @@ def bench(
         tuple[Path, Path] | None, typer.Option(metavar="A.json B.json", help="Show what moved, and run nothing.")
     ] = None,
     trust: Trust = False,
+    imports: Imports = [],
     debug: Debug = False,
 ) -> None:
     """Time programs as they are against lowered ones, eager, compiled and on backends, in one run. Interrupt it

@@ -5,6 +5,8 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 from torch.export import Dim
 
 from decomp.tools.cli import archives
+from decomp.tools.cli.archive_contents import Newer, Unregistered
 from decomp.tools.cli.archives import Unreadable, Untrusted
 from decomp_rules import samples
 
@@ -364,7 +367,6 @@ DAMAGE = {
     "no weights": lambda name, data: None if "weights" in name else data,
     "short weights": lambda name, data: data[:4] if "weights/weight_" in name else data,
     "no text": lambda name, data: b"\xff\xfe" if "models/" in name else data,
-    "an unknown op": in_program(lambda p: nodes(p)[0].update(target="torch.ops.nolib.noop.default")),
     "no version": lambda name, data: None if "archive_version" in name else data,
 }
 
@@ -372,5 +374,81 @@ DAMAGE = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_told_with_the_name_of_the_file(changed, what):
     path = changed(DAMAGE[what])
-    with pytest.raises(Unreadable, match="^cannot read .*evil.pt2: it is no .pt2 archive, or damaged"):
+    with pytest.raises(Unreadable, match="^cannot read .*evil.pt2: (it is damaged|it is no .pt2 archive, or damaged) "):
         archives.read_program(path)
+
+
+def test_damage_is_told_by_what_came_first(changed):
+    path = changed(DAMAGE["short weights"])
+    with pytest.raises(Unreadable) as caught:
+        archives.read_program(path)
+    assert str(caught.value).startswith(f"cannot read {path}: it is damaged (RuntimeError: setStorage: sizes [4, 4]")
+
+
+# what PyTorch lacks to read it
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_ops_that_nothing_registers_are_named(changed, trust):
+    path = changed(in_program(lambda p: nodes(p)[0].update(target="torch.ops.nolib.noop.default")))
+    with pytest.raises(Unregistered) as caught:
+        archives.read_program(path, trust)
+    assert str(caught.value) == (
+        f"cannot read {path}: it calls nolib.noop.default, and nothing that is imported registers ops of 'nolib'\n"
+        "  to do: pass --import MODULE, with the module that registers them"
+    )
+
+
+def test_a_package_that_is_not_installed_is_named(changed):
+    path = changed(in_program(lambda p: nodes(p)[0].update(target="torch.ops.torch_sparse.spmm_sum.default")))
+    with pytest.raises(Unregistered, match="to do: pip install torch_sparse, or pass --import MODULE"):
+        archives.read_program(path)
+
+
+def test_a_newer_format_is_named(changed):
+    path = changed(in_program(lambda p: p.update(schema_version={"major": 99, "minor": 1}, torch_version="4.0.0")))
+    with pytest.raises(Newer) as caught:
+        archives.read_program(path)
+    assert str(caught.value) == (
+        f"cannot read {path}: PyTorch 4.0.0 wrote it, in version 99 of the format, and this PyTorch reads up to 8\n"
+        "  to do: update PyTorch, or export the program with this one"
+    )
+
+
+QUANTISED = """
+import sys, torch, torch.ao.quantization.fx._decomposed
+class Q(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 0, -128, 127, torch.int8)
+torch.export.save(torch.export.export(Q(), (torch.randn(2, 8),)), sys.argv[1])
+"""
+OWN_OP = """
+import torch
+lib = torch.library.Library("ownops", "DEF")
+lib.define("twice(Tensor x) -> Tensor")
+lib.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+torch.library.register_fake("ownops::twice", torch.empty_like, lib=lib)
+"""
+SAVING = """
+import sys, torch, own_op
+class M(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.ownops.twice(x)
+torch.export.save(torch.export.export(M(), (torch.randn(2, 8),)), sys.argv[1])
+"""
+
+
+def in_process(folder, *command):
+    how = {"cwd": folder, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *map(str, command)], **how)
+
+
+@pytest.mark.sampled(1)
+def test_ops_of_known_packages_and_of_modules_that_are_named_are_imported(tmp_path):
+    (tmp_path / "own_op.py").write_text(OWN_OP)
+    for code, name, options in ((QUANTISED, "q.pt2", ()), (SAVING, "own.pt2", ("--import", "own_op"))):
+        assert in_process(tmp_path, "-c", code, name).returncode == 0
+        done = in_process(tmp_path, "-m", "decomp", "lower", name, "--to", "core_aten", "--partial", *options)
+        assert done.returncode == 0, done.stderr
+    done = in_process(tmp_path, "-m", "decomp", "lower", "own.pt2", "--to", "core_aten", "--import", "nowhere")
+    assert done.returncode == 2 and "importing nowhere raised ModuleNotFoundError" in done.stderr
