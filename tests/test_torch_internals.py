@@ -38,6 +38,11 @@ def operators_of_sizes():
     assert torch.sym_max in archives.SYM_OPS
 
 
+@piece("archives.SCHEMA_VERSION")
+def numbers_the_format_of_programs():
+    assert len(archives.SCHEMA_VERSION) == 2 and all(isinstance(number, int) for number in archives.SCHEMA_VERSION)
+
+
 @piece("archives.PT2ArchiveReader")
 def reads_members_without_executing_them(tmp_path):
     program = torch.export.export(nn.ReLU(), (torch.ones(2),))
@@ -438,6 +443,21 @@ def makes_a_size_symbolic():
     env, size = symbolic()
     assert isinstance(size, torch.SymInt) and not sizes.statically_known_true(size == 3)
     assert sizes.statically_known_true(size * 2 == size + size) and not env.guards
+
+
+@piece("sizes.errors_on_new_guards")
+def refuses_new_guards():
+    env, size = symbolic()
+    with sizes.errors_on_new_guards(env), pytest.raises(RuntimeError, match="== 3|Eq"):
+        bool(size == 3)
+    assert not env.guards and not env.frozen
+
+
+@piece("sizes.PythonPrinter", "sizes.SYMPY_INTERP")
+def prints_an_expression_as_python():
+    _, size = symbolic()
+    code = sizes.PythonPrinter().doprint((size * 4).node.expr)
+    assert eval(code, {**sizes.SYMPY_INTERP, str(size.node.expr): 5}) == 20
 
 
 @piece("sizes.sizes_config")

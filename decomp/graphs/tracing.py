@@ -408,7 +408,7 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
     if env is None:
         yield
         return
-    before = env.frozen, env._error_on_new_guards
+    before = env.frozen, getattr(env, "_error_on_new_guards", False)  # which torch 2.11 lacks
     env.frozen = env._error_on_new_guards = False
     try:
         with env.suppress_guards():

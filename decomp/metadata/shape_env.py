@@ -44,6 +44,8 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
         yield asked
         return
 
+    from decomp.torch_internals.sizes import errors_on_new_guards
+
     # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
     def refuse(expr: Any, value: Any) -> None:
         if env._error_on_new_guards:
@@ -53,7 +55,7 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
     outer = env.__dict__.get("_check_frozen")
     env._check_frozen = refuse
     try:
-        with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
+        with errors_on_new_guards(env), guards_not_suppressed(), quiet(env.log):
             yield asked
     except Exception as error:
         if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):

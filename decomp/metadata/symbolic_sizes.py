@@ -43,7 +43,9 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
         if env is None:
             yield
         else:
-            with env.error_on_new_guards(), guards_not_suppressed(), quiet(env.log):
+            from decomp.torch_internals.sizes import errors_on_new_guards
+
+            with errors_on_new_guards(env), guards_not_suppressed(), quiet(env.log):
                 yield
     except Exception as error:
         if not _is_open(error):

@@ -4,6 +4,10 @@ program of dynamic sizes has come: such a program has imported it already. All o
 `TLS.suppress_guards` says whether questions about sizes are answered by the example, without a guard;
 `sizes_config.backed_size_oblivious` whether a size may be taken for 0 or 1 because the example's is."""
 
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
 import torch.fx.experimental._config
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP as SYMPY_INTERP,
@@ -27,3 +31,32 @@ from torch.utils._sympy.symbol import (
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
 sizes_config = torch.fx.experimental._config
+
+
+class _ShapeEnvGuardError(RuntimeError):
+    """What PyTorch raises for a guard that is refused, from torch 2.12 on."""
+
+
+@contextlib.contextmanager
+def errors_on_new_guards(env: ShapeEnv) -> Iterator[None]:
+    """`env.error_on_new_guards()`, which torch 2.11 lacks: within, what would add a guard raises."""
+    if hasattr(env, "error_on_new_guards"):
+        with env.error_on_new_guards():
+            yield
+        return
+
+    def refuse(expr: Any, value: Any) -> None:
+        if env._error_on_new_guards:
+            raise _ShapeEnvGuardError(f"{expr} == {value}")
+
+    frozen, erring = env.frozen, getattr(env, "_error_on_new_guards", False)
+    env.frozen = env._error_on_new_guards = True
+    is_asked = "_check_frozen" in env.__dict__
+    if not is_asked:
+        env._check_frozen = refuse
+    try:
+        yield
+    finally:
+        env.frozen, env._error_on_new_guards = frozen, erring
+        if not is_asked:
+            del env._check_frozen
