@@ -65,6 +65,12 @@ def shipped_targets() -> tuple[Target, ...]:
     return tuple(map(targets.get, targets.names()))
 
 
+def shipped_backend(name: str) -> Any:
+    """The backend of a name that ships with the project; None if there is none."""
+    backends = importlib.import_module("decomp_rules.backends")
+    return backends.get(name) if name in backends.names() else None
+
+
 def has_wrong_gradients(op: str) -> bool:
     """Whether PyTorch's own gradients of an ATen op, by its short name, are known to be wrong."""
     return op in importlib.import_module("decomp_rules.samples.derivatives").DIFFERENTIABLE

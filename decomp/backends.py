@@ -16,7 +16,7 @@ from torch import fx
 
 from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
-from decomp.errors import ArgumentError, boundary
+from decomp.errors import ArgumentError, boundary, pickled
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.graphs.traced_bodies import compare_with_numbers, lift_constants, prepare_bodies
 from decomp.ir.call import metadata
@@ -78,15 +78,30 @@ def backend(
         "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
         "verify": verify, "simplify": simplify, "narrow": narrow,
     }  # fmt: skip
+    return _Lowers(settings, partial, compiler)
 
-    def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-        inner, own = _inner_compiler(compiler, given), compiler in _NAMED
-        compilation = _Compilation(settings, partial, inner, compiler == "inductor", keeps_views=own)
-        inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")] if narrow else []
+
+@dataclass(frozen=True, eq=False)
+class _Lowers:
+    """A backend for `torch.compile`."""
+
+    settings: Mapping[str, Any]
+    """Arguments of `lower`."""
+    partial: bool
+    compiler: str | Compiler | Backend
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
+        inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
+        compilation = _Compilation(self.settings, self.partial, inner, self.compiler == "inductor", keeps_views=own)
+        inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")]
         found = compilation.of(module, list(example_inputs))
-        return _in_range(found, inputs, to.narrowed().narrower) if narrow else found
+        narrow = self.settings["narrow"]
+        return _in_range(found, inputs, self.settings["to"].narrowed().narrower) if narrow else found
 
-    return compile_graph
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.settings, self.partial, self.compiler
+        pickled(given, "a backend for torch.compile", "make it in the other process, by decomp.backend(...)")
+        return _Lowers, given
 
 
 def when_fused(target: Target) -> Target:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from decomp._library import samples as library_samples
-from decomp.errors import ArgumentError, spelled
+from decomp.errors import ArgumentError, pickled, spelled
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function, op as op_of
 from decomp.rules.pattern_rules import PatternRule
+from decomp.rules.rule import from_portable, portable
 from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 
@@ -62,6 +63,12 @@ class Sample:
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
     """Maps points of the whole range of the dtype to arguments that the op can be run on, one tensor for each: a
     polynomial of degree 10³⁰ takes PyTorch's own kernel years."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["overload"] = portable(self.overload)
+        pickled(values, f"sample {self}", "define its functions at the top level of a module")
+        return _sample_of, (values,)
 
     @classmethod
     def of(
@@ -119,6 +126,10 @@ class Sample:
     def __str__(self) -> str:
         written = [_brief(arg) for arg in self.args] + [f"{key}={_brief(value)}" for key, value in self.kwargs.items()]
         return f"{spelled(self.overload)}({', '.join(written)})"
+
+
+def _sample_of(values: Mapping[str, Any]) -> Sample:
+    return Sample(**{**values, "overload": from_portable(values["overload"])})
 
 
 def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:

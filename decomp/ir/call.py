@@ -4,7 +4,7 @@ targets look at, and what `calls(program, op)` finds."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import operator
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.errors import CaptureError, boundary, spelled
+from decomp.errors import CaptureError, NotPortable, boundary, spelled
 from decomp.ir import spellings
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
@@ -76,6 +76,18 @@ class Call:
     place: fx.Node | None = field(default=None, repr=False)
     looked_around: bool = field(default=False, repr=False)
     """Whether somebody asked where this call stands, and not only what it computes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Call cannot be pickled: it holds nodes of your program\n  to do: pickle str(call.op) and what you need "
+            "of call.arguments"
+        )
+
+    def __copy__(self) -> Call:
+        return replace(self)
+
+    def __deepcopy__(self, memo: Any) -> Call:
+        return replace(self)
 
     def argument(self, name: str) -> Any:
         """The value of an argument, or its default; a tensor comes as its metadata (shape, dtype, device). Raises

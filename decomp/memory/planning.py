@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.errors import ArgumentError, boundary
+from decomp.errors import ArgumentError, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.loading import Unlifted, computes, load, varies
 from decomp.memory.applying import planned_program
@@ -70,6 +70,18 @@ class MemoryPlan:
     """The same with runs of calls in blocks, and where each result goes."""
     before: tuple[int, ...] = field(repr=False)
     """Bytes held at each step as the program is."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a MemoryPlan cannot be pickled: it holds nodes of your program\n  to do: pickle str(plan), or plan the "
+            "program's memory in the other process"
+        )
+
+    def __copy__(self) -> MemoryPlan:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> MemoryPlan:
+        return self
 
     @property
     def ratio(self) -> float:

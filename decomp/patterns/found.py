@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from decomp.errors import NotPortable
 from decomp.ir.call import metadata
 from decomp.patterns.pattern import Pattern
 
@@ -30,6 +31,18 @@ class Match:
     sources: tuple[fx.Node, ...] = field(default=(), repr=False)
     """The nodes of the program as it was given, where it was captured for the search: a module that is called counts as
     one node."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Match cannot be pickled: it holds nodes of your program\n  to do: pickle str(match), or the names of "
+            "match.nodes"
+        )
+
+    def __copy__(self) -> Match:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Match:
+        return self
 
     def __getitem__(self, name: str) -> Any:
         """What a free variable stands for, a tensor as its metadata (shape, dtype, device); the node itself where the
@@ -64,6 +77,17 @@ class NearMiss:
     """How many calls of the pattern were found."""
     nodes: tuple[fx.Node, ...] = field(default=(), repr=False)
     """The nodes that are these calls."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a NearMiss cannot be pickled: it holds nodes of your program\n  to do: pickle str(miss)"
+        )
+
+    def __copy__(self) -> NearMiss:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> NearMiss:
+        return self
 
     def __str__(self) -> str:
         calls = len(self.pattern.calls)

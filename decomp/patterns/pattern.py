@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.errors import ArgumentError, first_line, located
+from decomp.errors import ArgumentError, NotPortable, first_line, located, pickled
 from decomp.ir import spellings
 from decomp.ir.call import call_target, kind_of, nodes_in
 from decomp.ir.effects import Effect, EffectTable
@@ -64,6 +64,15 @@ class Pattern:
         if not inspect.isfunction(function):
             raise ArgumentError(f"a pattern is a function of free variables, not {function!r}")
         return _traced(function, name or function.__name__, modules)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function, modules = self.source
+        what = f"pattern {self.name}"
+        remedy = "define its function at the top level of a module, under a name of its own"
+        if function is None:
+            raise NotPortable(f"{what} cannot be pickled: it was not made of a function\n  to do: {remedy}")
+        pickled(function, what, remedy)
+        return _from_source, (function, self.name, dict(modules))
 
     def named(self, name: str) -> Pattern:
         """The same pattern under another name, as a pattern of its own."""
@@ -260,3 +269,7 @@ def _modules_of(function: Any) -> dict[str, type[nn.Module]]:
     except Exception:  # names that are known to type checkers alone
         return {}
     return {n: each for n, each in hints.items() if isinstance(each, type) and issubclass(each, nn.Module)}
+
+
+def _from_source(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) -> Pattern:
+    return Pattern.of(function, name, **modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.capture.rebuild_exported import input_names
 from decomp.derive.exclusive import exclusively
-from decomp.errors import ArgumentError, boundary
+from decomp.errors import ArgumentError, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
@@ -66,6 +66,19 @@ class Refolding:
     """Calls before and after."""
     lowering: Lowering | None = field(default=None, repr=False)
     """The lowering that was folded back, if it was one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            "a Refolding cannot be pickled: it holds nodes of your program\n  to do: pickle refolding.report(); save "
+            "refolding.result by torch.export.save where it is an ExportedProgram, or pickle it where it is a "
+            "GraphModule"
+        )
+
+    def __copy__(self) -> Refolding:
+        return replace(self)
+
+    def __deepcopy__(self, memo: Any) -> Refolding:
+        return replace(self)
 
     def origin(self, node: fx.Node | str) -> str:
         """The name of the node of the program that came in whose value a node gives. Raises `KeyError`."""

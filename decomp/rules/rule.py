@@ -82,7 +82,7 @@ class Rule:
         place = library_place(self)
         if place is not None:
             return from_library, place
-        function, overload = _portable(self.function), _portable(self.overload)
+        function, overload = portable(self.function), portable(self.overload)
         pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
         rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level, self.forward_only
         return _rule_from, (self.op, function, *rest, self.version)
@@ -106,7 +106,7 @@ class Rule:
 def _rule_from(
     op: Op, function: Any, name: str, order: Any, texts: bool, needs: Needs, overload: Any, *rest: Any
 ) -> Rule:
-    return Rule(op, _from_portable(function), name, order, texts, needs, _from_portable(overload), *rest)
+    return Rule(op, from_portable(function), name, order, texts, needs, from_portable(overload), *rest)
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class _Overload:
     name: str
 
 
-def _portable(function: Any) -> Any:
+def portable(function: Any) -> Any:
     kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
     return _Overload(str(function)) if isinstance(function, kinds) else function
 
 
-def _from_portable(value: Any) -> Any:
+def from_portable(value: Any) -> Any:
     return functools.reduce(getattr, value.name.split("."), torch.ops) if isinstance(value, _Overload) else value
 
 

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import check_of
-from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, boundary
+from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotPortable, boundary
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import dtype_named
 from decomp.ir.narrow_calls import NARROWER
@@ -81,6 +81,21 @@ class Loaded:
         self._complex = frozenset(built.border)
         flat = (*built.written.values(), *map(built.array_of, self._returned))
         self._code = Code(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotPortable(
+            f"a program on the backend {self.backend.name} cannot be pickled: it holds arrays and code of this "
+            "process\n  to do: save the lowered program, and load it on the backend in the other process"
+        )
+
+    def __copy__(self) -> Loaded:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Loaded:
+        raise NotPortable(
+            f"a program on the backend {self.backend.name} cannot be copied with its arrays\n  to do: load the lowered "
+            "program once more"
+        )
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from decomp.errors import ArgumentError, TargetError, UnknownOp, boundary
+from decomp._library import shipped_backend
+from decomp.errors import ArgumentError, NotPortable, TargetError, UnknownOp, boundary
 from decomp.ir.call import Call, Predicate
 from decomp.ir.op_facts import CONTROL_FLOW
 from decomp.ir.ops import Op, meant_overload, resolve
@@ -93,6 +94,14 @@ class Backend:
         self._made: Target | None = None
         self._table: dict[Key, list[Implementation]] = {}
         self._departures: dict[Key, list[Departure]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self is shipped_backend(self.name):
+            return shipped_backend, (self.name,)
+        raise NotPortable(
+            f"the backend {self.name} cannot be pickled: it is a table of functions\n  to do: define it at the top "
+            "level of a module, and import it in the other process"
+        )
 
     @boundary("Backend.implements")
     def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
