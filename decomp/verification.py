@@ -12,13 +12,20 @@ from typing import Any
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from decomp.capture.lowered_module import is_replaced
+from decomp.capture.module_hooks import global_hooks
 from decomp.derive.pipeline import prove_program
 from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
-from decomp.proof.correspondence import Correspondence, Proof, StaleCode
+from decomp.proof.correspondence import Correspondence, HooksChanged, Proof, StaleCode
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, output_of
-from decomp.proof.returned_program import require_source, signatures_agree
+from decomp.proof.returned_program import (
+    ReturnedProgram,
+    require_no_more_hooks,
+    require_source,
+    signatures_agree,
+)
 from decomp.rules.options import CHECKS
 from decomp.validation.values import measured
 
@@ -69,6 +76,8 @@ def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
 def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
     after = _graph(lowered)
     checks = _well_formed(lowered, full)
+    hooks = ReturnedProgram.hooks_of(source)
+    require_no_more_hooks(lowered, [hook for kind in hooks for hook in kind])
     # A graph that takes parameters as inputs and one that holds them have nothing in common but what they compute.
     if not _without_graph(source) and isinstance(source, ExportedProgram) is isinstance(lowered, ExportedProgram):
         pair = _pair(source, lowered)
@@ -92,8 +101,10 @@ def _own_code(program: Any) -> list[str]:
     modules = program.named_modules() if isinstance(program, nn.Module) else ()
     graphs = [(name, module) for name, module in modules if isinstance(module, fx.GraphModule)]
     for name, module in graphs:
-        if "forward" in vars(module) or module.code != module.graph.python_code("self").src:
+        if is_replaced(module) or module.code != module.graph.python_code("self").src:
             raise StaleCode(f"{repr(name) if name else 'the module'} runs other code than that of its graph")
+    for hook in global_hooks() if graphs else ():
+        raise HooksChanged(f"there is {hook}: what the program computes may change")
     return ["the code is that of the graph"] if graphs else []
 
 

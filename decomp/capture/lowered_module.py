@@ -156,6 +156,14 @@ def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
     return InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
 
 
+def is_replaced(module: fx.GraphModule) -> bool:
+    """Whether the forward of a module is another one than that of its graph, on the instance or on its class."""
+    forward = type(module).forward
+    own = forward in (LoweredModule._lazy_forward, LazyGraphModule._lazy_forward)
+    generated = getattr(getattr(forward, "__code__", None), "co_filename", "").startswith("<eval_with_key>")
+    return "forward" in vars(module) or not own and not generated
+
+
 def leave_out_of_state(module: nn.Module, path: str) -> None:
     """Keep a buffer out of what is saved and loaded: a `GraphModule` is built with buffers that are saved, all of
     them."""

@@ -131,7 +131,20 @@ def refuse_changed_graph_module(model: fx.GraphModule, *, by_example: bool) -> N
 
 
 def _only_checks(hook: Any) -> bool:
+    """Whether a hook compares inputs and changes nothing."""
     return isinstance(hook, InputCheck) or getattr(hook, "__module__", "").startswith("torch.export")
+
+
+def added_hooks(module: nn.Module, known: Iterable[Any]) -> list[str]:
+    """The hooks of a module beside those that are known, and what looks at inputs alone, as one would name them."""
+    expected = list(known)
+    return [
+        f"a {kind} {_name(hook)}"
+        for registries in (FORWARD, BACKWARD)
+        for kind, registry in registries.items()
+        for hook in getattr(module, f"_{registry}", {}).values()
+        if not _only_checks(hook) and not any(hook is one for one in expected)
+    ]
 
 
 def carry_hooks(source: nn.Module, result: fx.GraphModule) -> None:

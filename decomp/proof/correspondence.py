@@ -148,9 +148,9 @@ class StateChanged(VerificationError):
 
 
 class HooksChanged(VerificationError):
-    """A hook of the lowered program was removed."""
+    """A hook of the lowered program was removed, or one was added."""
 
-    remedy = "lower again: the hooks of the lowered program are those of the source, or check its inputs"
+    remedy = "lower again, or remove what was added: its hooks are those of the source, or check its inputs"
 
 
 class StaleCode(VerificationError):

@@ -3,7 +3,7 @@ signature, state and hooks of the source; and the source is still the program th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from decomp.capture.lowered_module import check_of
+from decomp.capture.module_hooks import added_hooks
 from decomp.capture.rebuild_exported import write_spec
 from decomp.ir.aliases import attribute
 from decomp.metadata.agreement import shown
@@ -332,7 +333,21 @@ def _hooks_kept(program: ReturnedProgram) -> str:
         lost = [hook for hook in expected if not any(_same_hook(hook, one) for one in ours)]
         if lost:
             raise HooksChanged(f"a hook of {kind} is gone", expected=lost[0], found=f"{len(ours)} hooks")
+    require_no_more_hooks(program.result, [hook for kind in program.hooks for hook in kind])
     return f"its {sum(map(len, found))} hooks"
+
+
+def require_no_more_hooks(result: Any, known: Iterable[Any]) -> None:
+    """Raises `HooksChanged` where a module, or a body that it runs, has a hook beside those that are known."""
+    graphs = [(name, inner) for name, inner in _modules(result) if not name or isinstance(inner, fx.GraphModule)]
+    for name, module in graphs:
+        for hook in added_hooks(module, known if not name else ()):
+            owner = repr(name) if name else "the module"
+            raise HooksChanged(f"{owner} has {hook}, which its source does not have: what it computes may change")
+
+
+def _modules(result: Any) -> Iterator[tuple[str, nn.Module]]:
+    return result.named_modules() if isinstance(result, nn.Module) else iter(())
 
 
 def _same_hook(expected: Any, found: Any) -> bool:
