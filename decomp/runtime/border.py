@@ -61,7 +61,9 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_complex(tensor: torch.Tensor) -> torch.Tensor:
     """The complex tensor that a backend gave as a real one."""
-    return torch.view_as_complex(tensor.contiguous())
+    # By way of a vector: the strides of dimensions without elements, or of one, may be any in memory of somebody else.
+    pairs = tensor.reshape(-1).view(tensor.numel() // 2, 2)
+    return torch.view_as_complex(pairs).view(tensor.shape[:-1])
 
 
 def _lacks(backend: Backend, node: fx.Node) -> bool:

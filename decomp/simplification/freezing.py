@@ -39,23 +39,34 @@ class Constants:
         self._values: dict[Term, Any] = {}
 
     def is_constant(self, term: Term) -> bool:
-        """Whether a term is the same each time the program runs. Its operands are asked about before it."""
-        found = self._constant.get(term)
-        if found is None:
-            found = self._constant[term] = self._decided(term)
-        return found
+        """Whether a term is the same each time the program runs."""
+        waiting = [term]
+        while waiting:
+            current = waiting[-1]
+            missing = [each for each in current.operands if each not in self._constant]
+            if missing and self._computes(current):
+                waiting += missing
+                continue
+            waiting.pop()
+            if current not in self._constant:
+                self._constant[current] = self._decided(current)
+        return self._constant[term]
 
     def among(self, terms: Iterable[Term]) -> set[Term]:
         """Those of some terms, in order, that are the same each time."""
         return {term for term in terms if self.is_constant(term)}
 
     def _decided(self, term: Term) -> bool:
-        if term.owner in self._around.written:
+        if self._computes(term):
+            return all(map(self._constant.__getitem__, term.operands)) and self._fits(term.value)
+        known = term.op in ("placeholder", "get_attr") and term.owner not in self._around.written
+        return known and self._known(term.owner) is not None
+
+    def _computes(self, term: Term) -> bool:
+        """Whether a term is a call whose operands decide whether it is constant."""
+        if term.op in ("placeholder", "get_attr") or term.owner in self._around.written:
             return False
-        if term.op in ("placeholder", "get_attr"):
-            return self._known(term.owner) is not None
-        computes = isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
-        return computes and all(map(self.is_constant, term.operands)) and self._fits(term.value)
+        return isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
 
     def _fits(self, value: Any) -> bool:
         largest = self._largest

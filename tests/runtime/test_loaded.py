@@ -360,3 +360,11 @@ def test_what_a_backend_cannot_load_comes_with_the_remedy_for_it():
     program = exported(lambda x: scan(lambda carry, row: (carry + row, row * 2), torch.zeros(2), x), torch.ones(3, 2))
     with pytest.raises(decomp.LoadError, match='(?s)higher_order.scan.*implements."zeros".*loops of a known length'):
         chip.load(program)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "onnx"])
+@pytest.mark.parametrize("size", [(0,), (2, 0), (0, 2), (1, 1), ()])
+def test_complex_results_without_elements_and_of_one(backend, size):
+    backend, z = backends.get(backend), torch.randn(size, dtype=torch.complex64)
+    loaded = backend.load(decomp.lower(Holder(lambda z: (z * 2, z + 1j)), to=backend.target, args=(z,)))
+    torch.testing.assert_close(loaded(z), (z * 2, z + 1j))

@@ -52,3 +52,15 @@ def test_a_call_by_name_is_the_same_as_one_by_place() -> None:
     assert len(module.graph.find_nodes(op="call_function", target=aten.permute.default)) == 2
     found = decomp.simplify(module, args=(torch.ones(3, 4),))
     assert len(found.graph.find_nodes(op="call_function", target=aten.permute.default)) == 1
+
+
+def test_a_chain_of_thousands_of_constants_is_one_constant() -> None:
+    """None of what asks about the operands of calls calls itself for them."""
+    graph = fx.Graph()
+    x, node = graph.placeholder("x"), graph.call_function(aten.full.default, ([2], 1.0))
+    for _ in range(5_000):
+        node = graph.call_function(aten.sin.default, (node,))
+    graph.output(graph.call_function(aten.add.Tensor, (x, node)))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    found = decomp.simplify(module, args=(torch.zeros(2),), freeze=True)
+    assert len([each for each in found.graph.nodes if each.op == "call_function"]) == 1
