@@ -27,7 +27,12 @@ class Op:
     """What is computed, whatever the spelling. Two spellings of one op give equal `Op`s."""
 
     name: str
-    """`aten.relu`, `mylib.foo` for a custom op, `module.function` for a function that no library knows."""
+    """`aten.relu`, `mylib.foo` for a custom op, `module.function` for a function that no library knows. `mylib::foo`,
+    as PyTorch's schemas have it, is the same name."""
+
+    def __post_init__(self) -> None:
+        if "::" in self.name:
+            object.__setattr__(self, "name", self.name.replace("::", "."))
 
     def __str__(self) -> str:
         return self.name

@@ -166,7 +166,8 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     model = helper.make_model(
         body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="decomp", ir_version=10
     )
-    helper.set_model_props(model, {"decomp.target": targets.onnx.name})
+    if isinstance(program, decomp.Lowering):
+        helper.set_model_props(model, {"decomp.target": program.plan.target})
     return Emitted(model, tuple(fed), results)
 
 

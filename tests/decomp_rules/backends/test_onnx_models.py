@@ -224,3 +224,9 @@ def test_a_layer_that_drops_values_is_no_operator() -> None:
     lowering = decomp.lower(layer, to=targets.onnx, args=(x,), keep=["lstm"], verify=False)
     with pytest.raises(decomp.LoadError, match="not implemented, but for other calls: dropout=0 or evaluation mode"):
         backends.get("onnx").load(lowering)
+
+
+@pytest.mark.parametrize("target", [targets.onnx, targets.onnxruntime])
+def test_a_model_names_its_target(target: decomp.Target) -> None:
+    model = onnx_models.model_of(decomp.lower(nn.ReLU(), to=target, args=(torch.ones(2),)))
+    assert {each.key: each.value for each in model.metadata_props} == {"decomp.target": target.name}
