@@ -306,7 +306,10 @@ class NotLowered(DecompError):
 
     def __str__(self) -> str:
         if not self.args:
-            self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, self._advice())),)
+            advice = self._advice()
+            lines = [] if advice is None else advice.lines()
+            narrow = advice is not None and advice.narrow_is_enough
+            self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, lines, narrow)),)
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -314,28 +317,29 @@ class NotLowered(DecompError):
         self._suggest = None
         return super().__reduce__()
 
-    def _advice(self) -> list[str]:
+    def _advice(self) -> Any:
         try:
-            found = self.suggestion()
+            return self.suggestion()
         except Exception:  # an error that is being shown must not fail
-            return []
-        return [] if found is None else found.lines()
+            return None
 
 
-def _not_lowered_lines(target: str, blockers: Sequence[Blocker], advice: Sequence[str] = ()) -> list[str]:
+def _not_lowered_lines(
+    target: str, blockers: Sequence[Blocker], advice: Sequence[str] = (), narrow: bool = False
+) -> list[str]:
     ops = len({blocker.op for blocker in blockers})
     lines = [f"{ops} op{'s' if ops != 1 else ''} cannot be lowered to {target}; the program is unchanged", ""]
     if advice:
         lines += [f"  {line}".rstrip() for line in advice] + [""]
     for blocker in blockers:
         lines += [f"  {line}" for line in blocker.lines(other_targets=not advice)] + [""]
-    return lines + remedies(blockers)
+    return lines + remedies(blockers, narrow)
 
 
-def remedies(blockers: Sequence[Blocker]) -> list[str]:
-    """What a user can do about `blockers`, the easiest first."""
+def remedies(blockers: Sequence[Blocker], narrow: bool = False) -> list[str]:
+    """What a user can do about `blockers`, the easiest first; `narrow`: whether narrow dtypes are enough."""
     names = ", ".join(sorted({blocker.op for blocker in blockers}))
-    lines = []
+    lines = ["compute in the dtypes that the target has: narrow=True"] if narrow else []
     if any(blocker.needs_metadata for blocker in blockers):
         lines.append("pass example inputs (args=...), so that rules know shapes and dtypes")
     lines += [

@@ -112,7 +112,8 @@ class Suggestion:
     target: Any = field(repr=False, compare=False, default=None)
     """The target with the additions."""
     narrower: Narrower | None = None
-    """What `narrow=True` would do without them, where they have a dtype for which there is a narrower one."""
+    """What `narrow=True` would do without them, where it is enough, or they have a dtype for which there is a narrower
+    one."""
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -123,6 +124,11 @@ class Suggestion:
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes to add."""
         return tuple(addition.op for addition in self.additions if addition.is_dtype)
+
+    @property
+    def narrow_is_enough(self) -> bool:
+        """Whether all lowers with `narrow=True`, without any additions."""
+        return self.narrower is not None and self.narrower.calls is not None
 
     @property
     def out_of_reach(self) -> tuple[Way, ...]:
@@ -140,7 +146,9 @@ class Suggestion:
         """The advice, a thought a line."""
         if not self.ways:
             return [f"{self.to} has all that the program needs"]
-        return [*self._headline(), *self._stages(), *self._instead(), *self._without_dtypes(), "", *self._ways()]
+        narrow = [f"no op need be added: {self.narrower}"] if self.narrow_is_enough else []
+        additions = *self._headline(), *self._stages(), *self._instead(), *self._without_dtypes()
+        return [*narrow, *additions, "", *self._ways()]
 
     def _headline(self) -> Iterator[str]:
         blocked = len(self.ways) - len(self.out_of_reach)
@@ -169,7 +177,7 @@ class Suggestion:
         """What a user can do who cannot add a dtype."""
         for dtype in self.dtypes:
             yield from (f"  {line}" for line in avoided(dtype))
-        if self.narrower is not None:
+        if self.narrower is not None and not self.narrow_is_enough:
             yield f"  {self.narrower}"
 
     def _ways(self) -> Iterator[str]:
@@ -207,14 +215,28 @@ class Suggesting:
         return None if blocked & set(goals) else calls
 
     def narrower(self, wishes: Iterable[Wish]) -> Narrower | None:
-        """What comes of the program in narrow dtypes, if one of the wishes is for a dtype that has a narrower one."""
+        """What comes of the program in narrow dtypes: where all lowers then, or one of the wishes is for a dtype that
+        has a narrower one."""
         known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, DtypeWish)]
-        target = known.narrowed() if wide and not known.narrower else known
-        dtypes = tuple((name_of(each), name_of(target.narrower[each])) for each in wide if each in target.narrower)
-        if not dtypes:
+        if known.dtypes is None or known.narrower and not wide:
+            return None
+        target = known if known.narrower else known.narrowed()
+        pairs = [(each, narrow) for each, narrow in target.narrower.items() if each in wide or not wide]
+        if not wide:
+            reasons = self._reasons()
+            pairs = [pair for pair in pairs if f"one is {name_of(pair[0])}" in reasons]
+        if not pairs:
             return None
         blocked, calls = self._on(target)
+        if blocked and not wide:
+            return None
+        dtypes = tuple((name_of(each), name_of(narrow)) for each, narrow in pairs)
         return Narrower(dtypes, len(blocked), None if blocked else calls)
+
+    def _reasons(self) -> str:
+        """Why calls are blocked on the target as it is."""
+        blockers = plan_program(self.program, self.matching, self.policy).plan.blockers
+        return "\n".join(line for blocker in blockers for line in blocker.lines())
 
     def _on(self, target: Target) -> tuple[set[str], int]:
         planned = plan_program(self.program, replace(self.matching, target=target), self.policy)

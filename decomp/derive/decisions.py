@@ -246,7 +246,7 @@ class Plan:
         return "\n".join(lines)
 
     def _pattern_lines(self) -> Iterator[str]:
-        """A line for each rule for a pattern that was found or nearly found, and reasons why it was not taken."""
+        """A line for each rule for a pattern, and reasons why it was not taken."""
         by_rule: dict[str, list[PatternUse]] = {}
         for use in self.patterns:
             by_rule.setdefault(use.rule, []).append(use)
@@ -260,6 +260,20 @@ class Plan:
                 yield from (f"    not at {miss.root.name}: {miss.reason}" for miss in missed[:_SHOWN])
                 if len(missed) > _SHOWN:
                     yield f"    and not at {len(missed) - _SHOWN} other places"
+            else:
+                yield f"  pattern {rule}: found nowhere"
+                yield f"    {_closest(uses)}"
+
+
+def _closest(uses: Sequence[PatternUse]) -> str:
+    """Where most of a pattern is that is found nowhere, and why it is none."""
+    found = [use.closest() for use in uses]
+    places = [each for each in found if not isinstance(each, str)]
+    if not places:
+        return str(found[0])
+    best = max(places, key=lambda miss: miss.found)
+    calls = len(best.pattern.calls)
+    return f"closest at {best.root.name}, {best.found} of {calls} calls: {best.reason}"
 
 
 _SHOWN = 4

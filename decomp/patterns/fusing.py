@@ -3,7 +3,7 @@ comes to costs less than the calls that it replaces; of matches that overlap tho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 import math
@@ -54,6 +54,9 @@ class Fused:
     asked: tuple[Any, ...] = ()
     """All rules whose patterns were looked for."""
 
+    searched: tuple[Any, ...] = ()
+    """The graph that was searched, and what holds what it names."""
+
     def match_at(self, name: str) -> Match | None:
         """The match that a call of a pattern stands for, by the name of the call."""
         return self._by_name.get(name)
@@ -77,7 +80,7 @@ class Fused:
         for rule in self.asked:
             taken = tuple(match for match, own in self.rules.items() if own is rule)
             missed = tuple(miss for miss in self.passed_over if miss.pattern is rule.pattern)
-            yield PatternUse(str(rule), taken, missed)
+            yield PatternUse(str(rule), taken, missed, functools.partial(_closest, rule.pattern, *self.searched))
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class PatternUse:
     taken: tuple[Match, ...]
     missed: tuple[NearMiss, ...]
     """Where it was found, or nearly, and is not taken."""
+    closest: Callable[[], NearMiss | str] = field(default=lambda: "", repr=False, compare=False)
+    """Finds the place where most of the pattern is, or says what is missing from the program."""
 
 
 def fuse(
@@ -107,11 +112,22 @@ def fuse(
             candidates.append(Candidate(match, saving))
     chosen = disjoint(candidates)
     if not chosen:
-        return Fused(passed_over=tuple(missed), asked=tuple(rules))
+        return Fused(passed_over=tuple(missed), asked=tuple(rules), searched=(graph, owner))
     contraction = contract(graph, [candidate.match for candidate in chosen])
     taken = dict.fromkeys(contraction.matches.values())
     missed += [_overlapped(candidate.match, taken) for candidate in candidates if candidate.match not in taken]
-    return Fused(contraction, {match: by_pattern[match.pattern] for match in taken}, tuple(missed), tuple(rules))
+    own = {match: by_pattern[match.pattern] for match in taken}
+    return Fused(contraction, own, tuple(missed), tuple(rules), (graph, owner))
+
+
+def _closest(pattern: Any, graph: fx.Graph, owner: nn.Module) -> NearMiss | str:
+    """The place of a graph where most of a pattern is; which of its ops is not there, if its last one is not."""
+    missed: list[NearMiss] = []
+    for _ in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
+        pass
+    if missed:
+        return max(missed, key=lambda miss: miss.found)
+    return f"the program has no {' or '.join(sorted(pattern.roots))}, in which it ends"
 
 
 def _not_taken(match: Match, reason: str) -> NearMiss:

@@ -182,9 +182,9 @@ def test_where_dtypes_alone_block_the_dtype_is_advised_and_what_avoids_it():
     assert found.ops == () and found.dtypes == ("int64",) and found.smallest
     head, _ = str(found).split("\n\n")
     assert head.splitlines() == [
+        "no op need be added: narrow=True computes in int32 in the place of int64: all lower, to 6 calls",
         "1 more dtype is enough for all 4 blocked ops on chip; no smaller set is",
         "  add int64: all lower, to 4 calls",
-        "  narrow=True computes in int32 in the place of int64: all lower, to 6 calls",
     ]
     assert "refused now" not in str(found) and "on more calls" not in str(found)
     there = decomp.plan(Holder(torch.relu), to=found.target, args=(torch.arange(4),))
@@ -225,3 +225,19 @@ def test_a_reshape_that_copies_is_of_another_kind_than_one_that_is_a_view():
     assert "convolution on more calls (refused now: no dilation)" in found.additions[0].instead
     lowered = decomp.lower(dilated, to=found.target, args=(image,), accuracy="exact", simplify=False)
     assert found.calls == len(decomp.calls(lowered.result))
+
+
+def test_where_narrow_dtypes_are_enough_they_are_advised_before_any_op():
+    chip = decomp.Target("chip", ["add", "sub", "mul", "maximum", "minimum", "where", "lt", "view", "permute", "expand",
+                                  "cat", "slice", "full", "to", "sum", "clone"])  # fmt: skip
+    chip = chip.with_dtypes(["float32", "int32", "bool"])
+    topk = Holder(lambda x: x.topk(3, -1).values)
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(topk, to=chip, args=(torch.randn(2, 8),), training=False)
+    lines = str(caught.value).splitlines()
+    assert lines[2] == "  no op need be added: narrow=True computes in int32 in the place of int64: all lower, to 46 calls"
+    assert "    1. compute in the dtypes that the target has: narrow=True" in lines
+    decomp.lower(topk, to=chip, args=(torch.randn(2, 8),), training=False, narrow=True)
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(topk, to=chip - ["lt"], args=(torch.randn(2, 8),), training=False)
+    assert "narrow=True" not in str(caught.value)

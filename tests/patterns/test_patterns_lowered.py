@@ -341,3 +341,16 @@ def test_match_says_what_is_nearly_one():
     assert "not linear_relu_pattern at relu, 2 of 2 calls: linear is used elsewhere, by add" in str(found)
     other = fx.symbolic_trace(lambda x: torch.sin(x))
     assert str(decomp.match(other, linear_relu_pattern)) == "no match, and nothing near one"
+
+
+def test_a_pattern_that_is_found_nowhere_has_its_line_and_the_closest_place():
+    rules = decomp.Rules()
+    rules.pattern(lambda x: torch.erfinv(x).cos(), name="absent")(lambda x: x.clone())
+    rules.pattern(lambda x: F.relu(torch.erfinv(torch.sin(x))), name="nearly")(lambda x: x.clone())
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    chip = decomp.Target("chip", ["linear", "relu"])
+    lines = str(decomp.plan(model, to=chip, rules=rules, args=(torch.randn(2, 4),))).splitlines()
+    assert "  pattern absent" in lines[1] and lines[1].endswith(": found nowhere")
+    assert lines[2] == "    the program has no aten.cos, in which it ends"
+    assert "  pattern nearly" in lines[3] and lines[3].endswith(": found nowhere")
+    assert lines[4] == "    closest at relu, 1 of 3 calls: linear is aten.linear, not aten.erfinv"
