@@ -10,11 +10,23 @@ import torch
 from torch import fx, nn
 
 from decomp import torch_internals
-from decomp.torch_internals import archives, compiling, fakes, graphs, modes, pytree, schemas, sizes
+from decomp.torch_internals import (
+    archives,
+    compiling,
+    exporting,
+    fakes,
+    graphs,
+    modes,
+    pytree,
+    schemas,
+    sizes,
+    transforms,
+)
 
-MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes)
+MODULES = (archives, compiling, exporting, fakes, graphs, modes, pytree, schemas, sizes, transforms)
 PIECES = {}
-LATE = ("annotations", "torch", "fx", "nn", "Any", "Callable", "Iterator", "contextlib", "importlib", "sys", "dispatch")
+LATE = ("annotations", "torch", "fx", "nn", "Any", "Callable", "Iterator", "contextlib", "importlib", "sys", "dispatch",
+        "functools", "predispatch", "pyfunctorch", "TorchFunctionMode")
 """Names that a module needs for itself."""
 
 
@@ -364,6 +376,75 @@ def puts_state_back():
     assert torch._guards.TracingContext.try_get() is None and not torch.compiler.is_exporting()
     with torch.autograd.forward_ad.dual_level():  # of which there is one at a time
         assert torch.ones(2).requires_grad_().requires_grad
+
+
+@piece("transforms.depth", "transforms.current_level", "transforms.enter_vmap", "transforms.leave_vmap",
+       "transforms.is_wrapped", "transforms.unwrapped", "transforms.outside_of_all", "transforms.unwrap_for_grad")
+def knows_the_levels_of_transforms():
+    x = torch.ones(2, 3)
+    level = transforms.enter_vmap(2, "error")
+    inner = torch._C._functorch._add_batch_dim(x, 0, level)
+    assert transforms.depth() == 1 and transforms.current_level() == level
+    assert transforms.is_wrapped(inner) and transforms.unwrapped(inner) is x
+    assert transforms.unwrap_for_grad(x, level) is x
+    with transforms.outside_of_all():
+        assert transforms.depth() == 0
+    transforms.leave_vmap()
+    assert transforms.depth() == 0
+
+
+@piece("transforms.is_of_transform", "transforms.has_transforms")
+def tells_calls_of_transforms_from_others():
+    program = torch.export.export(Vmapped(), (torch.ones(2, 3),))
+    of_transform = [node.name for node in program.graph.nodes if transforms.is_of_transform(node.target)]
+    assert "_add_batch_dim" in of_transform and "softmax" not in of_transform
+    assert transforms.has_transforms(program.graph_module)
+
+
+@piece("transforms.handed_on")
+def hands_a_call_on_to_the_innermost_level():
+    class Above(Recording):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func)
+            if transforms.depth():
+                with self:
+                    return transforms.handed_on(func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    with modes.enable_python_dispatcher(), modes.EnablePreDispatch(), Above() as above:
+        torch.vmap(lambda r: r * 2)(torch.ones(2, 3))
+    assert above.seen.count(torch.ops.aten.mul.Tensor) > 1
+
+
+@piece("transforms.attention_formula")
+def computes_flex_attention():
+    q, mask = torch.ones(1, 1, 2, 2), (None,) * 12 + (128, 128, lambda b, h, i, j: i >= j)
+    out = transforms.attention_formula(q, q, q, lambda s, b, h, i, j: s, mask, 1.0, {}, (), ())[0]
+    assert torch.equal(out, q)
+
+
+@piece("exporting.dynamo_graph", "exporting.export_config", "exporting.tree_info")
+def gives_the_graph_of_dynamo():
+    with exporting.export_config.patch(use_legacy_dynamo_graph_capture=True):
+        module = exporting.dynamo_graph(Vmapped(), (torch.ones(2, 3),), {}, None)
+    assert isinstance(module.graph._codegen.pytree_info, exporting.tree_info)
+
+
+class Vmapped(torch.nn.Module):
+    def forward(self, x):
+        return torch.vmap(lambda r: r.softmax(0))(x)
+
+
+class Recording(modes.ProxyTorchDispatchMode):
+    def __init__(self):
+        modes.TorchDispatchMode.__init__(self, modes.PRE_DISPATCH)
+        self.pre_dispatch, self.seen = True, []
+
+    def __enter__(self):
+        return modes.TorchDispatchMode.__enter__(self)
+
+    def __exit__(self, *exc):
+        return modes.TorchDispatchMode.__exit__(self, *exc)
 
 
 @piece("modes.ProxyTorchDispatchMode", "modes.EnablePreDispatch", "modes.PRE_DISPATCH")

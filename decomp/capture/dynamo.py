@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.capture import autocast
+from decomp.capture import autocast, norm_gradients
 from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 from decomp.ir.aliases import method_name
@@ -34,9 +34,10 @@ from decomp.torch_internals.modes import (
     enable_python_dispatcher,
     exit_autocast,
     is_traceable_wrapper_subclass,
+    process_state_kept,
     set_grad_enabled,
 )
-from decomp.torch_internals.pytree import tree_leaves, tree_map
+from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 from decomp.torch_internals.sizes import (
     GuardOnDataDependentSymNode,
     SymT,
@@ -44,10 +45,15 @@ from decomp.torch_internals.sizes import (
     rebind_unbacked,
     symbol_is_type,
 )
+from decomp.torch_internals.transforms import attention_formula, depth, handed_on, is_of_transform, unwrapped
 
 _LOG = logging.getLogger(__name__)
 _SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
 """Functions that change the state of PyTorch, and that a graph holds."""
+_IN_TRANSFORMS = (
+    "_autograd_grad", "_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable", "_maybe_load_decompositions"
+)  # fmt: skip
+"""Functions that Dynamo calls between those that enter and leave a level of `torch.func`."""
 _LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
 """Where the functions live whose effect is on calls other than themselves, and that no graph of overloads can hold."""
 _LIMITS = (
@@ -83,7 +89,7 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
     mode = _own_mode(inputs)
     try:
         nodes = module.graph.find_nodes(op="placeholder")
-        return _spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
+        return spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
     except _LIMITS as error:
         raise NotSpelled(first_line(error), foreseen=True) from error
     except NotSpelled:
@@ -93,13 +99,18 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
         raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
 
 
-def _spelled(module: fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[Any]) -> fx.GraphModule:
-    tape = _ProgramTape(fx.Graph(), mode)
-    speller = _Speller(module, tape)
+def spelled(
+    module: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any], kind: type[Speller] | None = None
+) -> fx.GraphModule:
+    """A graph of Dynamo in overloads, by what `kind` of speller; `inputs`: their metadata, in `mode` or another."""
+    fakes = [_like(mode, value) if kind is not None else value for value in inputs]
+    tape = ProgramTape(fx.Graph(), mode)
+    speller = (kind or Speller)(module, tape)
     with torch.set_grad_enabled(torch.is_grad_enabled()), speller.balanced():
         speller.run(*fakes, enable_io_processing=False)
     tape.graph._codegen = copy.copy(module.graph._codegen)
-    result = fx.GraphModule({**speller.bodies, **tape.constants}, tape.graph)
+    state = speller.state()
+    result = fx.GraphModule({**state, **speller.bodies, **tape.constants}, tape.graph)
     result.meta.update(module.meta)
     result.train(module.training)
     if any("autocast" in node.meta for node in tape.graph.nodes):
@@ -123,6 +134,8 @@ def _switches_state(node: fx.Node) -> bool:
     if node.op != "call_function" or isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return False
     name = getattr(node.target, "__name__", "")
+    if is_of_transform(node.target) or name in _IN_TRANSFORMS:
+        return False
     return name not in _SWITCHES and str(getattr(node.target, "__module__", "")).startswith(_LEVELS)
 
 
@@ -172,7 +185,7 @@ def _like(mode: FakeTensorMode, value: Any) -> Any:
     return made
 
 
-class _ProgramTape(Tape):
+class ProgramTape(Tape):
     """A tape that holds a whole program, sizes that are data among its values."""
 
     def __init__(self, graph: fx.Graph, mode: FakeTensorMode) -> None:
@@ -218,15 +231,25 @@ class _ProgramTape(Tape):
                     yield from ((node, d, s) for d, s in enumerate(value.shape) if isinstance(s, torch.SymInt))
 
 
-class _ProgramRecorder(Recorder):
-    """Records what a program does: unlike a rule it may mutate, and may read data."""
+class ProgramRecorder(Recorder):
+    """Records what a program does: unlike a rule it may mutate, and may read data. Of calls within levels of
+    `torch.func` it records what comes out below them."""
 
-    tape: _ProgramTape
+    tape: ProgramTape
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if depth():
+            with self:
+                return handed_on(func, args, kwargs or {})
+        args, kwargs = tree_map_only(torch.Tensor, unwrapped, (args, kwargs or {}))
+        if func is torch.ops.aten._efficientzerotensor.default:
+            func = torch.ops.aten.zeros.default
+        if func is torch.ops.aten._new_zeros_with_same_feature_meta.default:  # of forward-mode AD
+            batch = args[0].shape[: kwargs.get("self_num_batch_dims", 0)]
+            func, args, kwargs = torch.ops.aten.new_zeros.default, (args[1], [*batch, *args[1].shape]), {}
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             func = torch.ops.aten.clone.default  # made anew at each run: the program may write it
-        args, kwargs = tree_map(self._fake, (args, kwargs or {}))
+        args, kwargs = tree_map(self._fake, (args, kwargs))
         if torch.Tag.inplace_view in func.tags:
             self.tape.keep_metadata(args[0])
         out = self.executed(func, args, kwargs)
@@ -241,6 +264,45 @@ class _ProgramRecorder(Recorder):
         return out
 
 
+class LevelRecorder(ProgramRecorder):
+    """Records what comes out below the levels of a transform. Where gradients are off there, what a call is given is
+    detached: what switched them off is not recorded."""
+
+    def __init__(self, tape: ProgramTape, refuse: Callable[[Any], None]) -> None:
+        super().__init__(tape, refuse)
+        self.is_paused = False
+        self.detaches = True
+        """Whether what switches gradients off is not recorded."""
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, nothing is recorded."""
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.is_paused:
+            return func(*args, **(kwargs or {}))
+        if self.detaches and not depth() and func in norm_gradients.FORMULAS:
+            with self:
+                return norm_gradients.FORMULAS[func](*args, **(kwargs or {}))
+        if depth() or torch.is_grad_enabled() or not self.detaches:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, self._detached, (args, kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _detached(self, value: torch.Tensor) -> torch.Tensor:
+        node = self.tape.node_of(value)
+        if node is None or not value.is_floating_point() or node.target is torch.ops.aten.detach.default:
+            return value
+        found = torch.ops.aten.detach.default(value)
+        self.tape.append(torch.ops.aten.detach.default, (value,), {}, found)
+        return found
+
+
 def _is_known(out: Any, given: Sequence[Any]) -> bool:
     """Whether a call gave what it was given, or a size that the sizes of inputs tell."""
     if isinstance(out, SYMBOLIC):
@@ -252,10 +314,10 @@ _DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT, SymT.FLOAT)
 """Symbols of numbers that are data of tensors. (The numbers that Python passes in are tensors, to Dynamo.)"""
 
 
-class _Speller(fx.Interpreter):
+class Speller(fx.Interpreter):
     """Runs a graph on fake tensors, recording what PyTorch dispatches."""
 
-    def __init__(self, module: fx.GraphModule, tape: _ProgramTape) -> None:
+    def __init__(self, module: fx.GraphModule, tape: ProgramTape) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.tape = tape
         assert tape.mode is not None
@@ -263,10 +325,20 @@ class _Speller(fx.Interpreter):
         self.bodies: dict[str, fx.GraphModule] = {}
         """Bodies of higher-order ops, spelled, by the name of their attribute."""
         self.body_nodes: dict[str, fx.Node] = {}
+        self.recorder = LevelRecorder(tape, lambda func: None)
+        self.recorder.detaches = False
+        self.within_levels: contextlib.ExitStack | None = None
+        """The modes of the recorder, while a level is entered."""
         self.entered: list[tuple[Callable[[Any], Any], Any]] = []
         """Regions that have been entered: how to leave each, and its state."""
         self.inferring = 0
         """How many of them are of inference mode, in which switches of the gradient mode have no effect."""
+
+    def state(self) -> dict[str, Any]:
+        """The attributes that the new graph keeps under their own names."""
+        nodes = (node for node in self.tape.graph.find_nodes(op="get_attr") if node.target not in self.bodies)
+        names = {str(node.target) for node in nodes} - self.tape.constants.keys()
+        return {name: self.fetch_attr(name) for name in names}
 
     def run_node(self, n: fx.Node) -> Any:
         last = self._last
@@ -295,15 +367,17 @@ class _Speller(fx.Interpreter):
         name = getattr(target, "__name__", "")
         if name in _ENTERING or name in _LEAVING:
             return self._region(name, target, args)
+        if target is set_grad_enabled and self.within_levels is not None:
+            return target(*args)
         if target is set_grad_enabled:
             return self._switched(*args) if not self.inferring else None
         if target is get_data_attr:
             return self._data(*args)
         target = multiplied_and_added if is_fused_product(target) else target
-        return self._recorded(target, lambda: super(_Speller, self).call_function(target, args, kwargs))
+        return self._recorded(target, lambda: super(Speller, self).call_function(target, args, kwargs))
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self._recorded(target, lambda: super(_Speller, self).call_method(target, args, kwargs))
+        return self._recorded(target, lambda: super(Speller, self).call_method(target, args, kwargs))
 
     def _data(self, tensor: torch.Tensor) -> torch.Tensor:
         """`.data`, which PyTorch answers below where calls are recorded: a `detach()` that counts its own writes."""
@@ -316,7 +390,8 @@ class _Speller(fx.Interpreter):
         last = self._last
         with self._recording():
             result = call()
-        if any(isinstance(leaf, torch.Tensor) and not self.tape.has_made(leaf, last) for leaf in tree_leaves(result)):
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if self.within_levels is None and not all(self.tape.has_made(leaf, last) for leaf in made):
             raise NotSpelled(f"what {target} does is not seen above autograd", foreseen=False)
         return result
 
@@ -325,14 +400,25 @@ class _Speller(fx.Interpreter):
         return next(iter(reversed(self.tape.graph.nodes)), None)
 
     def output(self, target: Any, args: Any, kwargs: Any) -> Any:
-        self.tape.graph.output(self.tape.arguments(args[0]))
+        self.tape.graph.output(self.tape.arguments(tree_map(unwrapped, args[0])))
         return args[0]
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
-        recorder = _ProgramRecorder(self.tape, lambda func: None)
-        with self.mode, enable_python_dispatcher(), EnablePreDispatch(), recorder:
+        """Within, calls are recorded. The modes that do so stay on while a level of `torch.func` is entered, as it
+        remembers those that it was entered under."""
+        if self.within_levels is None:
+            with contextlib.ExitStack() as modes:
+                for mode in (self.mode, enable_python_dispatcher(), EnablePreDispatch(), self.recorder):
+                    modes.enter_context(mode)
+                yield
+                if depth():
+                    self.within_levels, self.recorder.detaches = modes.pop_all(), True
+        else:
             yield
+            if not depth():
+                self.within_levels.close()
+                self.within_levels, self.recorder.detaches = None, False
 
     def _region(self, name: str, function: Callable[..., Any], args: Any) -> Any:
         """Enter or leave a region. Of autocast nothing is left in the graph: its casts are calls."""
@@ -364,15 +450,21 @@ class _Speller(fx.Interpreter):
     @contextlib.contextmanager
     def balanced(self) -> Iterator[None]:
         """Within, a failure leaves every region that was entered."""
-        try:
-            yield
-        finally:
-            for leave, state in reversed(self.entered):
-                leave(state)
+        with process_state_kept():
+            try:
+                yield
+            finally:
+                if self.within_levels is not None:
+                    self.within_levels.close()
+                for leave, state in reversed(self.entered):
+                    leave(state)
 
     def _higher_order(self, n: fx.Node) -> Any:
         """The call as it is, on bodies that are spelled in turn; its results as Dynamo found them, which is wrong where
         one of them has got another shape in place since."""
+        if getattr(n.target, "__name__", "") == "flex_attention":
+            args, kwargs = fx.node.map_arg((n.args, n.kwargs), self.env.__getitem__)
+            return self._recorded(n.target, lambda: attention_formula(*args, **kwargs))  # type: ignore[misc]
         changing = [user for one in (n, *n.users) for user in one.users if method_name(user) in METADATA_WRITES]
         if changing:
             raise NotSpelled(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)
@@ -390,7 +482,7 @@ class _Speller(fx.Interpreter):
         name = str(node.target)
         if name not in self.body_nodes:
             inputs = [inner.meta["example_value"] for inner in value.graph.nodes if inner.op == "placeholder"]
-            self.bodies[name] = _spelled(value, self.mode, [_like(self.mode, given) for given in inputs])
+            self.bodies[name] = spelled(value, self.mode, [_like(self.mode, given) for given in inputs])
             self.body_nodes[name] = self.tape.graph.get_attr(name)
         return self.body_nodes[name]
 

@@ -33,6 +33,7 @@ from decomp.torch_internals.fakes import (
 )
 from decomp.torch_internals.modes import process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
+from decomp.torch_internals.transforms import is_wrapped
 
 Infer = Callable[[fx.Node], Any]
 """What a call gives, on the metadata of its arguments; None if nobody knows."""
@@ -53,7 +54,12 @@ def export(
     lost = {} if lost is None else lost
     try:
         with _ByRule(infer) if infer is not None else contextlib.nullcontext():
-            return _exported(model, args, kwargs, dynamic_shapes, lost)
+            found = _exported(model, args, kwargs, dynamic_shapes, lost)
+        if any(map(is_wrapped, found.constants.values())):
+            # What torch.export (2.13) takes for constants are tensors of a transform, which it does not follow.
+            with contextlib.suppress(Exception):
+                return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
+        return found
     except (MutationError, NotLowered):
         raise
     except Exception as error:
@@ -74,6 +80,8 @@ def export(
             return program
         except Exception as error:
             reasons += f"\n  with strict=True: {first_line(error)}"
+        with contextlib.suppress(Exception):
+            return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
@@ -95,6 +103,19 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _tracked(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_().clone() if value.is_floating_point() or value.is_complex() else value
+
+
+def _by_dynamo(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
+) -> ExportedProgram:
+    # Imported here, for few programs need it, and Dynamo takes a while to import.
+    from decomp.capture.dynamo_export import export_by_dynamo
+
+    args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
+    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
+        found = export_by_dynamo(model, args, named, dynamic_shapes)
+    lost.clear()
+    return found
 
 
 def exported_body(module: nn.Module, call: fx.Node) -> Body:

@@ -47,6 +47,7 @@ from decomp.metadata.nonfinite_constants import spell_numbers
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.graphs import BodyModule, PyTreeCodeGen, lazy_graph_module
 from decomp.torch_internals.pytree import tree_flatten
+from decomp.torch_internals.transforms import has_transforms
 
 
 @dataclass
@@ -134,6 +135,11 @@ def _of_module(
 
 
 def _exported(program: ExportedProgram, kind: str) -> Program:
+    if has_transforms(program.graph_module):
+        # Imported here, for few programs have transforms, and Dynamo's part of torch takes a while to import.
+        from decomp.capture.transforms import without_transforms
+
+        program = without_transforms(program)
     graph = program.graph
     _lint(graph)
     _refuse_lost_tensors(program)

@@ -29,6 +29,7 @@ from decomp.rules.rules import Rule
 from decomp.rules.torch_tables import traced
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
+from decomp.torch_internals.transforms import is_of_transform
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
 _ADDS_GUARD = "adds a guard on sizes that are dynamic"
@@ -125,6 +126,8 @@ def expand_composite(site: Site) -> Expansion | Declined:
         function = _on_fakes(target.decompose)
     elif node.op == "call_method":
         function = _method(str(target))
+    elif is_of_transform(target):
+        return NO_COMPOSITE  # run, it would enter a level of torch.func and leave the process in it
     else:
         function = target  # type: ignore[assignment]
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))

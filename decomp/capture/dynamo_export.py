@@ -1,0 +1,119 @@
+"""Export of what `torch.export` does not trace, but Dynamo does: transforms of `torch.func` in one another. The graph
+of Dynamo is spelled in overloads, which peels the transforms off, and exported as any other module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from decomp.capture.dynamo import Speller, spelled
+from decomp.errors import CaptureError
+from decomp.ir.call import metadata
+from decomp.metadata.fakes import mode_of, new_mode
+from decomp.torch_internals.exporting import dynamo_graph, export_config, tree_info
+from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.pytree import tree_flatten
+
+
+def export_by_dynamo(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> ExportedProgram:
+    """The exported program of a module by way of Dynamo. Raises whatever these raise."""
+    given, named = tuple(args), dict(kwargs or {})
+    with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
+        module = dynamo_graph(
+            model, given, named, dynamic_shapes, restore_fqn=dynamic_shapes is not None, _log_export_usage=False
+        )
+    if hasattr(module, "_dynamo_bytecode_flatten"):
+        module = _with_state(model, module, given, named)
+    theirs = mode_of(module.graph)
+    mode = new_mode(theirs.shape_env if theirs is not None else None)
+    inputs = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
+    plain = spelled(module, mode, inputs, _WithState)
+    for name, _ in plain.named_buffers():
+        owner, _, last = name.rpartition(".")
+        if name not in model.state_dict():
+            plain.get_submodule(owner)._non_persistent_buffers_set.add(last)
+    return torch.export.export(plain, given, named, dynamic_shapes=dynamic_shapes, strict=False)
+
+
+def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any) -> fx.GraphModule:
+    """The graph of Dynamo, which takes the model's own tensors among its inputs, with these as attributes, and with the
+    inputs and outputs of the model."""
+    leaves, in_spec = tree_flatten((args, kwargs))
+    inputs = (*args, *kwargs.values())
+    values = module._dynamo_bytecode_flatten(*inputs)  # type: ignore[operator]
+    graph, users = module.graph, {id(leaf): place for place, leaf in enumerate(leaves)}
+    names = {id(tensor): name for name, tensor in [*model.named_buffers(), *model.named_parameters()]}
+    placeholders = graph.find_nodes(op="placeholder")
+    own: dict[int, fx.Node] = {}
+    for node, value in zip(placeholders, values):
+        if id(value) in users:
+            own[users[id(value)]] = node
+        elif id(value) in names:
+            _attribute_for(node, names[id(value)])
+        else:
+            raise CaptureError(f"Dynamo captured a {type(value).__name__} that is neither an input nor a parameter")
+    results = [object() for _ in graph.output_node().args[0]]
+    found, out_spec = tree_flatten(module._dynamo_bytecode_unflatten(results, inputs))  # type: ignore[operator]
+    made = dict(zip(map(id, results), graph.output_node().args[0]))
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        ordered = [own[place] if place in own else _unused(graph, place, leaf) for place, leaf in enumerate(leaves)]
+    for node in ordered:
+        first.prepend(node)
+    known = {**made, **{key: ordered[place] for key, place in users.items() if isinstance(leaves[place], torch.Tensor)}}
+    graph.output_node().args = ([_result(value, known, names, graph) for value in found],)
+    arguments = [*(f"args_{place}" for place in range(len(args))), *kwargs]
+    graph._codegen = PyTreeCodeGen(tree_info(arguments, in_spec, out_spec))
+    return fx.GraphModule({**_state_of(model, graph), **dict(module.named_children())}, graph)
+
+
+def _attribute_for(node: fx.Node, name: str) -> None:
+    with node.graph.inserting_before(next(n for n in node.graph.nodes if n.op != "placeholder")):
+        attribute = node.graph.get_attr(name)
+    attribute.meta = dict(node.meta)
+    node.replace_all_uses_with(attribute)
+    node.graph.erase_node(node)
+
+
+def _unused(graph: fx.Graph, place: int, leaf: Any) -> fx.Node:
+    node = graph.placeholder(f"unused_{place}")
+    node.meta["val"] = leaf
+    return node
+
+
+def _result(value: Any, known: Mapping[int, Any], names: Mapping[int, str], graph: fx.Graph) -> Any:
+    """The node of the graph for what the program returns; numbers and the like stay."""
+    if id(value) in known:
+        return known[id(value)]
+    if id(value) in names:
+        with graph.inserting_before(graph.output_node()):
+            return graph.get_attr(names[id(value)])
+    if isinstance(value, torch.Tensor):
+        raise CaptureError("the program returns a tensor that is neither computed nor an input")
+    return value
+
+
+def _state_of(model: nn.Module, graph: fx.Graph) -> dict[str, Any]:
+    state = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    return {name: value for name, value in state.items() if name in used}
+
+
+class _WithState(Speller):
+    """Keeps parameters and buffers as attributes under their own names."""
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = fx.Interpreter.get_attr(self, target, args, kwargs)
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = self.mode.from_tensor(value.detach(), static_shapes=True)
+        node = self.tape.graph.get_attr(target)
+        node.meta["val"] = fake
+        self.tape.track(fake, node)
+        return fake

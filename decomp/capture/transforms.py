@@ -1,0 +1,363 @@
+"""Transforms of `torch.func` peeled off an exported program. `torch.export` keeps vmap and jvp as calls that enter a
+level, wrap tensors for it and leave it: no target knows these, and what stands between them computes something else
+than it says. Such a region is run here on fake tensors, within its levels, by a recorder that hands each call on to the
+innermost level and sees what comes out below all of them, above autograd: plain calls on plain tensors, with the
+gradients of the region. Everything else is copied.
+
+Of grad and its like `torch.export` (2.13) records no level, only the calls that autograd makes within it, and takes the
+wrapped tensors that these start from for constants. Each has the storage of the value that was wrapped, by which it is
+found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+import copy
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+
+from decomp.capture.dynamo import LevelRecorder, ProgramTape
+from decomp.errors import CaptureError, first_line, spelled
+from decomp.graphs.rewrite import Rewrite
+from decomp.graphs.tracing import fake_like, without_guards
+from decomp.ir.aliases import attribute
+from decomp.ir.call import metadata
+from decomp.ir.op_facts import RUN_ONCE
+from decomp.metadata.fakes import mode_of
+from decomp.metadata.symbolic_sizes import expression
+from decomp.torch_internals import transforms as levels
+from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.modes import EnablePreDispatch, enable_python_dispatcher, process_state_kept
+from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
+
+aten = torch.ops.aten
+
+
+def without_transforms(program: ExportedProgram) -> ExportedProgram:
+    """A program like one that has transforms, without them. Raises `CaptureError` for a region that cannot be
+    peeled."""
+    lost = {name: value for name, value in program.constants.items() if levels.is_wrapped(value)}
+    specs = program.graph_signature.input_specs
+    gone = {spec.arg.name: lost[spec.target] for spec in specs if spec.target in lost}
+    mode = mode_of(program.graph)
+    assert mode is not None
+    with process_state_kept():
+        module = _peeled(program.graph_module, mode, gone)
+    results = module.graph.output_node().args[0]
+    outputs = [_named(spec, result) for spec, result in zip(program.graph_signature.output_specs, results)]
+    found = copy.copy(program)
+    vars(found).update(
+        _graph_module=module,
+        _graph_signature=ExportGraphSignature([spec for spec in specs if spec.target not in lost], outputs),
+        _constants={name: value for name, value in program.constants.items() if name not in lost},
+    )
+    return found
+
+
+def _named(spec: Any, result: Any) -> Any:
+    """What a signature says of an output, which has a new name."""
+    if not isinstance(result, fx.Node) or getattr(spec.arg, "name", result.name) == result.name:
+        return spec
+    found = copy.copy(spec)
+    found.arg = copy.copy(spec.arg)
+    found.arg.name = result.name
+    return found
+
+
+def _peeled(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> fx.GraphModule:
+    """A module whose graph, and those of its bodies, have no transforms."""
+    peeling = _Peeling(module, mode, lost)
+    with peeling.entered:
+        for node in module.graph.nodes:
+            peeling.visit(node)
+    found = fx.GraphModule(module, peeling.rewrite.graph)
+    found.meta.update(module.meta)
+    for name, body in found.named_children():
+        if isinstance(body, fx.GraphModule) and levels.has_transforms(body):
+            setattr(found, name, _peeled(body, mode, {}))
+    return found
+
+
+class _Peeling:
+    """One pass over a graph that copies it, its regions run and replaced."""
+
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> None:
+        self.module, self.mode = module, mode
+        self.wrapped_in = {node: lost[node.name] for node in module.graph.nodes if node.name in lost}
+        """By input that is a lost constant, the constant."""
+        self.at = _places(node for node in module.graph.nodes if node not in self.wrapped_in)
+        self.rewrite = Rewrite.of(module.graph)
+        self.values = self.rewrite.values
+        self.region: _Region | None = None
+        self.entered = contextlib.ExitStack()
+        """Leaves the modes of a region that is not over."""
+
+    def visit(self, node: fx.Node) -> None:
+        """Copy a node, or run it, if it is of a region."""
+        if node in self.wrapped_in or self.region is None and _is_leftover(node):
+            return
+        if self.region is None and not _begins(node):
+            self._copied(node)
+            return
+        if self.region is None:
+            self.region = self.entered.enter_context(_Region(self.module, self.mode))
+        self.region.run(node, self._given)
+        if self.region.is_over():
+            self.entered.pop_all().close()
+            self._replaced(self.region)
+            self.region = None
+
+    def _copied(self, node: fx.Node) -> None:
+        if node.target is levels.unwrap_for_grad:
+            self.values[node] = self._value(node.args[0])
+            return
+        new = self.rewrite.copy(node, self._value)
+        if isinstance(new, fx.Node) and "val" in new.meta:
+            new.meta["val"] = tree_map(levels.unwrapped, new.meta["val"])
+
+    def _value(self, node: Any) -> Any:
+        """What stands for a node; for a lost constant, what stands for the value that was wrapped."""
+        return self.values[self._found(node)]
+
+    def _found(self, node: fx.Node) -> fx.Node:
+        if node not in self.wrapped_in:
+            return node
+        for found in self.at.get(_place(self.wrapped_in[node]), ()):
+            if found in self.values or self.region is not None and found in self.region.values:
+                return found
+        raise _unpeeled(node, "torch.export took a tensor of it for a constant")
+
+    def _given(self, node: fx.Node) -> Any:
+        """The node of the new graph for an input of a region."""
+        return self._value(node)
+
+    def _replaced(self, region: _Region) -> None:
+        """Put what a region recorded into the graph."""
+        sought = {_place(constant) for constant in self.wrapped_in.values()}
+        outputs = {node: region.result(node, sought) for node in region.values if node.op != "get_attr"}
+        region.finish(outputs)
+
+        def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+            source = region.origin.get(node, region.first)
+            target = node.target
+            if node.op == "get_attr":
+                target, args, kwargs = _full(region.tape.constants[str(target)], source)
+            new = self.rewrite.add("call_function", target, args, kwargs, node.name, at=source)
+            kept = {key: source.meta[key] for key in _KEPT_META if key in source.meta}
+            new.meta = {**kept, "val": node.meta["val"]}
+            return new
+
+        made = self.rewrite.inline(region.tape.graph, [self._value(node) for node in region.inputs], make)
+        for node, value in outputs.items():
+            self.values[node] = fx.map_arg(value, made.__getitem__)
+
+
+_KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "torch_fn")
+
+
+class _Region:
+    """What stands between the first call that enters a level and the last that leaves one, as it is run."""
+
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
+        self.module, self.mode = module, mode
+        self.tape = ProgramTape(fx.Graph(), mode)
+        self.recorder = LevelRecorder(self.tape, lambda func: None)
+        self.inputs: list[fx.Node] = []
+        self.values: dict[fx.Node, Any] = {}
+        """What each node of the region gave."""
+        self.origin: dict[fx.Node, fx.Node] = {}
+        """By node of the tape, the node that was run."""
+        self.given: dict[fx.Node, Any] = {}
+        self.depth, self.duals = levels.depth(), 0
+        self.unrecorded = False
+        """Whether a level is on that nothing recorded."""
+        self.first: fx.Node
+        self.modes = contextlib.ExitStack()
+
+    def __enter__(self) -> _Region:
+        """The modes of the recorder stay on from the first call of the region to its last, as levels remember them."""
+        for mode in (without_guards(self.mode), self.mode, enable_python_dispatcher(), EnablePreDispatch()):
+            self.modes.enter_context(mode)
+        self.modes.enter_context(self.recorder)
+        return self
+
+    def is_over(self) -> bool:
+        """Whether all levels are left that were entered."""
+        return levels.depth() <= self.depth and not self.duals
+
+    def __exit__(self, *exc: Any) -> None:
+        self.modes.__exit__(*exc)
+
+    def run(self, node: fx.Node, outside: Callable[[fx.Node], Any]) -> None:
+        """Run a node of the region; `outside` gives the node of the new graph for one in front of the region."""
+        if not self.values:
+            self.first = node
+
+        def value(arg: fx.Node) -> Any:
+            return self.values[arg] if arg in self.values else self._input(arg, outside)
+
+        last = next(iter(reversed(self.tape.graph.nodes)), None)
+        try:
+            self._enter_unrecorded(node, value)
+            self.values[node] = self._evaluated(node, value)
+            self._leave_unrecorded(node)
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise _unpeeled(node, f"{type(error).__name__}: {first_line(error)}") from error
+        for new in reversed(self.tape.graph.nodes):
+            if new is last:
+                break
+            self.origin[new] = node
+
+    def _enter_unrecorded(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> None:
+        """Of the body of a higher-order op torch.export (2.13) drops the calls that enter and leave vmap: its level
+        begins where the first tensor is wrapped for it, and ends where the last is unwrapped."""
+        if levels.depth() == self.depth and getattr(node.target, "__name__", "") == "_add_batch_dim":
+            tensor, dim, _ = fx.map_arg(node.args, value)
+            levels.enter_vmap(tensor.shape[dim], "error")
+            self.unrecorded = True
+
+    def _leave_unrecorded(self, node: fx.Node) -> None:
+        name = "_remove_batch_dim"
+        if self.unrecorded and getattr(node.target, "__name__", "") == name:
+            if getattr(node.next.target, "__name__", "") != name:
+                levels.leave_vmap()
+                self.unrecorded = False
+
+    def _input(self, node: fx.Node, outside: Callable[[fx.Node], Any]) -> Any:
+        if node.op == "get_attr":
+            return attribute(self.module, str(node.target))
+        new = outside(node)
+        if not isinstance(new, fx.Node):
+            return new
+        if new not in self.given:
+            with levels.outside_of_all(), self.recorder.paused():
+                self.given[new] = tree_map(lambda value: fake_like(self.mode, value), metadata(new))
+            self.tape.placeholder(new.name, self.given[new])
+            self.inputs.append(node)
+        return self.given[new]
+
+    def _evaluated(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+        if node.op == "get_attr":
+            return attribute(self.module, str(node.target))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        return self._call(node, args, kwargs)
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        target: Any = node.target
+        if levels.is_of_transform(target):
+            self.duals += _DUAL_LEVELS.get(target.__name__, 0)
+            args = _at_this_level(target.__name__, args)
+        elif isinstance(target, torch._ops.HigherOrderOperator):
+            return self._higher_order(node, args, kwargs)
+        return target(*args, **kwargs)
+
+    def _higher_order(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        name = node.target.__name__  # type: ignore[union-attr]
+        if name == "flex_attention":
+            args, kwargs = tree_map_only(fx.GraphModule, self._function, (args, kwargs))
+            return levels.attention_formula(*args, **kwargs)
+        if name == "flat_apply" and str(args[2]).endswith(".ModIndex"):  # x[i] for tensors i, as score_mod has it
+            return aten.index(args[3], list(args[4:]))
+        if name == "cond":
+            return self._selected(*args)
+        place = next((i for i, arg in enumerate(args) if isinstance(arg, fx.GraphModule)), None)
+        if name not in RUN_ONCE or name == "wrap_with_autocast" or place is None:
+            raise _unpeeled(node, f"torch.{name} runs inside of it")
+        with torch.set_grad_enabled(args[0] if name == "wrap_with_set_grad_enabled" else torch.is_grad_enabled()):
+            return self._body(args[place], args[place + 1 :])
+
+    def _function(self, body: fx.GraphModule) -> Callable[..., Any]:
+        return lambda *args: self._body(body, args)
+
+    def _selected(self, which: Any, if_true: fx.GraphModule, if_false: fx.GraphModule, operands: Sequence[Any]) -> Any:
+        """What a branch gives, where it may be another one for each element of a batch: both are run."""
+        results = [self._body(branch, operands) for branch in (if_true, if_false)]
+        return tree_map(lambda one, other: torch.where(which, one, other), *results)
+
+    def _body(self, body: fx.GraphModule, args: Sequence[Any]) -> Any:
+        values: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), args))
+        for node in body.graph.nodes:
+            if node.op == "output":
+                return fx.map_arg(node.args[0], values.__getitem__)
+            if node.op == "get_attr":
+                values[node] = attribute(body, str(node.target))
+            elif node.op != "placeholder":
+                values[node] = self._call(node, *fx.map_arg((node.args, node.kwargs), values.__getitem__))
+
+    def result(self, node: fx.Node, sought: Collection[Any]) -> Any:
+        """What a node gave, as nodes of the tape; None where nothing behind the region needs it. `sought`: where values
+        lie that do."""
+        inside = tree_map(levels.unwrapped, self.values[node])
+        known = metadata(node)
+        is_sought = isinstance(known, torch.Tensor) and _place(known) in sought
+        if not is_sought and all(user in self.values for user in node.users):
+            return None
+        found = tree_map_only(torch.Tensor, self.tape.node_of, inside)
+        if any(isinstance(value, torch.Tensor) for value in tree_leaves(inside)) and None in tree_leaves(found):
+            raise _unpeeled(node, "what it gives comes from no call of it")
+        return found
+
+    def finish(self, outputs: Mapping[fx.Node, Any]) -> None:
+        """Nothing more is run: of what was recorded only that stays which the results need, or which has an effect."""
+        self.tape.graph.output(tuple(value for value in outputs.values() if value is not None))
+        self.tape.graph.eliminate_dead_code()
+
+
+def _begins(node: fx.Node) -> bool:
+    """Whether a region begins with a call outside of all levels."""
+    name = getattr(node.target, "__name__", "")
+    return name == "flex_attention" or levels.is_of_transform(node.target) and name in _ENTERING
+
+
+_ENTERING = ("_add_batch_dim", "_vmap_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level")
+_DUAL_LEVELS = {"_enter_dual_level": 1, "_exit_dual_level": -1}
+_LEVEL = {"_add_batch_dim": 2, "_remove_batch_dim": 1, "_unwrap_for_grad": 1}
+"""Where a function takes the number of the level, which is another one here if levels around it were not recorded."""
+
+
+def _at_this_level(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    place = _LEVEL.get(name)
+    return args if place is None else (*args[:place], levels.current_level(), *args[place + 1 :])
+
+
+def _is_leftover(node: fx.Node) -> bool:
+    """Whether a call is of transforms, and does nothing outside of a region."""
+    return getattr(node.target, "__name__", "") == "lazy_load_decompositions" or (
+        node.op == "call_function" and not node.users and node.target is levels.unwrap_for_grad
+    )
+
+
+def _places(nodes: Any) -> dict[Any, list[fx.Node]]:
+    """The nodes whose value lies in one place, by the place."""
+    found: dict[Any, list[fx.Node]] = {}
+    for node in nodes:
+        value = metadata(node)
+        if isinstance(value, torch.Tensor):
+            found.setdefault(_place(value), []).append(node)
+    return found
+
+
+def _place(value: torch.Tensor) -> Any:
+    inner = levels.unwrapped(value)
+    numbers = (inner.storage_offset(), *inner.shape, *inner.stride())
+    return (inner.untyped_storage()._cdata, inner.dtype, *map(expression, numbers))
+
+
+def _full(constant: torch.Tensor, source: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The call that makes a number that a region computes with."""
+    if constant.dim():
+        raise _unpeeled(source, f"it makes a tensor of shape {tuple(constant.shape)} from numbers")
+    return aten.full.default, ([], constant.item()), {"dtype": constant.dtype, "device": constant.device}
+
+
+def _unpeeled(node: fx.Node, why: str) -> CaptureError:
+    return CaptureError(
+        f"a transform of torch.func cannot be traced through at {node.name} ({spelled(node.target)}): {why}\n"
+        "  to do: pass the module with args=, or use torch.compile with decomp.backend(to=...)"
+    )

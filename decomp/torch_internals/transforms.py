@@ -1,0 +1,132 @@
+"""The transforms of `torch.func` (vmap, grad, jvp): levels that a process enters, within which tensors are wrapped, and
+how a call is handed on to the innermost level while calls above autograd are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import _functorch
+from torch._functorch import predispatch, pyfunctorch
+from torch.overrides import TorchFunctionMode
+
+from decomp.torch_internals import modes as _modes
+from decomp.torch_internals.pytree import tree_leaves as _tree_leaves, tree_map as _tree_map
+
+depth = _functorch.get_dynamic_layer_stack_depth
+current_level = _functorch.maybe_current_level
+is_wrapped = _functorch.is_functorch_wrapped_tensor
+
+
+enter_vmap = _functorch._vmap_increment_nesting
+leave_vmap = _functorch._vmap_decrement_nesting
+outside_of_all = pyfunctorch.temporarily_clear_interpreter_stack
+unwrap_for_grad = predispatch._unwrap_for_grad
+
+
+def attention_formula(*args: Any, **kwargs: Any) -> Any:
+    """What `flex_attention` computes: products and a softmax, the scores changed by vmap of a function."""
+    from torch._higher_order_ops.flex_attention import sdpa_dense  # which takes a while to import
+
+    args, kwargs = _tree_map(lambda each: _indexing(each) if callable(each) else each, (args, kwargs))
+    return sdpa_dense(*args, **kwargs)
+
+
+def _indexing(function: Callable[..., Any]) -> Callable[..., Any]:
+    def indexing(*args: Any) -> Any:
+        with _ByIndex():
+            return function(*args)
+
+    return indexing
+
+
+class _ByIndex(TorchFunctionMode):
+    """Takes `x[i]` for a tensor i by `aten.index`, where torch 2.13 has an `autograd.Function` of the same values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        places = (args[1] if isinstance(args[1], tuple) else (args[1],)) if func is torch.Tensor.__getitem__ else ()
+        if not places or not all(isinstance(place, torch.Tensor) for place in places):
+            return func(*args, **(kwargs or {}))
+        return torch.ops.aten.index.Tensor(args[0], list(places))
+
+
+def has_transforms(module: fx.GraphModule) -> bool:
+    """Whether a graph, or the body of one, has calls of transforms."""
+    graphs = (each.graph for each in module.modules() if isinstance(each, fx.GraphModule))
+    return any(is_of_transform(node.target) or _is_flex(node.target) for graph in graphs for node in graph.nodes)
+
+
+def _is_flex(target: Any) -> bool:
+    return type(target) is not str and getattr(target, "__name__", "") == "flex_attention"
+
+
+def unwrapped(value: Any) -> Any:
+    """The tensor inside of all levels."""
+    while isinstance(value, torch.Tensor) and is_wrapped(value):
+        value = _functorch.get_unwrapped(value)
+    return value
+
+
+def is_of_transform(target: Any) -> bool:
+    """Whether a function of a graph enters or leaves a level, or wraps tensors for one."""
+    if type(target) is str:
+        return False
+    if isinstance(target, torch._ops.OpOverload):
+        return target in _DUALS
+    module = str(getattr(target, "__module__", ""))
+    if module.startswith(("torch._functorch", "torch._C._functorch")):
+        return True
+    return module == "torch._C" and getattr(target, "__name__", "") in _DUAL_LEVELS
+
+
+def handed_on(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """What a call gives at the innermost level, of which the calls come back to the mode that records above autograd:
+    those of the level below it, and of the program once all levels are peeled off. (A call that is made as it is
+    would come back itself.)"""
+    func = _with_number(func, args)
+    keys = torch._C._dispatch_tls_local_include_set()
+    for leaf in _tree_leaves((args, kwargs)):
+        if isinstance(leaf, torch.Tensor):
+            keys = keys | torch._C._dispatch_keys(leaf)
+    keys = (keys - torch._C._dispatch_tls_local_exclude_set()) & _BELOW_RECORDING
+    return func.redispatch(_with_kernels(func.name(), keys), *args, **kwargs)
+
+
+_BELOW_RECORDING = torch._C._dispatch_keyset_full_after(_modes.PRE_DISPATCH).remove(
+    torch._C.DispatchKey.PythonDispatcher
+)
+_DUALS = (torch.ops.aten._make_dual.default, torch.ops.aten._unpack_dual.default)
+_DUAL_LEVELS = ("_enter_dual_level", "_exit_dual_level", "_set_fwd_grad_enabled")
+
+
+def _with_kernels(name: str, keys: Any) -> Any:
+    """The keys of a call that have kernels, which a call by keys does not sort out (torch 2.13)."""
+    fall_through, rest = _falling_through(name), keys
+    while (key := rest.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
+        rest = rest.remove(key)
+        if key.name in fall_through:
+            keys = keys.remove(key)
+    return keys
+
+
+@functools.lru_cache(maxsize=4096)
+def _falling_through(name: str) -> frozenset[str]:
+    rows = (row.partition(":") for row in torch._C._dispatch_dump_table(name).splitlines())
+    return frozenset(key for key, _, kernel in rows if kernel.strip().startswith("fallthrough"))
+
+
+def _with_number(func: torch._ops.OpOverload, args: Any) -> torch._ops.OpOverload:
+    """The overload that takes a number where a tensor is asked for and a number is given: a call by keys makes no
+    tensor of it."""
+    for argument, value in zip(func._schema.arguments, args):
+        if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
+            name = {"Tensor": "Scalar", "Tensor_mode": "Scalar_mode", "Tensor_Tensor": "Tensor_Scalar"}.get(
+                func._overloadname
+            )
+            if name is None or not hasattr(func._overloadpacket, name):
+                raise NotImplementedError(f"{func} with a number in the place of {argument.name}, in a transform")
+            return getattr(func._overloadpacket, name)  # type: ignore[no-any-return]
+    return func
