@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import inspect
 import pathlib
 import sys
 import traceback
@@ -30,7 +31,6 @@ _HERE = str(pathlib.Path(__file__).parents[1])
 _DATA: Any = torch.Tensor.data
 _ON_TENSORS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.Tensor.requires_grad_)
 """Methods that change what backward passes do."""
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -65,11 +65,11 @@ def _called_functions() -> Iterator[list[Any]]:
     """The custom functions that are applied while it lasts. One that returns the proxy that it is given makes no call
     that a tracer sees, so that the calls of Python are watched, where anybody has defined a function at all."""
     found: list[Any] = []
-    before = sys.getprofile()
+    before, forwards = sys.getprofile(), _forwards()
 
     def watch(frame: Any, event: str, given: Any) -> None:
-        if event == "call" and frame.f_code is _APPLY and (function := _custom_function(frame)) is not None:
-            found.append(function)
+        if event == "call" and frame.f_code in forwards:
+            found.append(forwards[frame.f_code])
         if before is not None:
             before(frame, event, given)
 
@@ -173,9 +173,19 @@ class _AutogradCalls(TorchFunctionMode):
 
 def _custom_function(frame: Any) -> Any:
     """The `torch.autograd.Function` in whose forward a frame is; None if it is in that of none."""
-    while frame is not None and frame.f_code is not _APPLY:
+    forwards = _forwards()
+    while frame is not None and frame.f_code not in forwards:
         frame = frame.f_back
-    return frame.f_locals.get("cls") if frame is not None else None
+    return forwards[frame.f_code] if frame is not None else None
+
+
+def _forwards() -> dict[Any, Any]:
+    """All custom functions, by the code of their forward. (`apply` itself is no Python from torch 2.14 on.)"""
+    found = list(torch.autograd.Function.__subclasses__())
+    for function in found:
+        found += function.__subclasses__()
+    codes = ((getattr(inspect.unwrap(function.forward), "__code__", None), function) for function in found)
+    return {code: function for code, function in codes if code is not None}
 
 
 def describe_function(function: Any) -> str:
@@ -185,10 +195,7 @@ def describe_function(function: Any) -> str:
 
 def has_custom_functions() -> bool:
     """Whether anybody has defined a `torch.autograd.Function` outside of PyTorch."""
-    found = list(torch.autograd.Function.__subclasses__())
-    for function in found:
-        found += function.__subclasses__()
-    return any(not str(function.__module__).startswith("torch.") for function in found)
+    return any(not str(function.__module__).startswith("torch.") for function in _forwards().values())
 
 
 def holds_custom_functions(module: fx.GraphModule) -> bool:

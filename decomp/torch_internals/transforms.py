@@ -24,7 +24,8 @@ is_wrapped = _functorch.is_functorch_wrapped_tensor
 enter_vmap = _functorch._vmap_increment_nesting
 leave_vmap = _functorch._vmap_decrement_nesting
 outside_of_all = pyfunctorch.temporarily_clear_interpreter_stack
-unwrap_for_grad = predispatch._unwrap_for_grad
+unwrap_for_grad = getattr(predispatch, "_unwrap_for_grad", _functorch._unwrap_for_grad)
+"""By a function that a graph of overloads can hold, which torch 2.13 has and 2.12 lacks."""
 
 
 def attention_formula(*args: Any, **kwargs: Any) -> Any:
