@@ -12,13 +12,14 @@ from torch import fx
 
 from decomp.graphs.template import Stamp
 from decomp.ir.call import is_projection, metadata, projected
+from decomp.ir.dtypes import is_complex
 from decomp.ir.effects import is_proved, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
-from decomp.pairs.recording import is_complex_call
+from decomp.pairs.recording import is_complex_call, reads_sizes
 from decomp.proof.correspondence import (
     EffectsChanged,
     MetadataChanged,
@@ -151,6 +152,9 @@ class _Replay:
         operands: dict[fx.Node, Any] = {}
         for given in node.all_input_nodes:
             image = self.images[given]
+            if is_complex(metadata(given)) and reads_sizes(node) and not is_complex_call(new):
+                operands[given] = next(self._operand(given, new))
+                continue
             operands[given] = self._whole_of(image, metadata(given), new, operands.values())
             if node.op == "output" and isinstance(image, fx.Node):
                 operands[given] = self.own.get((image, given, self.regions[new]), image)

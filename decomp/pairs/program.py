@@ -21,7 +21,7 @@ from decomp.ir.call import inherited_meta, is_projection, metadata
 from decomp.ir.effects import is_proved, switches
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
-from decomp.pairs.recording import PairRecorder, is_complex_call
+from decomp.pairs.recording import PairRecorder, is_complex_call, reads_sizes
 
 aten = torch.ops.aten
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
@@ -105,6 +105,8 @@ class _Walk:
             self._copy(node)
         elif node in self.kept:
             self._copy(node)
+        elif reads_sizes(node):
+            self._note(node, self.rewrite.copy(node, lambda given: self._parts(given)[0]))
         else:
             self._stamped(node)
 

@@ -165,6 +165,14 @@ def is_complex_call(node: fx.Node) -> bool:
     return any(map(is_complex, values)) or is_complex_inside(node)
 
 
+def reads_sizes(node: fx.Node) -> bool:
+    """Whether a call takes no more of a tensor than its sizes, which are those of each part of a pair."""
+    return node.op == "call_function" and node.target in _SIZES
+
+
+_SIZES = frozenset({torch.ops.aten.sym_size.int, torch.ops.aten.sym_size.default, torch.ops.aten.sym_numel.default})
+
+
 def is_complex_inside(node: fx.Node) -> bool:
     """Whether a call computes with complex numbers, though it may take and give real ones."""
     call = call_if_bound(node) if node.op.startswith("call") else None

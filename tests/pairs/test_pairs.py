@@ -210,6 +210,21 @@ def test_a_call_that_is_kept_stays_between_two_borders():
     torch.testing.assert_close(found.result(z(3)), Model()(z(3)))
 
 
+@pytest.mark.parametrize("function", [
+    lambda z: z[z.shape[0] - 1] * 2, lambda z: z * torch.arange(z.shape[0])[:, None],
+    lambda z: (z * z).reshape(z.shape[0] * 3) + z.numel(),
+    lambda z: torch.cond(z.abs().sum() > 0, lambda a: a * 2, lambda a: a + 1, (z.abs(),)) * z.shape[0],
+])
+def test_sizes_of_a_complex_input_may_vary_and_be_read(function):
+    class Model(nn.Module):
+        def forward(self, z):
+            return function(z)
+
+    sizes = {"z": {0: torch.export.Dim("rows", min=2, max=64)}}
+    found = decomp.lower(Model(), to=REAL, args=(z(4, 3),), dynamic_shapes=sizes)
+    torch.testing.assert_close(found.result(z(7, 3)), function(z(7, 3)))
+
+
 def test_what_has_no_rule_for_pairs_is_refused_by_name():
     class Model(nn.Module):
         def forward(self, z):
