@@ -5,6 +5,7 @@ have one that the result of the op has not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,13 @@ import torch
 from torch import fx
 
 from decomp.derive.expansion import Expansion
+from decomp.functionalize.gradients import GradientSources, depends_on
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import Stamp
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import is_same_tensor, is_view_on_meta, spelling_of, view_bases, view_chain
-from decomp.ir.call import metadata
+from decomp.ir.aliases import is_same_tensor, is_view_on_meta, requires_on_meta, spelling_of, view_bases, view_chain
+from decomp.ir.call import metadata, nodes_in
 from decomp.ir.effects import recorded_behind
 from decomp.ir.op_facts import SAVES_ITS_RESULT
 from decomp.ir.ops import of_function
@@ -56,6 +58,87 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
             continue
         given = [each for each in _results_of_inputs(stamp.graph) if can_require_grad(metadata(each))]
         _call_on_results(aten.detach.default, given, node, decisions, planner)
+
+
+def connect_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, tracks: GradientSources,
+                    recorded: bool) -> None:
+    """Let results of expansions depend, with a gradient of zero, on operands that may require a gradient and on which
+    the op's own do, as those of `copysign` on its sign: they require one then."""
+    if planner.everywhere or not planner.rules.trains or planner.mode is None:
+        return
+    for node in graph.nodes:
+        recorded = recorded_behind(node, recorded)
+        stamp = getattr(decisions.get(node), "stamp", None)
+        if stamp is None or not recorded:
+            continue
+        slots = tuple(i for i, given in enumerate(node.all_input_nodes) if tracks.may_require_grad(given))
+        known = planner.memory.connected.get((stamp, slots))
+        if known is None:
+            known = planner.memory.connected[stamp, slots] = _connected(node, decisions[node], slots, planner)
+        if known is not stamp:
+            derived: Any = decisions[node]
+            decisions[node] = replace(derived, stamp=known)
+
+
+def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> Stamp:
+    """The expansion of a call whose operands at `slots` may require a gradient, its results connected with these."""
+    stamp: Stamp = derived.stamp
+    lacking = _unconnected(node, stamp.graph, slots)
+    if not lacking:
+        return stamp
+    rewrite = Rewrite.of(stamp.graph)
+    for each in stamp.graph.nodes:
+        if each.op == "output":
+            for result, operands in lacking:
+                for operand in operands:
+                    rewrite.values[result] = _depending(rewrite, result, operand)
+        rewrite.copy(each)
+    if planner.kept is not None:
+        planner.kept.depth = 1  # the calls that are added
+    made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants)), planner.request(node), 0)
+    return made if isinstance(made, Stamp) else stamp
+
+
+def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[tuple[fx.Node, list[fx.Node]]]:
+    """The results of an expansion of `node` that do not depend on operands in the eyes of autograd on which those of
+    the op do; each with these."""
+    operands, found = graph.find_nodes(op="placeholder"), []
+    results = list(nodes_in(graph.output_node().args[0]))
+    if isinstance(metadata(node), (tuple, list)) and len(results) != len(metadata(node)):
+        return []
+    for place, result in enumerate(results):
+        if not can_require_grad(metadata(result)) or metadata(result).dtype.itemsize == 1:
+            continue
+        reached = depends_on(result)
+        lacking = [operands[i] for i in slots if operands[i] not in reached and _requires_by(node, i, place)]
+        found += [(result, lacking)] if lacking else []
+    return found
+
+
+def _requires_by(node: fx.Node, slot: int, place: int) -> bool:
+    """Whether a result of the op requires a gradient where the operand at `slot` alone does."""
+    with torch.enable_grad():
+        found = requires_on_meta(node, node.all_input_nodes[slot])
+    return place < len(found) and found[place]
+
+
+def _depending(rewrite: Rewrite, result: fx.Node, operand: fx.Node) -> fx.Node:
+    """`result` − 0, where the 0 is made of `operand`. (−0 − 0 is −0.)"""
+    zero = _made(rewrite, aten.fill.Scalar, (rewrite.values[operand], 0), result)
+    if metadata(zero).shape != metadata(result).shape:
+        zero = _made(rewrite, aten.sum.default, (zero,), result)
+    if metadata(zero).dtype != metadata(result).dtype:
+        zero = _made(rewrite, aten._to_copy.default, (zero,), result, {"dtype": metadata(result).dtype})
+    return _made(rewrite, aten.sub.Tensor, (rewrite.values[result], zero), result)
+
+
+def _made(rewrite: Rewrite, target: Any, args: tuple[Any, ...], at: fx.Node, kwargs: Any = None) -> fx.Node:
+    new = rewrite.add("call_function", target, args, kwargs or {}, f"{at.name}_{of_function(target).op.short}", at=at)
+    given = fx.map_arg(args, metadata)
+    mode = metadata(args[0]).fake_mode
+    with mode, without_guards(mode):
+        new.meta["val"] = target(*given, **(kwargs or {}))
+    return new
 
 
 def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx.Node,

@@ -39,6 +39,7 @@ from decomp.derive.rewriter import Retraced, retrace
 from decomp.derive.stride_propagation import HELD, StridePropagation, corrected, with_kernel_strides
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
+from decomp.functionalize.gradients import GradientSources, gradient_inputs
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.ops import op as op_of
@@ -125,7 +126,7 @@ class _Planning:
         functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
         functional, fused = self._fused(functional, owner)
         bodies = bodies_of(functional, owner, policy)
-        functional, decisions = self._decided(functional, owner, values)
+        functional, decisions = self._decided(functional, owner, values, state)
         decisions = with_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
@@ -184,7 +185,8 @@ class _Planning:
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
     def _decided(
-        self, functional: Functional, owner: nn.Module, values: Represented, held: frozenset[str] = frozenset()
+        self, functional: Functional, owner: nn.Module, values: Represented, state: Mapping[str, Any],
+        held: frozenset[str] = frozenset()
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions.
         `held`: calls that stay, because one that stays looks at their memory."""
@@ -209,10 +211,14 @@ class _Planning:
                 decisions[node] = not_in_pairs(decision, node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
         if self.partial and (more := propagation.changed_before_lost()):
-            return self._decided(functional, owner, values, held | more)
+            return self._decided(functional, owner, values, state, held | more)
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
         own_memory.separate_results(functional.graph, decisions, self.planner)
-        own_memory.detach_results(functional.graph, decisions, self.planner, recorded=owner not in self.untracked)
+        recorded = owner not in self.untracked
+        own_memory.detach_results(functional.graph, decisions, self.planner, recorded)
+        tracks = GradientSources(owner)
+        tracks.inputs = gradient_inputs(functional.graph, owner, state)
+        own_memory.connect_results(functional.graph, decisions, self.planner, tracks, recorded)
         return functional, decisions
 
     def _module(self, owner: nn.Module, node: fx.Node) -> Decision:

@@ -71,6 +71,8 @@ class Memory:
     """The part of it that depends on functions of the user's."""
     origins: Origins | None = None
     """Which functions these are, once that has been asked for."""
+    connected: dict[Any, Stamp] = field(default_factory=dict)
+    """By expansion and operands that may require a gradient, the same whose results do, too."""
     segment: Segment | None = None
     """What is kept on disk for these rules and this target, once that has been asked for."""
     verdicts: dict[Stamp, Any] = field(default_factory=dict)
@@ -138,7 +140,8 @@ class Memory:
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
         own = self.own.decisions, self.own.at_least, self.own.expansions
-        return (*own, self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts)
+        return (*own, self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts,
+                self.connected)
 
 
 class Watch:

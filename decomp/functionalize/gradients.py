@@ -41,6 +41,16 @@ def reaches(result: fx.Node, operand: fx.Node, before: fx.Node) -> bool:
     return operand in reached
 
 
+def depends_on(result: fx.Node) -> set[fx.Node]:
+    """The nodes to which a gradient flows from `result`."""
+    found, stack = {result}, [result]
+    while stack:
+        new = set(_differentiable_operands(stack.pop())) - found
+        found |= new
+        stack += new
+    return found
+
+
 class GradientSources:
     """Which nodes of a functional graph may require a gradient when it runs."""
 

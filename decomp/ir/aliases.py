@@ -322,6 +322,19 @@ def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Ten
     return [(stand_ins[base], result) for result in results if isinstance(result, torch.Tensor)]
 
 
+def requires_on_meta(node: fx.Node, operand: fx.Node) -> list[bool]:
+    """Which results of a call require a gradient where `operand` does, by running it on meta tensors; none where that
+    fails."""
+    stand_ins: dict[fx.Node, Any] = {operand: _meta_like(metadata(operand)).requires_grad_()}
+    args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
+    try:
+        out = call_target(node.target, args, kwargs)
+    except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
+        return []
+    results = out if isinstance(out, (list, tuple)) else (out,)
+    return [isinstance(result, torch.Tensor) and result.requires_grad for result in results]
+
+
 def _is_device(value: Any) -> bool:
     return isinstance(value, torch.device) or isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "meta")
 
