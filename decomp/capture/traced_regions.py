@@ -67,7 +67,7 @@ def _called_functions() -> Iterator[list[Any]]:
     found: list[Any] = []
     before, forwards = sys.getprofile(), _forwards()
 
-    def watch(frame: Any, event: str, given: Any) -> None:
+    def watch(frame: Any, event: Any, given: Any) -> None:
         if event == "call" and frame.f_code in forwards:
             found.append(forwards[frame.f_code])
         if before is not None:
