@@ -1,5 +1,5 @@
-"""The column "compiled" of committed certificates: which ways have it, which of them lack it, and how it is found, for
-many ways at a time, in a process apart. It changes nothing else in a certificate."""
+"""The columns "compiled" and "flushed" of committed certificates: which ways have them, which lack them, and how they
+are found, for many ways at a time, in a process apart. Nothing else in a certificate is changed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decomp.rules.accuracy import DEFAULT, LEVELS
-from decomp.tools.certification.certificate import NOT_COMPILED, Certificate, Way
+from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Way
 from decomp.tools.certification.isolation import answered_apart, stop
 from decomp.tools.certification.jobs import rule_named, target_named
 from decomp.tools.measurement.as_compiled import Column, columns
+from decomp.tools.measurement.measuring import flushed_verdicts
 
 TARGETS = ("tinygrad", "luminal")
 """The targets whose ways are compiled. Of what is left on `core_aten`, Inductor has decompositions of its own."""
@@ -34,7 +35,7 @@ def compilable(certificate: Certificate) -> list[Way]:
     return [way for way in found if way.verdict == "measured"]
 
 
-def lacking(certificate: Certificate) -> bool:
+def uncompiled(certificate: Certificate) -> bool:
     """Whether a way lacks the column: nobody has tried, or its rules changed since."""
     return any(not way.compiled for way in compilable(certificate))
 
@@ -141,3 +142,69 @@ def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
         return way if answer is None else replace(way, compiled=answer[0], programs=tuple(answer[1]))
 
     return replace(certificate, ways=tuple(map(completed, certificate.ways)))
+
+
+# flushed
+
+
+def unflushed(certificate: Certificate) -> bool:
+    """Whether no way has the column, though there are results in float32 that it is about."""
+    ways = list(_measured(certificate))
+    return bool(ways) and not any(way.flushed for way in ways) and any("float32" in way.values for way in ways)
+
+
+def with_flushed(
+    certificates: Sequence[Certificate], executor: Executor | None = None, timeout: float | None = None, seed: int = 0
+) -> Iterator[list[Certificate]]:
+    """The certificates with their columns found anew, some at a time; over an executor, or in one process. One whose
+    rule hangs or crashes is returned as it is."""
+    if executor is None:
+        with ThreadPoolExecutor(1) as thread:
+            yield from with_flushed(certificates, thread, timeout, seed)
+        return
+    jobs = [FlushedJob(one.rule, tuple((w.name, w.level) for w in _measured(one)), seed) for one in certificates]
+    waiting = [executor.submit(answered_apart, job, timeout) for job in jobs]
+    try:
+        for start in range(0, len(certificates), WAYS):
+            pairs = zip(certificates[start : start + WAYS], waiting[start:])
+            yield [_with_answer(certificate, future.result()) for certificate, future in pairs]
+    except BaseException:  # an interrupt, above all: stop the rest
+        stop(waiting)
+        raise
+
+
+@dataclass(frozen=True)
+class FlushedJob:
+    """The columns of some ways of a rule, each a name and a level, to be found in another process."""
+
+    rule: str
+    ways: tuple[tuple[str, str], ...]
+    seed: int = 0
+
+    def run(self) -> FlushedColumns:
+        """Run them with and without flushing. Raises `LookupError` where the rule or a target is not found."""
+        ways = [(None if name == AS_WRITTEN else target_named(name), level) for name, level in self.ways]
+        found = flushed_verdicts(rule_named(self.rule)[0], ways, self.seed)
+        return FlushedColumns(dict(zip(self.ways, found)))
+
+
+@dataclass(frozen=True)
+class FlushedColumns:
+    """What a job found."""
+
+    found: dict[tuple[str, str], dict[str, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """By name and level, verdicts by dtype."""
+        return {"\n".join(place): verdicts for place, verdicts in self.found.items()}
+
+
+def _with_answer(certificate: Certificate, answer: dict[str, Any] | str) -> Certificate:
+    if isinstance(answer, str):
+        return certificate
+    split = ((place.partition("\n"), verdicts) for place, verdicts in answer.items())
+    return certificate.with_flushed({(name, level): verdicts for (name, _, level), verdicts in split})
+
+
+def _measured(certificate: Certificate) -> Iterator[Way]:
+    return (way for way in certificate.ways if way.verdict == "measured")

@@ -14,7 +14,7 @@ import typer
 
 import decomp
 from decomp._library import library
-from decomp.tools.certification import certificates, compiled_columns, flushed_columns, tables
+from decomp.tools.certification import certificates, compiled_columns, tables
 from decomp.tools.certification.certifying import levels_of
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
@@ -65,20 +65,21 @@ def certify(
     with failing(debug, as_json):
         before = certificates.committed()
         chosen = _chosen_rules(name, family, everything or stale)
-        column = compiled_columns if compiled else flushed_columns if flushed else None
-        if column is not None:
+        if compiled or flushed:
             chosen = _measured_already(chosen, before)
         elif stale:
             chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
-        elif column is not None:
+        elif compiled or flushed:
+            lacking = compiled_columns.uncompiled if compiled else compiled_columns.unflushed
             asked = [before[identity(rule)] for rule in chosen]
-            asked = [one for one in asked if not stale or column.lacking(one)]
+            asked = [one for one in asked if not stale or lacking(one)]
+            found_anew = compiled_columns.with_columns if compiled else compiled_columns.with_flushed
             if compiled:
                 require_compiler()
             with _executor(executor, workers) as pool:
-                measured = _with_columns(column.with_columns(asked, pool, timeout, seed), len(asked), update)
+                measured = _with_columns(found_anew(asked, pool, timeout, seed), len(asked), update)
         else:
             targets = [load_target(each) for each in to]
             with _executor(executor, workers) as pool:
@@ -92,7 +93,7 @@ def certify(
             from decomp.tools.certification.ulp_plot import plot_errors
 
             show(saved(plot_errors(chosen, [load_target(each) for each in to], plot)))
-        if update and column is None:
+        if update and not (compiled or flushed):
             levels = levels_of(accuracy or None)
             complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
             written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)

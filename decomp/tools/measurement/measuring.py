@@ -225,12 +225,17 @@ class Measurement:
             tried = ((each, each.try_bind(what)) for each in self._candidates_for(torch.float32, candidates, i))
             bound = [(candidate, function) for candidate, function in tried if not isinstance(function, str)]
             for inputs in what.inputs if bound else ():
-                own = flat(what.own(inputs.tensors))
-                flushed = flushed_or_none(what, inputs, own)
-                for candidate, function in bound if flushed is not None else ():
-                    found = candidate.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
-                    if found is not None:
-                        flushed.note(candidate, function, found)
+                self._note_flushed(what, inputs, bound)
+
+    def _note_flushed(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
+        own = flat(what.own(inputs.tensors))
+        flushed = flushed_or_none(what, inputs, own)
+        if flushed is None:
+            return
+        for candidate, function in bound:
+            found = candidate.results(what, lambda: flat(function(inputs.tensors)), own, inputs.label)
+            if found is not None:
+                flushed.note(candidate, function, found)
 
     def count_values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Count the results of each candidate on some inputs, held against exact ones."""

@@ -177,18 +177,18 @@ def test_a_column_is_shown_judged_and_survives_json():
 
 
 def test_a_column_is_missing_where_nobody_tried_or_the_rules_changed():
-    assert not compiled_columns.lacking(MM)
+    assert not compiled_columns.uncompiled(MM)
     bare = replace(MM, ways=tuple(replace(way, compiled={}) for way in MM.ways))
-    assert compiled_columns.lacking(bare) and not compiled_columns.uncompiled(bare.with_compiled_of(MM))
+    assert compiled_columns.uncompiled(bare) and not compiled_columns.uncompiled(bare.with_compiled_of(MM))
     changed = replace(bare, ways=tuple(replace(way, hash=f"{way.hash}, too") for way in bare.ways))
-    assert changed.with_compiled_of(MM) == changed and compiled_columns.lacking(changed)
+    assert changed.with_compiled_of(MM) == changed and compiled_columns.uncompiled(changed)
 
 
 def test_a_program_that_is_known_to_be_large_is_not_even_lowered():
     large = replace(MM, ways=(Way("tinygrad", "measured", cost={"calls": 1833.0}), MM.ways[2]))
     ((found,),) = compiled_columns.with_columns([large])
     assert found.ways[0].compiled == {"all": "not compiled: 1,833 calls, more than 250"}
-    assert not compiled_columns.lacking(found)
+    assert not compiled_columns.uncompiled(found)
 
 
 def test_a_certificate_is_worse_where_what_was_as_eager_differs():
@@ -207,7 +207,7 @@ def test_the_command_adds_the_column_and_changes_nothing_else(tmp_path, monkeypa
     shown = run("certify", "deg2rad", "--compiled", "--stale", "--update")
     assert shown.exit_code == 0 and "compiled, float32, int64: as eager" in shown.output
     found = certificates.committed()[bare.rule]
-    assert not compiled_columns.lacking(found)
+    assert not compiled_columns.uncompiled(found)
     assert replace(found, ways=tuple(replace(way, compiled={}, programs=()) for way in found.ways)) == bare
     assert run("certify", "deg2rad", "--compiled", "--stale").output == "", "there is nothing to do"
 

@@ -6,7 +6,7 @@ import math
 import torch
 
 import decomp
-from decomp.tools.certification import flushed_columns
+from decomp.tools.certification import compiled_columns
 from decomp.tools.certification.certificate import Certificate, Figures, Way
 from decomp.tools.certification.implementations import identity
 from decomp.tools.measurement.flushing import flushing
@@ -47,12 +47,12 @@ def test_a_fault_of_the_column_is_one_of_the_certificate() -> None:
 def test_the_column_is_found_where_it_is_missing() -> None:
     rule = next(rule for rule in RULES.of(decomp.op("cos")) if rule.name == "cos_of_quarter_turn")
     places = (("as written", "fast"), ("tinygrad", "fast"))
-    found = flushed_columns.FlushedJob(identity(rule), places).run()
+    found = compiled_columns.FlushedJob(identity(rule), places).run()
     assert found.found == dict.fromkeys(places, {"float32": "finite"})
     values = {"float32": Figures(1, 0.0, 0.0)}
     ways = (Way(name, "measured", values=values, level="fast") for name, _ in places)
     bare = Certificate(identity(rule), ways=tuple(ways))
-    assert flushed_columns.lacking(bare) and not flushed_columns.lacking(bare.with_flushed(found.found))
+    assert compiled_columns.unflushed(bare) and not compiled_columns.unflushed(bare.with_flushed(found.found))
 
 
 def test_flushing_is_left_as_it_was() -> None:
