@@ -57,6 +57,8 @@ class Flushed:
         self, own: torch.Tensor, others: Sequence[torch.Tensor], found: torch.Tensor, result: torch.Tensor
     ) -> str:
         finite = torch.stack([t.isfinite() for t in (own, *others)]).all(0)
+        for operand in self.inputs.tensors:
+            finite = finite & (operand.isfinite() if self._is_pointwise(operand, own) else operand.isfinite().all())
         lost = finite & ~(result.isfinite() & found.isfinite())
         if bool(lost.any()):
             return self._described("not finite", lost, own, torch.where(found.isfinite(), result, found))
@@ -66,6 +68,9 @@ class Flushed:
         wrong = finite & (own.abs() > tiny) & ~_near(result, own) & _near(found, own)
         wrong &= torch.stack([_near(t, own) for t in others]).all(0)
         return self._described("without their digits", wrong, own, result) if bool(wrong.any()) else FINITE
+
+    def _is_pointwise(self, operand: torch.Tensor, own: torch.Tensor) -> bool:
+        return self.what.pointwise and operand.shape == own.shape
 
     def _described(self, fault: str, places: torch.Tensor, own: torch.Tensor, result: torch.Tensor) -> str:
         first = places.flatten().nonzero()[0]

@@ -32,6 +32,7 @@ def test_what_is_finite_has_to_stay_so() -> None:
     said, = verdicts("cos", lambda x: torch.sin(x + x) * torch.reciprocal(torch.sin(x)) * 0.5)
     assert "not finite" in said
     assert verdicts("cos", lambda x: torch.sin(x + math.pi / 2)) == {"finite"}
+    assert verdicts("square", lambda x: x * x + 0.0 * torch.where(x.isinf(), math.nan, 0.0)) == {"finite"}
 
 
 def test_a_fault_of_the_column_is_one_of_the_certificate() -> None:
