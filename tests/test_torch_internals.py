@@ -13,7 +13,6 @@ from decomp import torch_internals
 from decomp.torch_internals import (
     archives,
     compiling,
-    exporting,
     fakes,
     graphs,
     modes,
@@ -23,7 +22,7 @@ from decomp.torch_internals import (
     transforms,
 )
 
-MODULES = (archives, compiling, exporting, fakes, graphs, modes, pytree, schemas, sizes, transforms)
+MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes, transforms)
 PIECES = {}
 LATE = ("annotations", "torch", "fx", "nn", "Any", "Callable", "Iterator", "contextlib", "importlib", "sys", "dispatch",
         "functools", "predispatch", "pyfunctorch", "TorchFunctionMode")
@@ -423,11 +422,11 @@ def computes_flex_attention():
     assert torch.equal(out, q)
 
 
-@piece("exporting.dynamo_graph", "exporting.export_config", "exporting.tree_info")
-def gives_the_graph_of_dynamo():
-    with exporting.export_config.patch(use_legacy_dynamo_graph_capture=True):
-        module = exporting.dynamo_graph(Vmapped(), (torch.ones(2, 3),), {}, None)
-    assert isinstance(module.graph._codegen.pytree_info, exporting.tree_info)
+@piece("graphs.tree_info", "compiling.export_config")
+def gives_the_graph_of_dynamo_the_inputs_of_the_module():
+    with compiling.export_config.patch(use_legacy_dynamo_graph_capture=True):
+        module = compiling.export_to_torch_ir(Vmapped(), (torch.ones(2, 3),))
+    assert isinstance(module.graph._codegen.pytree_info, graphs.tree_info)
 
 
 class Vmapped(torch.nn.Module):

@@ -14,8 +14,8 @@ from decomp.capture.dynamo import Speller, spelled
 from decomp.errors import CaptureError
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of, new_mode
-from decomp.torch_internals.exporting import dynamo_graph, export_config, tree_info
-from decomp.torch_internals.graphs import PyTreeCodeGen
+from decomp.torch_internals.compiling import export_config, export_to_torch_ir
+from decomp.torch_internals.graphs import PyTreeCodeGen, tree_info
 from decomp.torch_internals.pytree import tree_flatten
 
 
@@ -25,7 +25,7 @@ def export_by_dynamo(
     """The exported program of a module by way of Dynamo. Raises whatever these raise."""
     given, named = tuple(args), dict(kwargs or {})
     with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
-        module = dynamo_graph(
+        module = export_to_torch_ir(
             model, given, named, dynamic_shapes, restore_fqn=dynamic_shapes is not None, _log_export_usage=False
         )
     if hasattr(module, "_dynamo_bytecode_flatten"):

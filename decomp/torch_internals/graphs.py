@@ -15,6 +15,9 @@ from decomp.torch_internals import fakes as _fakes
 # The codegen of graphs that take and return trees: of `torch.export`'s modules, and of traces with concrete arguments.
 PyTreeCodeGen = fx.graph._PyTreeCodeGen
 
+# What such a codegen knows of the trees.
+tree_info = fx.graph._PyTreeInfo
+
 # The pass that the constructor of `ExportedProgram` runs.
 share_getitems = _common_getitem_elimination_pass
 
