@@ -142,6 +142,8 @@ class _AutogradCalls(TorchFunctionMode):
         self.entered.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # of `flex_attention`, which compiles itself with this mode on
+            return func(*args, **(kwargs or {}))
         inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         # A custom function switches gradients off unseen in its forward, and views an operand that it returns.
         unseen = self.recording and not gradients and not inference
