@@ -167,7 +167,12 @@ _SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = (
 )
 """How a switch is read and set."""
 
-_FLAGS: tuple[tuple[Any, str], ...] = (
+def _known(*flags: tuple[Any, str]) -> tuple[tuple[Any, str], ...]:
+    """Those that the installed PyTorch has."""
+    return tuple((owner, name) for owner, name in flags if hasattr(owner, name))
+
+
+_FLAGS = _known(
     # Globals that `TorchDispatchMode.__enter__` sets and `__exit__` puts back.
     (dispatch, "_is_in_torch_dispatch_mode"),
     (dispatch, "_is_in_non_infra_torch_dispatch_mode"),
@@ -175,9 +180,9 @@ _FLAGS: tuple[tuple[Any, str], ...] = (
     # What says that something is being traced.
     (torch.compiler, "_is_compiling_flag"),
     (torch.compiler, "_is_exporting_flag"),
-    (_symbolic_trace, "_is_fx_tracing_flag"),
+    (_symbolic_trace, "_is_fx_tracing_flag"),  # from torch 2.14 on it is in thread-local memory, and put back there
 )
-_SHARED: tuple[tuple[Any, str], ...] = (
+_SHARED = _known(
     (torch.compiler, "_is_non_strict_tracing_flag"),
     (_traceback, "current_meta"),
     (_traceback, "current_replay_node"),
