@@ -167,6 +167,7 @@ _SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = (
 )
 """How a switch is read and set."""
 
+
 def _known(*flags: tuple[Any, str]) -> tuple[tuple[Any, str], ...]:
     """Those that the installed PyTorch has."""
     return tuple((owner, name) for owner, name in flags if hasattr(owner, name))
