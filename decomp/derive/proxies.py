@@ -34,7 +34,7 @@ from decomp.rules.restrictions import (
 )
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import set_grad_enabled
-from decomp.torch_internals.pytree import tree_map
+from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
@@ -161,7 +161,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             out = call_target(target, *faked)
         if written() and not _updates_statistics(target):
             self.refuse(target)
-        if isinstance(out, _UNRECORDED) or isinstance(out, (torch.Size, *SYMBOLIC)):
+        if not tensors_in(out) and all(isinstance(leaf, (*_UNRECORDED, *SYMBOLIC)) for leaf in tree_leaves(out)):
             return out
         node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
@@ -251,6 +251,15 @@ class ValueProxy(fx.Proxy):
     def is_cuda(self) -> bool:
         return bool(self.device.type == "cuda")
 
+    def __copy__(self) -> Any:
+        return self.detach()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __reversed__(self) -> Any:
+        return self.flip(0) if self.ndim else self
+
     def size(self, dim: int | None = None) -> Any:
         shape = self._layout("size()").shape
         return shape if dim is None else shape[dim]
@@ -334,6 +343,13 @@ class ValueProxy(fx.Proxy):
         return super().__torch_function__(orig_method, types, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        value = self.node.meta.get("val")
+        # Of torch.return_types: struct sequences have no `_fields`.
+        fields = type(value).__match_args__ if isinstance(value, tuple) and hasattr(value, "__match_args__") else ()
+        if name in fields:
+            return self[fields.index(name)]
+        if name in _OF_MEMORY:
+            self.tracer.fail(f"asks where a tensor is stored ({name})", "a rule is recorded once for all tensors")
         if not hasattr(torch.Tensor, name):
             self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
         if callable(getattr(torch.Tensor, name)):
@@ -346,6 +362,10 @@ class ValueProxy(fx.Proxy):
         if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
             self.tracer.missing(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+
+_OF_MEMORY = frozenset({"data_ptr", "is_set_to", "storage_type"})
+"""What is not the same for the tensors that a rule is recorded for."""
 
 
 def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
