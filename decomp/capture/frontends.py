@@ -442,7 +442,8 @@ def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.Gra
             leave_out_of_state(module, name)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
-        module.meta = copy.copy(root.meta)
+        module.meta = {key: copy.copy(value) for key, value in root.meta.items()}
+    _own_meta(parts.graph)
     for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # what hooks of torch.export read
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
@@ -465,3 +466,16 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
         with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
             return with_value(nn.Buffer(tensor, persistent=False), known_value(tensor))
     return attribute(root, name)
+
+
+def _own_meta(graph: fx.Graph) -> None:
+    """Let what the metadata of nodes is made of be that of this graph alone: a copy of a node has the same dicts and
+    lists in it as the node."""
+    copies: dict[int, tuple[Any, Any]] = {}
+    for node in graph.nodes:
+        for key, value in node.meta.items():
+            if isinstance(value, (dict, list)):
+                found = copies.get(id(value))
+                if found is None:
+                    found = copies[id(value)] = value, value.copy()
+                node.meta[key] = found[1]

@@ -70,8 +70,9 @@ def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> LoweredProgram:
     """An exported program like `source` with another graph: `module` owns it."""
     graph = module.graph
-    specs = [spec for spec in source.graph_signature.input_specs if getattr(spec.arg, "name", "") not in parts.dropped]
-    gone = {spec.target for spec in source.graph_signature.input_specs} - {spec.target for spec in specs}
+    given = source.graph_signature.input_specs
+    specs = [copy.copy(spec) for spec in given if getattr(spec.arg, "name", "") not in parts.dropped]
+    gone = {spec.target for spec in given} - {spec.target for spec in specs}
     constants = {name: value for name, value in source.constants.items() if name not in gone}
     state = dict(source.state_dict)
     _lift_constants(module, graph, specs, constants, state, parts)
@@ -112,7 +113,7 @@ def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, An
     program.__class__ = LoweredProgram
     module.graph._codegen = fx.graph.CodeGen()
     owner = lazy_graph_module(module, module.graph, "GraphModule")
-    owner.meta.update(module.meta)
+    owner.meta.update((key, copy.copy(value)) for key, value in module.meta.items())
     vars(program).update(private, _graph_module=owner)
     share_getitems(owner, program.graph_signature, program.module_call_graph)
     program.validate()
