@@ -84,7 +84,8 @@ def export(
             return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
-        "  to do: export it yourself with torch.export.export and pass the ExportedProgram, or pass a GraphModule"
+        "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
+        "runs the rest as it is, or write the line that is named in another form"
     ) from refused
 
 

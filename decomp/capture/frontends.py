@@ -128,10 +128,20 @@ def _of_module(
         return _graph(model, args, kwargs, leaves, infer)
     refuse_lazy(model)
     if args is not None or kwargs:
+        _refuse_nested(args, kwargs)
         model = unwrapped(model)
         return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
     refuse_wrapped(model, type(model).__name__)
     return _traced(model, tracer_class, leaves)
+
+
+def _refuse_nested(args: Any, kwargs: Any) -> None:
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in tree_flatten((args, kwargs))[0]):
+        raise CaptureError(
+            "an example input is a nested tensor, whose rows have sizes that no graph knows\n"
+            "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with "
+            "decomp.backend(to=...)"
+        )
 
 
 def _exported(program: ExportedProgram, kind: str) -> Program:

@@ -141,6 +141,11 @@ def _taken_apart(module: nn.Module, name: str, tensor: Any) -> _Parts:
                 f"{type(module).__name__} has an attribute {own} already, which is what a part of its {name} is to be "
                 f"called\n  to do: rename the attribute"
             )
+        if not isinstance(inner, torch.Tensor):
+            raise CaptureError(
+                f"{type(module).__name__} has a {type(tensor).__name__}, {name}, which holds a {type(inner).__name__} "
+                "beside its tensors\n  to do: lower the module as it was before it was distributed"
+            )
         if _is_wrapped(inner):
             parts[each] = _taken_apart(module, own, inner)
         else:

@@ -130,3 +130,39 @@ def test_a_name_that_is_taken() -> None:
     source.first.weight_scale = 2
     with pytest.raises(decomp.CaptureError, match="Linear has an attribute weight_scale already"):
         decomp.lower(source, to=targets.core_aten, args=(torch.randn(3, 4),))
+
+
+class Placed(Scaled):
+    """One that holds something else than tensors, as `DTensor` holds a mesh of devices."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["places", "scale", "mesh"], None
+
+    mesh = "a mesh"
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0]
+
+
+def test_a_subclass_that_holds_more_than_tensors_is_refused_by_name() -> None:
+    model = nn.Linear(4, 3, bias=False)
+    placed = Placed(torch.ones(3, 4, dtype=torch.int8), torch.ones(3, 1))
+    del model.weight
+    model.register_buffer("weight", placed)
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(model, to=targets.tinygrad, args=(torch.ones(2, 4),))
+    assert str(error.value) == (
+        "Linear has a Placed, weight, which holds a str beside its tensors\n"
+        "  to do: lower the module as it was before it was distributed"
+    )
+
+
+def test_a_nested_input_is_refused_by_name() -> None:
+    ragged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(nn.Linear(4, 4), to=targets.tinygrad, args=(ragged,))
+    assert str(error.value) == (
+        "an example input is a nested tensor, whose rows have sizes that no graph knows\n"
+        "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with decomp.backend(to=...)"
+    )
