@@ -1,10 +1,12 @@
-"""What a primitive is tried on: the library's sample calls of it in every dtype, each also without dimensions, empty,
-broadcast, with other strides, with dimensions counted from the end, and with integers that need all their bits."""
+"""What a primitive is tried on: the library's sample calls of it in every dtype, each also with small and with large
+numbers, without dimensions, empty, broadcast, with other strides, with dimensions counted from the end, and with
+integers that need all their bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+import math
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from decomp.ir.ops import Op
 from decomp.samples import Sample
 from decomp.tools.measurement.promotion import integer_trials, promotion_trials
 from decomp.tools.measurement.trials import FAILURES, Inputs, in_dtype, takes, transposed, trial
+from decomp.torch_internals.pytree import tree_leaves
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64)
 QUICK = (torch.float32,)
@@ -66,6 +69,7 @@ def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[Case]:
     for sample in samples:
         for dtype in QUICK if quick else FLOATS:
             yield from _in_dtype(sample, dtype)
+            yield from _of_sizes(sample, dtype)
             if not any(t.is_floating_point() or t.is_complex() for t in sample.tensors):
                 break
         yield from _of_integers(sample, quick)
@@ -80,6 +84,35 @@ def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
         return
     if found is not None:
         yield Case(name_of(dtype), found.sample, found.inputs)
+
+
+def _of_sizes(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+    """The first tensor small and large, near the ends of the range of the dtype, where its results are normal numbers:
+    an op that does not compute element by element is tried on points of the whole range nowhere else."""
+    tensors = sample.tensors
+    if sample.pointwise or dtype.is_complex or not tensors or 0 in sample.fixed or not tensors[0].is_floating_point():
+        return
+    info = torch.finfo(dtype)
+    for label, end in (("small numbers", info.tiny), ("large numbers", info.max)):
+        try:
+            first, *others = (base := in_dtype(sample, dtype)).tensors
+            scaled = first * 2.0 ** round(_REACH * math.log2(end))
+            changed = base.with_tensors([scaled, *others]).completed()
+            if first.numel() and _gives_normal_numbers(changed):
+                yield _case(f"{name_of(dtype)}, {label}", changed)
+        except FAILURES:
+            continue
+
+
+_REACH = 0.75
+"""How far towards the end of the range, as a logarithm: sums and products with usual numbers stay within it."""
+
+
+def _gives_normal_numbers(sample: Sample) -> bool:
+    """Whether the op takes a call, and its results are neither infinite nor subnormal."""
+    floats = [t for t in tree_leaves(sample.run()) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    sizes = [(t.abs(), torch.finfo(t.dtype).tiny) for t in floats]
+    return all(bool((size.isfinite() & ((size >= tiny) | (size == 0))).all()) for size, tiny in sizes)
 
 
 def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:

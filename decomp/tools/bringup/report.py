@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from decomp.errors import ArgumentError
-from decomp.tools.bringup.rows import FINE, Problem, Row
+from decomp.tools.bringup.rows import FINE, UNTRIED, Problem, Row
 from decomp.tools.writing import one_row_a_line, whole
 
 KINDS = ("primitive", "op", "model")
@@ -48,8 +48,13 @@ class BringUp:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(row.fine for row in self.rows)
+        """Whether something was reached, and nothing is wrong."""
+        return self.reached and all(row.fine for row in self.rows)
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything was computed: not where no op and no model reaches the target."""
+        return any(row.verdict not in UNTRIED for row in self.rows)
 
     def of(self, kind: str) -> tuple[Row, ...]:
         """The rows of one kind: "primitive", "op" or "model"."""
@@ -85,7 +90,7 @@ class BringUp:
         """A line that says it all."""
         parts = []
         for kind in KINDS:
-            rows = [row for row in self.of(kind) if row.verdict not in ("not lowered", "not tried")]
+            rows = [row for row in self.of(kind) if row.verdict not in UNTRIED]
             if rows:
                 right, but = sum(row.fine for row in rows), sum(row.verdict == "by design" for row in rows)
                 stated = f" ({but} but for what is by design)" if but else ""
@@ -93,7 +98,7 @@ class BringUp:
         left = [sum(row.verdict == "not lowered" for row in self.of(kind)) for kind in KINDS]
         said = [f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in zip(KINDS, left) if count]
         rest = [f"{' and '.join(said)} not reached by what {self.target} has"] if said else []
-        return f"{self.backend}: {'; '.join([*([', '.join(parts)] if parts else []), *rest])}"
+        return f"{self.backend}: {'; '.join([', '.join(parts) or 'nothing was computed', *rest])}"
 
     def _not_reached(self) -> Iterator[str]:
         """What stands in the way of ops and models that do not reach the target, what is most often first."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from decomp.tools.bringup.judging import Judged
 
-FINE = ("right", "by design", "not lowered", "not tried")
+UNTRIED = ("not lowered", "not tried")
+"""Verdicts on what was not computed."""
+FINE = ("right", "by design", *UNTRIED)
 """Verdicts that find nothing amiss."""
 EXAMPLES = 4
 """How many problems a row names."""

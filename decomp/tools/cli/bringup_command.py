@@ -45,7 +45,7 @@ def bringup(
     debug: Debug = False,
 ) -> None:
     """Hold a backend against PyTorch: its primitives, the library's ops and models lowered to them. Exits with 1 if
-    something is wrong."""
+    something is wrong, or nothing was computed because nothing reaches the target."""
     with failing(debug, as_json):
         chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
         models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None

@@ -123,7 +123,8 @@ def test_what_hangs_or_crashes_is_a_row_and_is_not_run_again():
 def test_what_is_not_reached_is_named_with_what_stands_in_the_way():
     chip = chips._made("few", {}, decomp.Target("few", ["mul", "reciprocal"]))
     report = decomp.bring_up(chip, ops=["relu", "threshold"], models=(), only=["op"], quick=True, isolate=False)
-    assert report.headline == "few: 2 ops not reached by what few has"
+    assert report.headline == "few: nothing was computed; 2 ops not reached by what few has"
+    assert not report.reached and not report.ok
     (line,) = [line for line in report.lines() if line.startswith("not lowered: relu")]
     assert "aten.relu is not reached: relu" in line and "needs aten." in line
 
@@ -267,3 +268,24 @@ def test_a_function_that_does_not_take_its_arguments_is_to_blame():
     report = decomp.bring_up(chip, ops="softmax", only="op", isolate=False, quick=True)
     assert report.row("op", "softmax").blames == "sum.dim_IntList"
     assert "total: got an unexpected keyword argument 'keepdim'" in str(report)
+
+
+@pytest.mark.parametrize("name", ["flip", "amax", "sum", "permute"])
+@pytest.mark.parametrize("lost", [lambda x: abs(x) < 1e-20, lambda x: abs(x) > 1e20])
+def test_small_and_large_numbers_belong_to_what_a_primitive_is_tried_on(name, lost):
+    chip = decomp.Backend("chip", from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch,
+                          dtypes=numpy_arrays.DTYPES)  # fmt: skip
+    for each in numpy_arrays.make():
+        if each.key[0].short != name:
+            chip.implements(each.key)(each.function)
+            continue
+
+        @chip.implements(each.key)
+        def losing(*args, function=each.function, **kwargs):
+            found = function(*args, **kwargs)
+            return np.where(lost(found), found.dtype.type(0), found) if found.dtype == np.float32 else found
+
+    report = decomp.bring_up(chip, ops=[name], models=(), only=["primitive"], quick=True, isolate=False)
+    (row,) = report.of("primitive")
+    assert row.verdict == "wrong"
+    assert {found.where for found in row.problems} & {"float32, small numbers", "float32, large numbers"}
