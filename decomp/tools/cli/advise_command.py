@@ -43,6 +43,7 @@ from decomp.tools.cli.arguments import (
     require_model,
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
+from decomp.tools.cli.extras import require_plots
 from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
 from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
@@ -82,6 +83,7 @@ def advise(
     """Say which ops a target should know next, so that models lower to it: the fewest that are enough, in the order in
     which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
+        require_plots(plot)
         words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
         if histogram == bool(models):
             raise Unusable("name models, or pass --histogram")

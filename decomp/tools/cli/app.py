@@ -52,6 +52,7 @@ from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.explanation import routes
+from decomp.tools.cli.extras import require_plots, require_writer
 from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, saved, show, working
 from decomp.tools.writing import Unfailing, whole
 
@@ -112,6 +113,7 @@ def lower(
 ) -> None:
     """Lower a model to a target, show the report, and save the result."""
     with failing(debug, as_json):
+        require_writer(output)
         target, path, chosen = load_target(to), _writable(output, *_WRITERS), load_rules(rules)
         save = _writer(target, path)
         levels, price = load_accuracy(accuracy), load_cost(cost)
@@ -237,6 +239,7 @@ def rules(
 ) -> None:
     """List the rules of the library, or what is declared to be beyond them; or what accuracy costs on a target."""
     with failing(debug):
+        require_plots(plot)
         if to is not None:
             _show_front(text, load_target(to), plot)
             return
@@ -340,6 +343,7 @@ def memory(
     """Show what memory a model takes when it is interpreted, as it is or lowered to a target, and what it takes in
     place, in an arena and in blocks of rows."""
     with failing(debug, as_json):
+        require_plots(plot)
         target, chosen = load_target(to) if to is not None else None, load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust)

@@ -20,6 +20,7 @@ from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
 from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
+from decomp.tools.cli.extras import require_plots
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
 from decomp.tools.measurement.joint_graphs import require_compiler
 
@@ -63,6 +64,7 @@ def certify(
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
     with failing(debug, as_json):
+        require_plots(plot)
         before = certificates.committed()
         chosen = _chosen_rules(name, family, everything or stale)
         if compiled or flushed:
