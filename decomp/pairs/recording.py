@@ -253,7 +253,8 @@ class _Run:
         if id(tensor) not in self._constants:
             with disable_current_modes():
                 parts = [converted(part, tensor) for part in (_real_part, _imaginary_part)]
-                real = not bool((known_value(parts[1]) != 0).any())
+                imaginary = known_value(parts[1])
+                real = imaginary is not None and not bool(imaginary.ne(0).any())
             fakes = [self.tape.constant(part) for part in (parts[:1] if real else parts)]
             self._constants[id(tensor)] = Pair(*fakes)
         return self._constants[id(tensor)]

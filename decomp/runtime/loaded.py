@@ -213,12 +213,12 @@ class Loaded:
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
         hooks, check = self._root._forward_pre_hooks, check_of(self._root)
-        placed, named = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
+        placed, by_name = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
         try:
             for key, hook in hooks.items():
-                hook(self._root, placed, *([named] if key in self._root._forward_pre_hooks_with_kwargs else []))
+                hook(self._root, placed, *([by_name] if key in self._root._forward_pre_hooks_with_kwargs else []))
             if check is not None and check not in hooks.values():
-                check(self._root, placed, named)
+                check(self._root, placed, by_name)
         except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
             if isinstance(error, DecompError):
                 raise
