@@ -69,14 +69,12 @@ def export(
         whole = OnOneDevice(model, device)
         with whole.placed():
             args, kwargs = whole.inputs((tuple(args), dict(kwargs or {})))
-            return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer))
+            return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer, lost))
     reasons = first_line(refused)
     if not lacks_data(refused):
         try:
             program = _export(model, args, kwargs, dynamic_shapes, None)
-            lost.clear()
-            if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
-                lost["the backward of a torch.autograd.Function"] = True
+            _lost_by_dynamo(lost, model, args, kwargs)
             return program
         except Exception as error:
             reasons += f"\n  with strict=True: {first_line(error)}"
@@ -115,8 +113,16 @@ def _by_dynamo(
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
     with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
         found = export_by_dynamo(model, args, named, dynamic_shapes)
-    lost.clear()
+    _lost_by_dynamo(lost, model, args, named)
     return found
+
+
+def _lost_by_dynamo(lost: dict[str, bool], model: nn.Module, args: Any, kwargs: Any) -> None:
+    """What `lost` has after Dynamo has captured a module: what is exported of its graph keeps all but the backward of
+    custom functions."""
+    lost.clear()
+    if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
+        lost["the backward of a torch.autograd.Function"] = True
 
 
 def exported_body(module: nn.Module, call: fx.Node) -> Body:
