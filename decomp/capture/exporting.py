@@ -109,11 +109,13 @@ def _by_dynamo(
 ) -> ExportedProgram:
     # Imported here, for few programs need it, and Dynamo takes a while to import.
     from decomp.capture.dynamo_export import export_by_dynamo
+    from decomp.torch_internals.compiling import export_config
 
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
     with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
         found = export_by_dynamo(model, args, named, dynamic_shapes)
-    _lost_by_dynamo(lost, model, args, named)
+    with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
+        _lost_by_dynamo(lost, model, args, named)
     return found
 
 
