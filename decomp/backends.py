@@ -24,6 +24,7 @@ from decomp.ir.effects import switches
 from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import lower
 from decomp.narrowing.functional import require_integers_fit
+from decomp.ops import aten, prims
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
@@ -265,8 +266,8 @@ def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
     for node in list(module.graph.nodes):
         if is_fused_product(node.target):
             _spell_product(node)
-        if node.target is torch.ops.prims.convert_element_type.default:
-            node.target = torch.ops.aten._to_copy.default
+        if node.target is prims.convert_element_type.default:
+            node.target = aten._to_copy.default
             node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
     return module
 
@@ -275,9 +276,9 @@ def _spell_product(node: fx.Node) -> None:
     """In the place of a · b + c, a call, two calls."""
     a, b = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2])
     with node.graph.inserting_before(node):
-        product = node.graph.call_function(torch.ops.aten.mul.Tensor, node.args[:2])
+        product = node.graph.call_function(aten.mul.Tensor, node.args[:2])
     product.meta = {**node.meta, "val": a * b}
-    node.target, node.args = torch.ops.aten.add.Tensor, (product, node.args[2])
+    node.target, node.args = aten.add.Tensor, (product, node.args[2])
 
 
 _NAMED = ("eager", "inductor")
@@ -370,7 +371,6 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
 def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:
     """Inductor bounds what it compares, and cannot compare the bounds of Booleans that are known (torch 2.13): that
     masks differ is for it that they are exclusive."""
-    aten = torch.ops.aten
     for node in module.graph.nodes:
         if node.target not in (aten.ne.Scalar, aten.ne.Tensor) or not all(map(_is_mask, node.args)):
             continue

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from decomp.ops import aten
+
 MOST = 5000
 """So many values are looked at for one function; one that reaches more is run again each time."""
 _LARGEST = 1 << 20
@@ -27,7 +29,7 @@ _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.la
 _BY_IDENTITY = (
     enum.Enum, logging.Logger, type(threading.Lock()), type(threading.RLock()), types.GetSetDescriptorType,
     types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(torch.ops.aten),
+    types.ClassMethodDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(aten),
 )  # fmt: skip
 _SMALL = 256
 """Elements of a tensor whose data is compared: it may be written in ways of which its version says nothing."""

@@ -14,6 +14,7 @@ from decomp.errors import CaptureError, describe
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, on_metadata
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.torch_internals.pytree import tree_leaves
@@ -80,7 +81,7 @@ def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]
 
 def _cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.Node) -> fx.Node:
     value, given = rewrite.values[source], metadata(source)
-    to = torch.ops.aten._to_copy.default
+    to = aten._to_copy.default
     node = rewrite.add("call_function", to, (value,), {"dtype": dtype}, f"{value.name}_cast", at=user)
     with given.fake_mode:
         node.meta["val"] = given.to(dtype)
@@ -144,7 +145,7 @@ class _Casts(TorchDispatchMode):
         self.found: dict[int, torch.dtype] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._to_copy.default and id(args[0]) in self.inputs and kwargs.get("dtype") is not None:
+        if func is aten._to_copy.default and id(args[0]) in self.inputs and kwargs.get("dtype") is not None:
             self.found.setdefault(id(args[0]), kwargs["dtype"])
         return func(*args, **(kwargs or {}))
 

@@ -19,6 +19,7 @@ from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.fakes import new_mode
+from decomp.ops import aten
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -214,7 +215,7 @@ class ProgramTape(Tape):
     def keep_metadata(self, fake: torch.Tensor) -> None:
         """Nodes that have this fake tensor in their metadata get a view of it: its own shape is about to change."""
         with torch.enable_grad():
-            as_it_is_now = torch.ops.aten.alias.default(fake)
+            as_it_is_now = aten.alias.default(fake)
         for node in self.graph.nodes:
             if any(value is fake for value in tree_leaves(node.meta.get("val"))):
                 node.meta["val"] = tree_map(lambda value: as_it_is_now if value is fake else value, node.meta["val"])
@@ -242,13 +243,13 @@ class ProgramRecorder(Recorder):
             with self:
                 return handed_on(func, args, kwargs or {})
         args, kwargs = tree_map_only(torch.Tensor, unwrapped, (args, kwargs or {}))
-        if func is torch.ops.aten._efficientzerotensor.default:
-            func = torch.ops.aten.zeros.default
-        if func is torch.ops.aten._new_zeros_with_same_feature_meta.default:  # of forward-mode AD
+        if func is aten._efficientzerotensor.default:
+            func = aten.zeros.default
+        if func is aten._new_zeros_with_same_feature_meta.default:  # of forward-mode AD
             batch = args[0].shape[: kwargs.get("self_num_batch_dims", 0)]
-            func, args, kwargs = torch.ops.aten.new_zeros.default, (args[1], [*batch, *args[1].shape]), {}
-        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            func = torch.ops.aten.clone.default  # made anew at each run: the program may write it
+            func, args, kwargs = aten.new_zeros.default, (args[1], [*batch, *args[1].shape]), {}
+        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            func = aten.clone.default  # made anew at each run: the program may write it
         args, kwargs = tree_map(self._fake, (args, kwargs))
         if torch.Tag.inplace_view in func.tags:
             self.tape.keep_metadata(args[0])
@@ -296,10 +297,10 @@ class LevelRecorder(ProgramRecorder):
 
     def _detached(self, value: torch.Tensor) -> torch.Tensor:
         node = self.tape.node_of(value)
-        if node is None or not value.is_floating_point() or node.target is torch.ops.aten.detach.default:
+        if node is None or not value.is_floating_point() or node.target is aten.detach.default:
             return value
-        found = torch.ops.aten.detach.default(value)
-        self.tape.append(torch.ops.aten.detach.default, (value,), {}, found)
+        found = aten.detach.default(value)
+        self.tape.append(aten.detach.default, (value,), {}, found)
         return found
 
 
@@ -383,7 +384,7 @@ class Speller(fx.Interpreter):
         """`.data`, which PyTorch answers below where calls are recorded: a `detach()` that counts its own writes."""
         with self.mode:
             value: torch.Tensor = get_data_attr(tensor)
-        self.tape.append(torch.ops.aten.detach.default, (tensor,), {}, value)
+        self.tape.append(aten.detach.default, (tensor,), {}, value)
         return value
 
     def _recorded(self, target: Any, call: Callable[[], Any]) -> Any:

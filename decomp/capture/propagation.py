@@ -14,6 +14,7 @@ from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import changes_metadata
 from decomp.metadata.fakes import new_mode
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import enable_python_dispatcher
 from decomp.torch_internals.pytree import tree_map
@@ -95,4 +96,4 @@ class _Propagation(fx.Interpreter):
 
 def _as_it_is_now(value: Any) -> Any:
     """A view of all of a tensor, which keeps its shape when that of the tensor itself is changed in place."""
-    return torch.ops.aten.alias.default(value) if isinstance(value, FakeTensor) else value
+    return aten.alias.default(value) if isinstance(value, FakeTensor) else value

@@ -29,12 +29,11 @@ from decomp.ir.call import metadata
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.torch_internals import transforms as levels
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.modes import EnablePreDispatch, enable_python_dispatcher, process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
-
-aten = torch.ops.aten
 
 
 def without_transforms(program: ExportedProgram) -> ExportedProgram:

@@ -30,6 +30,7 @@ from decomp.rules.torch_tables import traced
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
 from decomp.torch_internals.transforms import is_of_transform
+from decomp.torch_internals.versions import OpAbsent
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
 _ADDS_GUARD = "adds a guard on sizes that are dynamic"
@@ -183,6 +184,8 @@ def _record(
         raise error.at(line=line_of(function, error)) from error.__cause__
     except UnknownSize as unknown:
         return Declined(f"needs {unknown}")
+    except OpAbsent as absent:
+        return Declined(f"calls an op that this PyTorch lacks: {absent}", applicable=False)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
     except NewGuard as guard:

@@ -23,12 +23,11 @@ from decomp.ir.call import metadata, nodes_in
 from decomp.ir.effects import recorded_behind
 from decomp.ir.op_facts import SAVES_ITS_RESULT
 from decomp.ir.ops import of_function
+from decomp.ops import aten
 
 if TYPE_CHECKING:
     from decomp.derive.decisions import Decision, Derived
     from decomp.derive.planner import Planner
-
-aten = torch.ops.aten
 
 
 def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner) -> None:

@@ -16,8 +16,8 @@ from decomp.functionalize.writes import Functional, can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_same_tensor, is_view, list_operands, view_bases
 from decomp.ir.call import metadata
+from decomp.ops import aten
 
-aten = torch.ops.aten
 _WITHOUT_GRADIENT = "wrap_with_set_grad_enabled"
 
 

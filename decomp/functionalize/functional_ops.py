@@ -18,8 +18,7 @@ from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
 from decomp.metadata.symbolic_sizes import PRIME, size_hint
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 NO_VARIANT = "it has no functional form"
 

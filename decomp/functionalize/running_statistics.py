@@ -12,8 +12,7 @@ from torch import fx
 
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.call import Call, metadata
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 
 @dataclass(frozen=True, slots=True)

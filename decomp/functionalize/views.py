@@ -18,8 +18,7 @@ from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import VIEW_KINDS, ViewKind
 from decomp.metadata.strides import same_strides
 from decomp.metadata.symbolic_sizes import expression, same_shape
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 REPEATING = {op for op, kind in VIEW_KINDS.items() if kind in (ViewKind.EXPANDED, ViewKind.STRIDED)} | {"unfold"}
 """Views that may show an element several times."""

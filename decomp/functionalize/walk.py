@@ -46,8 +46,6 @@ from decomp.torch_internals.modes import set_grad_enabled
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
 
-aten = torch.ops.aten
-
 
 def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
     """Whether anything in `graph`, or in the bodies of its higher-order ops, writes a tensor."""

@@ -17,8 +17,7 @@ from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import SAVES_NOTHING, SUMS
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 
 @dataclass(frozen=True, slots=True)

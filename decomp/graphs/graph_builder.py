@@ -19,10 +19,9 @@ from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import Fakes, captured_metadata
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.strides import is_in_order, same_layout
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tree_map
-
-aten = torch.ops.aten
 
 OVERLOADS = {
     "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",

@@ -16,6 +16,7 @@ from torch import fx
 
 from decomp.graphs.tracing import Tape
 from decomp.ir.op_facts import KERNEL_STRIDES
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
 
 MOST = 50_000
@@ -234,12 +235,12 @@ def _way(node: fx.Node, asked: Asked, result: torch.Tensor) -> Way | None:
 def _is_pointwise(node: fx.Node, asked: Asked) -> bool:
     """Whether an op computes element by element from all tensors that it is given, at least one."""
     overload: Any = node.target
-    converts = overload is torch.ops.aten._to_copy.default and set(node.kwargs) == {"dtype"}
+    converts = overload is aten._to_copy.default and set(node.kwargs) == {"dtype"}
     known = torch.Tag.pointwise in overload.tags or overload._overloadpacket in _POINTWISE
     return set(node.all_input_nodes) == set(asked.nodes) != set() and (converts or known)
 
 
-_POINTWISE = frozenset(getattr(torch.ops.aten, name) for name in ("where", "__and__", "__or__", "__xor__"))
+_POINTWISE = frozenset(getattr(aten, name) for name in ("where", "__and__", "__or__", "__xor__"))
 """Ops of which not all overloads have the tag."""
 
 

@@ -16,9 +16,8 @@ from decomp.ir.op_facts import DISTINCT_OPERANDS
 from decomp.ir.spellings import MIRRORED
 from decomp.metadata.strides import is_in_order
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.torch_internals.fakes import unset_fake_temporarily
-
-aten = torch.ops.aten
 
 
 def prepare_bodies(module: fx.GraphModule) -> None:

@@ -20,6 +20,7 @@ from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import (
     PRE_DISPATCH,
@@ -205,7 +206,7 @@ class Tape:
             found = node.meta.get("val")
             for dim, size in enumerate(found.shape if isinstance(found, torch.Tensor) else ()):
                 if isinstance(size, torch.SymInt) and size.node.expr == expr:
-                    return self.append(torch.ops.aten.sym_size.int, (found, dim), {}, size)
+                    return self.append(aten.sym_size.int, (found, dim), {}, size)
         function, args = self._steps.pop(expr, (None, ()))
         if function is None:
             raise UnknownSize(f"the size {expr}, which none of the inputs has")
@@ -216,7 +217,7 @@ class Tape:
     def _computed_size(self, value: Any, expr: Any) -> fx.Node:
         for node, dim, size in self._known_sizes():
             if size.node.expr == expr:
-                size_of = torch.ops.aten.sym_size.int
+                size_of = aten.sym_size.int
                 return node if dim is None else self.append(size_of, (node.meta["val"], dim), {}, size)
         if expr.is_symbol or self._is_solvable(expr):
             return self._solved(value, expr)
@@ -346,9 +347,9 @@ class Recorder(ProxyTorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self.tape.constant(args[0])
-        if func is torch.ops.aten.detach_.default and self.tape.is_constant(args[0]):
+        if func is aten.detach_.default and self.tape.is_constant(args[0]):
             return args[0]  # torch.tensor() detaches what it has just made
         args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
         out = self.executed(func, args, kwargs)
@@ -433,7 +434,7 @@ def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-_PRODUCT = torch.ops.aten.mul.Tensor
+_PRODUCT = aten.mul.Tensor
 
 
 def _zero_in(product: torch.Tensor) -> int | float:

@@ -29,7 +29,6 @@ from decomp.ir.ops import Spelling, of_function, of_method
 from decomp.metadata.symbolic_sizes import PRIME, size_hint
 from decomp.torch_internals.graphs import DropoutNd
 
-aten = torch.ops.aten
 higher_order = torch.ops.higher_order
 
 _ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, DropoutNd, nn.Sequential)

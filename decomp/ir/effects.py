@@ -16,6 +16,7 @@ from decomp.ir.call import bound_call, call_if_bound, is_projection
 from decomp.ir.op_facts import ASSERTS, BATCH_NORMS, COLLECTIVES, MODE_SWITCHES
 from decomp.ir.ops import Op, of_function, of_method, of_module_class
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.torch_internals.modes import set_grad_enabled
 
 
@@ -131,9 +132,9 @@ def looks_only(node: fx.Node) -> bool:
 def is_proved(node: fx.Node) -> bool:
     """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
     metadata has, whatever the sizes are."""
-    if node.target is torch.ops.aten._assert_scalar.default:
+    if node.target is aten._assert_scalar.default:
         return node.args[0] is True
-    if node.target is not torch.ops.aten._assert_tensor_metadata.default:
+    if node.target is not aten._assert_tensor_metadata.default:
         return False
     call = call_if_bound(node)
     value = call.argument("a") if call is not None else None

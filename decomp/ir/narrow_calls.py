@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from decomp.ir.call import Call, metadata
+from decomp.ops import aten
 from decomp.torch_internals.pytree import tensors_in, tree_map
 
 NARROWER = {torch.int64: torch.int32, torch.float64: torch.float32, torch.complex128: torch.complex64}
 """By a wide dtype, the one with half the bits."""
-CAST = torch.ops.aten._to_copy.default
+CAST = aten._to_copy.default
 """The call that stands between a wide tensor and a narrow one."""
 
 

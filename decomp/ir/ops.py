@@ -17,8 +17,8 @@ from torch.library import CustomOpDef
 from decomp.errors import UnknownOp, spelled
 from decomp.ir import spellings
 from decomp.torch_internals.schemas import FunctionSchema, all_schemas, schemas_of
+from decomp.torch_internals.versions import AbsentOp, names_by_version, versions_with
 
-aten = torch.ops.aten
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -65,7 +65,8 @@ class Spelling:
 
 def op(spelling: Any) -> Op:
     """The op that `spelling` names: a function, method, operator, overload (packet), module class, or a string such as
-    "relu", "aten.sum.dim_IntList", "mylib::foo". Raises `UnknownOp`, naming the nearest known ops."""
+    "relu", "aten.sum.dim_IntList", "mylib::foo". One that the installed PyTorch lacks and another supported version has
+    is an op, too, which no program calls. Raises `UnknownOp`, naming the nearest known ops."""
     return resolve(spelling).op
 
 
@@ -85,8 +86,8 @@ def resolve(spelling: Any) -> Spelling:
         return Spelling(spelling)
     if isinstance(spelling, Spelling):
         return spelling
-    if isinstance(spelling, str):
-        return _of_text(spelling)
+    if isinstance(spelling, (str, AbsentOp)):
+        return _of_text(str(spelling))
     if isinstance(spelling, type) and issubclass(spelling, nn.Module):
         return Spelling(of_module_class(spelling, strict=True))
     if callable(spelling) and not isinstance(spelling, nn.Module):
@@ -167,7 +168,9 @@ def known_names() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _names_without_underscores() -> dict[str, str]:
-    public_last = sorted(known_names(), key=lambda name: not name.startswith("_"))
+    """Those of absent ops as well: a module that applies one is still what it is."""
+    names = {name.partition(".")[2] for name in names_by_version() if name.startswith("aten.")}
+    public_last = sorted({*known_names(), *names}, key=lambda name: (not name.startswith("_"), name))
     return {_flat(name): name for name in public_last if not name.endswith("_")}
 
 
@@ -206,6 +209,8 @@ def _of_text(text: str) -> Spelling:
         parts = ["aten", *parts]
     namespace, name, *overload = parts
     packet = _packet(f"{namespace}.{name}")
+    if packet is None and versions_with(f"{namespace}.{name}"):
+        return Spelling(Op(f"{namespace}.{name}"), overload[0] if overload else None)
     if packet is None or len(overload) > 1 or (overload and overload[0] not in packet.overloads()):
         raise UnknownOp(text, _candidates(namespace, name, packet))
     return _of_packet(namespace, name, overload[0] if overload else None)

@@ -11,8 +11,7 @@ from torch import fx
 
 from decomp.ir.aliases import view_bases
 from decomp.metadata.strides import is_surely_contiguous
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 ATTENTION = (aten.scaled_dot_product_attention.default, torch.nn.functional.scaled_dot_product_attention)
 """Calls whose strides only the run decides."""

@@ -18,6 +18,7 @@ from decomp.ir.call import metadata
 from decomp.memory import running
 from decomp.memory.bodies import Body, body_of
 from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
+from decomp.ops import aten
 
 BLOCK = 1 << 16
 """Elements of the widest tensor in a block, at most."""
@@ -89,7 +90,7 @@ def _runs(graph: fx.Graph) -> list[Run]:
 
 def _is_made_of_nothing(node: fx.Node) -> bool:
     """Whether a node may come earlier: an attribute, or a tensor that is filled with a number."""
-    return node.op == "get_attr" or node.target is torch.ops.aten.full.default and not node.all_input_nodes
+    return node.op == "get_attr" or node.target is aten.full.default and not node.all_input_nodes
 
 
 def _joins(run: Run, node: fx.Node) -> bool:

@@ -16,9 +16,8 @@ from decomp.ir.op_facts import COPIES, NOT_INTO_MEMORY
 from decomp.memory.running import result_memory
 from decomp.metadata.strides import dense_order
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)

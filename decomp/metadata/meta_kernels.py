@@ -13,6 +13,7 @@ import torch
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.strides import strides_in_order
 from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, view_in_shape
+from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, fakes_compute_it_otherwise
 from decomp.torch_internals.modes import (
     COMPOSITE_IMPLICIT,
@@ -199,7 +200,7 @@ def _kind(func: Any) -> str:
     """How a call of an overload is run."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten" or func._schema.is_mutable:
         return _ASK
-    if func is torch.ops.aten.promote_types.default:
+    if func is aten.promote_types.default:
         return _HOST
     if func in _OWN:
         return _SURE
@@ -225,7 +226,6 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
     return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)
 
 
-aten = torch.ops.aten
 _OWN = {
     aten.view.default: view_in_shape,
     aten._unsafe_view.default: view_in_shape,

@@ -16,6 +16,7 @@ from decomp.ir.dtypes import is_complex
 from decomp.ir.effects import is_proved, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
+from decomp.ops import aten
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
@@ -29,8 +30,6 @@ from decomp.proof.correspondence import (
     require_same_region,
 )
 from decomp.proof.replay import same, same_call
-
-aten = torch.ops.aten
 
 
 def check_in_pairs(found: InPairs) -> str:

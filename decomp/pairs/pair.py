@@ -16,8 +16,6 @@ from torch import Tensor
 
 from decomp.torch_internals.pytree import tree_map
 
-aten = torch.ops.aten
-
 
 class NotAsPairs(Exception):
     """A call cannot be computed on pairs; says why."""

@@ -21,9 +21,9 @@ from decomp.ir.call import inherited_meta, is_projection, metadata
 from decomp.ir.effects import is_proved, switches
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
+from decomp.ops import aten
 from decomp.pairs.recording import PairRecorder, is_complex_call, reads_sizes
 
-aten = torch.ops.aten
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
 
 

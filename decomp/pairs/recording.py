@@ -21,6 +21,7 @@ from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_values import converted, known_value
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.symbolic_sizes import same_shape
+from decomp.ops import aten
 from decomp.pairs.pair import (
     LINEAR,
     OPERATIONS,
@@ -170,7 +171,7 @@ def reads_sizes(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in _SIZES
 
 
-_SIZES = frozenset({torch.ops.aten.sym_size.int, torch.ops.aten.sym_size.default, torch.ops.aten.sym_numel.default})
+_SIZES = frozenset({aten.sym_size.int, aten.sym_size.default, aten.sym_numel.default})
 
 
 def is_complex_inside(node: fx.Node) -> bool:
@@ -273,7 +274,7 @@ _VIEWS = ("view", "_unsafe_view")
 
 def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     """A call on real tensors. Those of an expansion may have other strides than those that it was recorded for."""
-    if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is torch.ops.aten.view:
+    if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is aten.view:
         if node.target._overloadname == "default":
             return _reshaped(args, kwargs)
     return call_target(node.target, args, kwargs)

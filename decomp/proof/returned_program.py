@@ -17,6 +17,7 @@ from decomp.capture.module_hooks import added_hooks
 from decomp.capture.rebuild_exported import write_spec
 from decomp.ir.aliases import attribute
 from decomp.metadata.agreement import shown
+from decomp.ops import aten
 from decomp.proof.correspondence import (
     AnotherSource,
     HooksChanged,
@@ -248,7 +249,7 @@ def _require_written(
             continue
         place = by_name[spec.target] if spec.kind == OutputKind.USER_INPUT_MUTATION else by_target[spec.target]
         node, wanted = next(rest, None), (values.get(place), values.get(value, value))
-        if node is None or node.target is not torch.ops.aten.copy_.default or not same(node.args, wanted):
+        if node is None or node.target is not aten.copy_.default or not same(node.args, wanted):
             raise WritesChanged(f"the new value of {spec.target!r} is not written back", node, place, expected=wanted)
         copies.setdefault(value, node)
     extra = next(rest, None)

@@ -13,9 +13,8 @@ from torch import fx
 
 from decomp.graphs.tracing import on_metadata
 from decomp.ir.call import inherited_meta, metadata
+from decomp.ops import aten
 from decomp.refolding.folding import Fold
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)

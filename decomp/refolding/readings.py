@@ -11,8 +11,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-
-aten = torch.ops.aten
+from decomp.ops import aten
 
 
 @dataclass(frozen=True)

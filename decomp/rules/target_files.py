@@ -33,6 +33,7 @@ from decomp.ir.call import Call, Predicate
 from decomp.ir.dtypes import KINDS, is_of, unknown_in
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
 from decomp.ir.schema import names
+from decomp.ops import aten
 from decomp.rules.target import Key, Target
 from decomp.torch_internals.schemas import all_schemas
 
@@ -105,7 +106,7 @@ def _tagged(name: str) -> tuple[Key, ...]:
 def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
     """Every ATen overload that carries `tag`, in-place and `out=` variants left out."""
     found: list[Key] = []
-    for packet in (getattr(torch.ops.aten, name) for name in known_names()):
+    for packet in (getattr(aten, name) for name in known_names()):
         for overload in packet.overloads():
             function = getattr(packet, overload)
             spelling = resolve(function)
@@ -159,7 +160,7 @@ def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[
     argument, known = entry.get("argument"), names(op_of(entry["op"]))
     if argument is None:
         raise TargetError(f"[[when]] of {entry['op']}: the check {check!r} needs an 'argument'")
-    if argument not in known:
+    if known and argument not in known:  # of an op that this PyTorch lacks, no argument is known
         raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
     types, said, _ = _CHECKS[check]
     if not isinstance(value, types):

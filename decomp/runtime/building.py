@@ -29,8 +29,6 @@ from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.pytree import tensors_in
 
-aten = torch.ops.aten
-
 
 class Problems:
     """What keeps a backend from running a program, each kind with its number of calls."""

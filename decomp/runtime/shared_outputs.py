@@ -14,6 +14,7 @@ from torch import fx
 from decomp.functionalize.overlap import Place, overlap, place
 from decomp.ir.aliases import view_chain
 from decomp.ir.call import metadata
+from decomp.ops import aten
 
 Pair = tuple[int, int]
 """Two outputs by their number, the first one before the second; or an input, of which -1 is the first one and -2 the
@@ -48,7 +49,7 @@ def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
     with lowered.inserting_before(lowered.output_node()):
         for _, i in sorted(merged_pairs(source, lowered)):
             if results[i] not in views:
-                views[results[i]] = lowered.call_function(torch.ops.aten.alias.default, (own[i],))
+                views[results[i]] = lowered.call_function(aten.alias.default, (own[i],))
                 views[results[i]].meta = dict(own[i].meta)
             own[i] = views[results[i]]
     lowered.output_node().args = (tuple(own),)

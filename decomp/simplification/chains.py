@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from decomp.metadata.strides import is_surely_contiguous
+from decomp.ops import aten
 from decomp.simplification.laws import PERMUTING, Law, dim_of, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Call, Term
-
-aten = torch.ops.aten
 
 RESHAPING = (
     aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,

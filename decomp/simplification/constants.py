@@ -8,11 +8,10 @@ import torch
 
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
+from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
-
-aten = torch.ops.aten
 
 _EXACT = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.reciprocal.default, aten.neg.default,

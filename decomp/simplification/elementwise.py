@@ -10,10 +10,9 @@ import torch
 from decomp.ir.aliases import short_name
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
+from decomp.ops import aten
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
-
-aten = torch.ops.aten
 
 _BINARY = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default, aten.minimum.default,

@@ -12,9 +12,8 @@ import torch
 
 from decomp.ir.dtypes import number_in
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.simplification.terms import Call, Sunk, Term
-
-aten = torch.ops.aten
 
 PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""

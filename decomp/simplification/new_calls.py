@@ -17,11 +17,10 @@ from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.metadata.symbolic_sizes import expression
+from decomp.ops import aten
 from decomp.rules.target import Target
 from decomp.simplification.terms import Call, Term, key_of, operands_of
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
-
-aten = torch.ops.aten
 
 
 class NewCalls:

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
+from decomp.ops import aten
 from decomp.simplification.laws import PERMUTING, Law, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Call, Term
-
-aten = torch.ops.aten
 
 SAME_ORDER = (
     aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default,

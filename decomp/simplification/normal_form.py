@@ -12,13 +12,12 @@ from torch import fx
 
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.aliases import is_view, view_bases
+from decomp.ops import aten
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, alone, same_value
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of
-
-aten = torch.ops.aten
 
 
 @dataclass

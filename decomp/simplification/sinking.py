@@ -12,11 +12,10 @@ import torch
 
 from decomp.ir.aliases import view_arguments
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
+from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import PERMUTING, Law, order_of
 from decomp.simplification.terms import Call, Sunk, Term, terms_in
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)

@@ -4,3 +4,7 @@ on torch 2.13, unless a comment says otherwise. A module for each topic, because
 
 Not here: the classes of `torch._ops`, by which documented functions name overloads, and private attributes, such as
 `overload._schema`, which are read where they are used."""
+
+from decomp.torch_internals.versions import require_supported
+
+require_supported()

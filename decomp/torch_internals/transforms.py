@@ -15,6 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from decomp.torch_internals import modes as _modes
 from decomp.torch_internals.pytree import tree_leaves as _tree_leaves, tree_map as _tree_map
+from decomp.torch_internals.versions import Namespace as _Namespace
+
+_aten = _Namespace("aten")
 
 depth = _functorch.get_dynamic_layer_stack_depth
 current_level = _functorch.maybe_current_level
@@ -51,7 +54,7 @@ class _ByIndex(TorchFunctionMode):
         places = (args[1] if isinstance(args[1], tuple) else (args[1],)) if func is torch.Tensor.__getitem__ else ()
         if not places or not all(isinstance(place, torch.Tensor) for place in places):
             return func(*args, **(kwargs or {}))
-        return torch.ops.aten.index.Tensor(args[0], list(places))
+        return _aten.index.Tensor(args[0], list(places))
 
 
 def has_transforms(module: fx.GraphModule) -> bool:
@@ -99,7 +102,7 @@ def handed_on(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
 _BELOW_RECORDING = torch._C._dispatch_keyset_full_after(_modes.PRE_DISPATCH).remove(
     torch._C.DispatchKey.PythonDispatcher
 )
-_DUALS = (torch.ops.aten._make_dual.default, torch.ops.aten._unpack_dual.default)
+_DUALS = (_aten._make_dual.default, _aten._unpack_dual.default)
 _DUAL_LEVELS = ("_enter_dual_level", "_exit_dual_level", "_set_fwd_grad_enabled")
 
 

@@ -19,6 +19,7 @@ from decomp.metadata.agreement import same_bits
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
+from decomp.ops import aten
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.simplification.images import Images
 from decomp.simplification.simplifier import Simplified
@@ -208,7 +209,7 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
 def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node]) -> list[Term]:
     """The views below what was put above a node by which a term shows a value that is known; none if it shows none."""
     found: list[Term] = []
-    while term.owner in lowered and term.target in (torch.ops.aten.view.default, torch.ops.aten.permute.default):
+    while term.owner in lowered and term.target in (aten.view.default, aten.permute.default):
         found.insert(0, term)
         term = term.args[0]
         if term in known:

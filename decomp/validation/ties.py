@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from decomp.ops import aten
 from decomp.torch_internals.modes import TorchDispatchMode
 
-aten = torch.ops.aten
 _OPEN = {aten.sort, aten.topk, aten.kthvalue, aten.mode, aten.median, aten.nanmedian}
 """Ops whose documentation leaves open which of several equal elements is given; of `max`, `min`, `argmax` and `argmin`
 it is the first."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ops import aten
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     Size,
@@ -253,7 +254,7 @@ def arange_from(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Value
 
 def _is_size(bound: Any) -> bool:
     """Whether a bound, as the program has it, is no less than 0: a number, or the size of a tensor."""
-    return bound.target is torch.ops.aten.sym_size.int if isinstance(bound, fx.Node) else bool(bound >= 0)
+    return bound.target is aten.sym_size.int if isinstance(bound, fx.Node) else bool(bound >= 0)
 
 
 @emits("eye.default", "eye.m")

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import parts
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _convolution(convolve: Callable[..., Tensor]) -> Callable[..., Any]:

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import parts, real_part
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 UNSCALED, BY_ROOT, BY_SIZE = range(3)
 SMALL, LARGE_PRIME = 32, 128

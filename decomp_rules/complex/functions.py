@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import CHOICE, beside, parts, real_part
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
 from decomp_rules.support.operands import cast, constant, is_scalar, with_zero_gradient_to
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Parts = tuple[Tensor, Tensor]
 LOG2_E = 1 / math.log(2)

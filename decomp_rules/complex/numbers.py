@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten, prims
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast, constant, is_scalar, same_size, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 BY_FOURIER = (aten._fft_c2r, aten._fft_r2c)
 # What targets have that choose between numbers, and do not multiply by 0 and 1: they tell all imaginary parts.
-CHOICE = ((aten.where, torch.ops.prims.where),)
+CHOICE = ((aten.where, prims.where),)
 
 
 def real_part(x: Tensor) -> Tensor:

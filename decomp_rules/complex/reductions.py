@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import CHOICE, imaginary_part, parts, real_part
 from decomp_rules.reduce.reduction import Dims, degrees, reduced_dims, root
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
@@ -21,7 +22,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 MEAN, SUM = 1, 2
 

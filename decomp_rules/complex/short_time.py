@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.fourier import BY_ROOT, UNSCALED
 from decomp_rules.spatial.windows import fit
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.stft)

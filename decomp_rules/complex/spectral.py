@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.complex import fourier
 from decomp_rules.complex.fourier import BY_ROOT, BY_SIZE, UNSCALED, mirrored
 from decomp_rules.spatial.windows import fit
 
 RULES = Rules(fourier.RULES, level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _scaling(norm: str | None, forward: bool) -> int:

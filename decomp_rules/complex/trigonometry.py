@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.functions import Parts, by_parts, hyperbolic, infinite, modulus, product, zero_for_nan
 from decomp_rules.complex.numbers import parts
 from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # Beyond it 1 − |tanh| is less than half a unit in the last place, in either precision.
 FLAT = {torch.float32: 12.0, torch.float64: 22.0}

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import HALVES, cast, is_scalar
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 RANDOM = """
     rand rand_like randn randn_like randint randint_like randperm bernoulli uniform normal normal_functional random

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from decomp import Rules, decline
+from decomp.ops import aten
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _window(

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, view_or_copy, wrap
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

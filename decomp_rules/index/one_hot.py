@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.creation.factories import TABLED
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import same_size, wrap
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.index_select)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise import comparison
 from decomp_rules.support.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted, same_size, wrap
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

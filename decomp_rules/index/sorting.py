@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.index.indexing import picked
 from decomp_rules.support.operands import HALVES, cast, constant, ramp, wide, wrap
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

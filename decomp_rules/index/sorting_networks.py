@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.index.sorting import ALL_PAIRS, less
 from decomp_rules.reduce.order_statistics import median_of_sorted
 from decomp_rules.support.operands import constant, ramp, wrap
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 FEW = 32
 """So many of the largest are looked for one after the other."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg.matrices import (
     adjoint,
     change_of,
@@ -30,7 +31,6 @@ from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LIMIT = 256
 """Largest side that is unrolled: about ten operations for each column."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg import jacobi
 from decomp_rules.linalg.matrices import (
     adjoint,
@@ -28,7 +29,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 RULES.limit(
     aten.linalg_eig,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Label = Hashable
 Labelled = tuple[Tensor, list[Label]]

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from decomp import Op, Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # Ops of another library, which need not be there: models that were exported without a kernel for groups call them.
 FALLBACK = Op("transformers.grouped_mm_fallback")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg.matrices import (
     column,
     columns,
@@ -33,7 +34,6 @@ from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LIMIT = 64
 """Largest side that is unrolled: about a hundred operations for each column."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg import einsum
 from decomp_rules.linalg.matrices import unaffected_by
 from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(einsum.RULES, level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 SMALL = 400
 """Products of fewer factors are not given to BLAS (`bmm_out_or_baddbmm_`): there, 0 times infinity counts."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg.matrices import (
     adjoint,
     column,
@@ -34,7 +35,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LIMIT = 128
 """Largest side that is unrolled: about thirty operations for each column."""

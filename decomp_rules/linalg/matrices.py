@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decomp.ops import aten
 from decomp_rules.support.operands import constant
-
-aten = torch.ops.aten
 
 Refusal = str | None
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.linalg.matrices import identity
 from decomp_rules.support.operands import HALVES, cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 SQUARINGS = 24
 """How often a matrix may be squared. Above a norm of 2²⁴ float32 knows the entries to no better than 1, and the

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg import jacobi
 from decomp_rules.linalg.eigen import eigenpairs, inverse_or_zero, whole
 from decomp_rules.linalg.matrices import (
@@ -34,7 +35,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten._linalg_svd)

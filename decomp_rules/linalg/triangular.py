@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.linalg.matrices import (
     adjoint,
     change_of,
@@ -31,7 +32,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LIMIT = 256
 """Largest side of a triangular system: about ten operations for each row."""

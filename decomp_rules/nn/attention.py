@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Exp = Callable[[Tensor], Tensor]
 UNPAIRED = "keys and values differ in number"

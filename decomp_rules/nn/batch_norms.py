@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.nn.normalization import Gradients, affine, all_but_channel, per_channel
 from decomp_rules.reduce.reduction import moments
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Saved = tuple[Tensor, Tensor, Tensor, Tensor]
 """The output, the mean and 1 / √(var + ε) of the batch, and what is reserved for the backward op."""

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.nn.loss import MEAN, NONE
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Lengths = Tensor | Sequence[int]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.gradients import scaled_gradient
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 SUM, MEAN, MAX = range(3)
 """ATen's codes for what is made of a bag."""

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.nn.attention import attended, bias_of, kernel_scores, softmax_scale
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 FROM_THE_FIRST, FROM_THE_LAST = 1, 2
 """Causal masks of `_efficient_attention_forward`: the diagonal starts at the first query, or ends at the last."""

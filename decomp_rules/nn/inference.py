@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import cast, constant, is_scalar, promoted
 
 RULES = Rules(level="exact")
-aten = torch.ops.aten
 
 
 def register(*spellings: Any, **how: Any) -> Any:

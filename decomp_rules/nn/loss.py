@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.gradients import with_gradient_of
@@ -16,7 +17,6 @@ from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 NONE, MEAN, SUM = 0, 1, 2
 """ATen's codes for the reductions."""

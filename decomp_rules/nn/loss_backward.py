@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.nn.loss import LEAST, MEAN, NONE
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.mse_loss_backward)

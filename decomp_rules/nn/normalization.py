@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce import norms
 from decomp_rules.reduce.reduction import average_over, extent, known_empty, mean_times
 from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(norms.RULES, level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 

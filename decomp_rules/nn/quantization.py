@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import cast, is_scalar, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 

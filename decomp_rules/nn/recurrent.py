@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import cast, constant, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LSTM = 2
 """oneDNN's code for the kind of network."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise.exponent_bits import (
     LONG_EXP,
     LOWEST,
@@ -23,7 +24,6 @@ from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.softmax)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise import exponential
 from decomp_rules.pointwise.logarithm import log_of_one_and
 from decomp_rules.support.floating import LN_2, LOG2_E, float_math, own_float_math
@@ -23,7 +24,6 @@ from decomp_rules.support.operands import above_zero, cast, constant, number_bel
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 # Smooth: sigmoid, SiLU, softplus

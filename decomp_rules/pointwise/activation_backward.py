@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.pointwise.activation import logistic
 from decomp_rules.pointwise.exponential import at_least, exp_up_to
 from decomp_rules.support.floating import float_math
@@ -19,7 +20,6 @@ from decomp_rules.support.operands import above_zero, same_size, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.sigmoid_backward)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import added, beside, parts
 from decomp_rules.support.operands import (
     HALVES,
@@ -28,7 +29,6 @@ from decomp_rules.support.operands import (
     with_zero_gradient_to,
 )
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

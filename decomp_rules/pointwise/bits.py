@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 WIDE = "only integers of 32 or 64 bits"

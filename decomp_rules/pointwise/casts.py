@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import cast, is_scalar, with_zero_gradient_to
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.complex.numbers import parts
 from decomp_rules.support.floating import square_error
 from decomp_rules.support.operands import (
@@ -29,7 +30,6 @@ from decomp_rules.support.operands import (
     rounded,
 )
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

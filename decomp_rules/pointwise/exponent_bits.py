@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise.exponential import LN_2_PARTS, at_least
 from decomp_rules.support.floating import LOG2_E, float_math, polynomial
 
 RULES = Rules(level="exact")
-aten = torch.ops.aten
 
 NEEDS = ("maximum", "bitwise_and", "bitwise_left_shift", "view.dtype")
 """Without which the bits are not worth it."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import (
     LN_2,
     LOG2_E,
@@ -28,7 +29,6 @@ from decomp_rules.support.operands import cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 # For each dtype: the exponents of the smallest and the largest power of two, ln 2 in two parts of which the first has

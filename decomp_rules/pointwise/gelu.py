@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise.activation import logistic
 from decomp_rules.pointwise.exponential import at_least
 from decomp_rules.support.floating import LOG2_E, float_math, own_float_math, polynomial
@@ -20,7 +21,6 @@ from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 _AROUND_ZERO = (
     0.39894215273999867, -0.06648819618427095, 0.009962396499876907, -0.0011631147271499627, 9.151231828991141e-05,

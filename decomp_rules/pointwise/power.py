@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.double_float import binary_logarithm, exponent_of_power, mantissa_and_exponent
 from decomp_rules.support.floating import float_math, is_tensor, nearest, promoted_in_any_order, working_dtype
 from decomp_rules.support.operands import cast, constant, promoted
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.square)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Declined, Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.double_float import mantissa_and_exponent
 from decomp_rules.support.floating import (
     corrected,
@@ -30,7 +31,6 @@ from decomp_rules.support.operands import HALVES, cast, constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.div)

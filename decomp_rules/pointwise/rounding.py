@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.trunc)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.pointwise.exponential import finite_root, minus_within
 from decomp_rules.support.floating import (
     LOG2_E,
@@ -27,7 +28,6 @@ from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # (tanh x − x) / x³ in powers of x², for |x| ≤ 0.55.
 _TANH = {

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from decomp import Declined, Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce.reduction import Dims, degrees, moments, moments_by_sums, reduced_dims, root, squeezed
 from decomp_rules.support.operands import cast, wide
 from decomp_rules.support.scaling import scaled_for_squares
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.std, needs=("var",))

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.creation.factories import TABLED
 from decomp_rules.support.operands import wrap
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.max)

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.reduce.reduction import Dims, all_dims, reduced_dims, root, squeezed
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.linalg_vector_norm)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from decomp import Declined, Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise.exponential import minus_within
 from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import HALVES, cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import HALVES, cast, wrap
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 
 BLOCK = 64
 LARGEST = 1 << 16

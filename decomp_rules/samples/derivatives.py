@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from decomp.ops import aten
 
 
 def _ldexp(x: Tensor, other: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Sample
+from decomp.ops import aten
 from decomp_rules.samples.making import f, p
 
-aten = torch.ops.aten
 Documented = Callable[..., Any]
 
 

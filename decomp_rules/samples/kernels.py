@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from decomp import Sample
+from decomp.ops import aten
 from decomp_rules.samples.making import Calls, b, f, i, p, t
 
-aten = torch.ops.aten
 Columns = Sequence[Tensor]
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from decomp.ops import aten
 from decomp_rules.samples.making import Calls, b, f, i, p, t, u
 
-aten = torch.ops.aten
 Args = tuple[tuple[Any, ...], ...]
 
 

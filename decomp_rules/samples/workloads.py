@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from decomp import Workload
+from decomp.ops import aten
 from decomp_rules.samples import architectures
 from decomp_rules.samples.models import Example
 
-aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.convolution, aten.embedding)
 """Ops that a compiler has kernels for, or that are written as products with matrices: what a target without matrix
 products may keep. An embedding is the product of a matrix of ones and zeros with the table."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.operands import cast, view_or_copy, wrap
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

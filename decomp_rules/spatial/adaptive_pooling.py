@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.spatial.pooling import Window, _maxima, _maxima_along, _places, lowest
 from decomp_rules.spatial.windows import every, fit, ntuple, opmath
 from decomp_rules.support.operands import along, cast, same_size
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _sizes(x: Tensor, output_size: Any, dims: int) -> list[Any]:

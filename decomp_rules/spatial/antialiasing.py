@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial import byte_images
 from decomp_rules.spatial.windows import ntuple, opmath
 from decomp_rules.support.operands import cast, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)

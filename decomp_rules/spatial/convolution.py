@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial.windows import (
     AT_ONCE,
     blocks,
@@ -36,7 +37,6 @@ from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _convolution_nd(dims: int) -> Callable[..., Tensor]:

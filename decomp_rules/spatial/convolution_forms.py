@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial.convolution import spread_out
 from decomp_rules.spatial.windows import ntuple, padded
 
 RULES = Rules(level="exact")
-aten = torch.ops.aten
 
 MOST_GROUPS = 64
 """More convolutions than that are no way to compute one."""

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.spatial.convolution import convolution_backward
 from decomp_rules.spatial.windows import ntuple
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(
@@ -166,7 +166,7 @@ def conv_tbc_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor, pad: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of input, weight and bias; of complex numbers, for which there is no kernel, by the rule."""
-    gradients = convolution_backward if grad.is_complex() else torch.ops.aten.convolution_backward
+    gradients = convolution_backward if grad.is_complex() else aten.convolution_backward
     dx, dw, db = gradients(
         grad.permute(1, 2, 0),
         input.permute(1, 2, 0),
@@ -248,4 +248,4 @@ def convolved(
 
 def through(grad: Tensor, x: Tensor, weight: Tensor, settings: Sequence[Any], mask: Sequence[bool]) -> Any:
     """`convolution_backward`."""
-    return torch.ops.aten.convolution_backward(grad, x, weight, None, *settings, mask)
+    return aten.convolution_backward(grad, x, weight, None, *settings, mask)

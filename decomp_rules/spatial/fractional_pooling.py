@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.spatial.windows import ntuple, opmath
 from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 def _forward(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.creation.factories import TABLED
 from decomp_rules.spatial.windows import every, fit
 from decomp_rules.support.operands import cast, constant, ramp, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 @register(aten.pad)

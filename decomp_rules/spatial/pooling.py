@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.creation.factories import count_by_squares
 from decomp_rules.spatial.windows import (
     AT_ONCE,
@@ -34,7 +35,6 @@ from decomp_rules.support.operands import cast
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 Ramp = Callable[[Any, torch.device], Tensor]

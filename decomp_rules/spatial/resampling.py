@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial import antialiasing, byte_images, grid
 from decomp_rules.spatial.windows import every, ntuple, opmath
 from decomp_rules.support.gradients import with_gradient_of
@@ -24,7 +25,6 @@ from decomp_rules.support.operands import cast, same_size, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 BINARY = (2, 4, 8)
 """Whole factors by which places and weights are exact in every precision."""

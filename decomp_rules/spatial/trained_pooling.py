@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial.pooling import Window, windows
 from decomp_rules.spatial.windows import every, fit
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 
 POSITIONS = 32
 """How many positions a window has at most: each is a slice, a maximum, a comparison and a selection."""

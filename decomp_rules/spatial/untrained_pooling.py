@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.spatial.pooling import Window, lowest, windows
 from decomp_rules.spatial.windows import every
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 _FORWARD = ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d))
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decomp.ops import aten
+
 AT_ONCE = 2**26
 """Elements that may be in memory together where a target does not fuse what makes them with their sum."""
 
@@ -34,7 +36,7 @@ def every(x: Tensor, dim: int, start: Any, count: Any, step: int = 1) -> Tensor:
     if isinstance(start, int) and start == 0 and step == 1 and isinstance(count, int) and count == x.shape[dim]:
         return x
     if step == 1 or isinstance(count, int):
-        return torch.ops.aten.slice(x, dim, start, start + (count - 1) * step + 1, step)
+        return aten.slice(x, dim, start, start + (count - 1) * step + 1, step)
     lead, rest = list(x.shape[:dim]), list(x.shape[dim + 1:])  # in shapes that add no guard on a dynamic size
     run = fit(x, dim, 0, step - 1).narrow(dim, start, count * step)
     return run.reshape([*lead, count, step, *rest]).select(dim + 1, 0)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 TWO_OVER_PI = 2 / math.pi
 

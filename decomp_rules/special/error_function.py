@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.pointwise.exponential import EXPM1, LN_2_PARTS
 from decomp_rules.support.floating import (
     LOG2_E,
@@ -25,7 +26,6 @@ from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 # erf(x) / x − 1 in powers of x², for |x| ≤ 1.

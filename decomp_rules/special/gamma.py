@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.special.reciprocal_gamma import LAST, Rows, gathered, reciprocal_gamma, summed
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import ramp
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 LOG_SQRT_2_PI = 0.918938533204672742
 

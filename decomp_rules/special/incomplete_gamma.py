@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.special.gamma import log_gamma_above_one
 from decomp_rules.support.floating import float_math, polynomial
 from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # How many terms the series in x and in s, and that of the logarithm, have.
 _TERMS = {torch.float32: (10, 8, 7), torch.float64: (18, 14, 16)}

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math, polynomial
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # (I0(x) − 1) / w in powers of w = x²/4, up to x = 8.
 _I0 = {

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math, polynomial, square_error
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # The slope s of t = 1 / (1 + s·x) in the scaled complement.
 _SLOPE = {torch.float32: 0.5, torch.float64: 0.375}

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules
+from decomp.ops import aten
 from decomp_rules.support.operands import cast, constant
 
-aten = torch.ops.aten
 RULES = Rules(level="exact")
 register = RULES.register
 

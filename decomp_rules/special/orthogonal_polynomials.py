@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import corrected, float_math, is_tensor, square_error
 from decomp_rules.support.operands import constant
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 # The last degree for which PyTorch gives Hermite's polynomials.
 _HERMITE = {torch.float32: 128, torch.float64: 512}

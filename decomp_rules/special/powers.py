@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import is_tensor, working_dtype
 from decomp_rules.support.operands import cast, plain, promoted, rounded
 from decomp_rules.support.short_logarithm import (
@@ -23,7 +24,6 @@ from decomp_rules.support.short_logarithm import (
 
 RULES = Rules(level="standard")
 register = RULES.register
-aten = torch.ops.aten
 
 _PRODUCTS = (-3.0, 5.0, 6.0)
 _QUARTERS = (-1.5, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.5, 1.75, 2.25, 2.5, 3.5)

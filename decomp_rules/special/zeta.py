@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten
 from decomp_rules.support.floating import float_math, is_tensor, polynomial
 from decomp_rules.support.operands import along, constant, ramp
 
 RULES = Rules(level="exact")
 register = RULES.register
-aten = torch.ops.aten
 
 
 # B₂ⱼ / (2j)!, the coefficients of Euler and Maclaurin's formula.

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
+from decomp.ops import aten, prims
 from decomp_rules.support.operands import HALVES, cast, is_scalar, promoted, wrap
 
-aten, prims = torch.ops.aten, torch.ops.prims
 RULES = Rules(level="exact")
 
 FLOAT_FUNCTIONS = {

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.prepared import Operand, nodes_in, reshaped, shape_of, transposed
 from decomp.refolding.readings import Spelling
@@ -20,7 +21,6 @@ from decomp.refolding.regions import is_float, op_called
 from decomp.refolding.searches.masks import Mask, masks_as_one, number_of
 from decomp.refolding.searches.products import product_operands
 
-aten = torch.ops.aten
 SOFTMAX = (aten.softmax.int, aten._softmax.default)
 STEPS = 16
 TRIALS = 48

@@ -12,11 +12,11 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.readings import Spelling, small_numbers
 from decomp.refolding.regions import is_float, op_called
 
-aten = torch.ops.aten
 STEPS = 12
 """How many calls it goes up and down."""
 

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
+from decomp.ops import aten
 from decomp.refolding.prepared import Operand, Prepared, reshaped, shape_of
 from decomp.refolding.regions import Surroundings, op_called
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 
 from decomp.ir.effects import looks_only
+from decomp.ops import aten
 from decomp.patterns.terms import Term, Terms
 from decomp.refolding.found import Findings, Trier
 from decomp.refolding.readings import Spelling
-
-aten = torch.ops.aten
 
 _NAMED: dict[str, Any] = {
     "aten.layer_norm": aten.layer_norm.default,

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.prepared import Operand, reshaped
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
 
-aten = torch.ops.aten
 LINEAR = Spelling(aten.linear.default)
 
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul")

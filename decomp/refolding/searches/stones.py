@@ -14,12 +14,11 @@ from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier, Wanted
 from decomp.refolding.prepared import Operand, Prepared, can_be_made, reshaped
 from decomp.refolding.regions import Surroundings
 from decomp.refolding.trials import Runner
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)

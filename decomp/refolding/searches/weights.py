@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import fx
 
 from decomp.ir.call import metadata
+from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.readings import Spelling
 from decomp.refolding.regions import is_float, op_called
 
-aten = torch.ops.aten
 STEPS = 6
 """How many calls after the normalization are looked at."""
 

@@ -133,6 +133,8 @@ def _module(name: str) -> tuple[dict[str, ast.AST], dict[str, Place]]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined.update({n.id: node for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)})
+        elif isinstance(node, ast.ImportFrom) and node.module == "decomp.ops":
+            defined.update({a.name: ast.parse(f"{a.name} = torch.ops.{a.name}").body[0] for a in node.names})
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
             imported.update({a.asname or a.name: (node.module, a.name) for a in node.names})
         elif isinstance(node, ast.Import):

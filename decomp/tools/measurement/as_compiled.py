@@ -12,6 +12,7 @@ import functools
 import torch
 
 from decomp.metadata.agreement import same_elements
+from decomp.ops import aten
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import Sample
@@ -196,7 +197,7 @@ def _run(module: torch.fx.GraphModule, inputs: Inputs) -> Run | None:
 
 def _casts(node: torch.fx.Node) -> bool:
     dtype = node.kwargs.get("dtype")
-    if node.target is not torch.ops.aten._to_copy.default or not isinstance(dtype, torch.dtype):
+    if node.target is not aten._to_copy.default or not isinstance(dtype, torch.dtype):
         return False
     value = node.all_input_nodes[0].meta.get("val")
     whole = not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool

@@ -10,6 +10,7 @@ import contextlib
 import torch
 
 from decomp.ir.dtypes import name_of
+from decomp.ops import aten
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import Candidate
 from decomp.tools.certification.certificate import FINITE
@@ -83,7 +84,7 @@ class Flushed:
 
 def _is_division(sample: Sample) -> bool:
     packet = getattr(sample.overload, "overloadpacket", None)
-    return packet is torch.ops.aten.div and sample.kwargs.get("rounding_mode") is None
+    return packet is aten.div and sample.kwargs.get("rounding_mode") is None
 
 
 def _near(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from decomp.ir.dtypes import name_of
+from decomp.ops import aten
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import Function, Trial
 from decomp.torch_internals.modes import TorchDispatchMode
@@ -298,7 +299,7 @@ def _sizes(name: str, *places: int) -> Check:
         if dtype not in OVERFLOWS:
             return None
         sizes = [a.double().abs() if i in places and isinstance(a, torch.Tensor) else a for i, a in enumerate(args)]
-        total = getattr(torch.ops.aten, name)(*sizes)
+        total = getattr(aten, name)(*sizes)
         return [("overflow", total > 2.0 ** (torch.iinfo(dtype).bits - 1), [values[0].flatten()[:1].view([])])]
 
     return check

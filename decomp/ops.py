@@ -1,0 +1,8 @@
+"""PyTorch's ops, as `torch.ops` has them, for rules that serve several versions of PyTorch. Where the installed version
+lacks an op, what is registered for it is left out, and a rule that calls it declines. A name that no supported version
+has is an `AttributeError`, as in `torch.ops`."""
+
+from decomp.torch_internals.versions import Namespace
+
+aten = Namespace("aten")
+prims = Namespace("prims")

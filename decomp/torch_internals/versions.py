@@ -1,0 +1,107 @@
+"""What differs between versions of PyTorch, in one place: which versions are supported, and which ops each of them has.
+
+`op_names.json` lists the ops of ATen and prims by the versions that have them; `python -m tests.op_names` adds those of
+the installed version. A name in it that this version lacks is a fact; a name that is not in it is misspelt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import functools
+import json
+from pathlib import Path
+import re
+from typing import Any
+import warnings
+
+import torch
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The versions that are supported, both included."""
+OP_NAMES = Path(__file__).with_name("op_names.json")
+"""Names of ops, `aten.relu`, by the versions that have them: {"2.11 2.12": [...]}."""
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor number: (2, 13) of "2.13.0+cpu"."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else NEWEST
+
+
+INSTALLED = version_of(torch.__version__)
+"""The version of PyTorch that this process runs on."""
+
+
+def in_words(version: tuple[int, int]) -> str:
+    """`2.13`."""
+    return f"{version[0]}.{version[1]}"
+
+
+def require_supported() -> None:
+    """Raise `ImportError` for a PyTorch that is too old, and warn of one that is newer than those known."""
+    between = f"torch {in_words(OLDEST)} to {in_words(NEWEST)}"
+    if INSTALLED < OLDEST:
+        remedy = f"pip install 'torch>={in_words(OLDEST)}'"
+        raise ImportError(f"decomp runs on {between}; this is {torch.__version__}: {remedy}")
+    if INSTALLED > NEWEST:
+        warnings.warn(f"decomp was tested on {between}; this is {torch.__version__}", stacklevel=3)
+
+
+class OpAbsent(Exception):
+    """A rule calls an op that the installed PyTorch lacks: the rule does not serve."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not in torch {in_words(INSTALLED)}")
+
+
+@dataclass(frozen=True)
+class AbsentOp:
+    """An op, or an overload, that some supported PyTorch has and the installed one lacks. It is equal to no target of a
+    graph, and what is registered for it is left out."""
+
+    name: str
+    """`aten.qr`, or `aten.qr.default`."""
+
+    @property
+    def __name__(self) -> str:
+        return self.name.rsplit(".", 1)[-1]
+
+    def __getattr__(self, overload: str) -> AbsentOp:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        return AbsentOp(f"{self.name}.{overload}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise OpAbsent(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Namespace:
+    """The ops of a namespace, as attributes: those of `torch.ops`, and an `AbsentOp` for what this version lacks."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, op: str) -> Any:
+        found: Any
+        try:
+            found = getattr(getattr(torch.ops, self._name), op)
+        except AttributeError:
+            if not versions_with(f"{self._name}.{op}"):
+                raise
+            found = AbsentOp(f"{self._name}.{op}")
+        setattr(self, op, found)  # the next look at it finds it at once
+        return found
+
+
+@functools.cache
+def names_by_version() -> dict[str, tuple[str, ...]]:
+    """The supported versions that have each op of ATen and prims, by its name, `aten.relu`."""
+    table = json.loads(OP_NAMES.read_text(encoding="utf-8"))
+    return {name: tuple(versions.split()) for versions, names in table.items() for name in names}
+
+
+def versions_with(name: str) -> tuple[str, ...]:
+    """The supported versions that have an op, `aten.relu`, or an overload of it: ("2.11", "2.12"). None: no version."""
+    return names_by_version().get(name, ())

@@ -1,0 +1,114 @@
+"""One library for several versions of PyTorch: an op that the installed version lacks is absent, and no error."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import decomp
+from decomp import ops
+from decomp.torch_internals import versions
+from decomp_rules import RULES
+
+LACKING = next(
+    name
+    for name, known in sorted(versions.names_by_version().items())
+    if versions.in_words(versions.INSTALLED) not in known and name.startswith("aten.")
+)
+"""An op that another supported version has, and the installed one lacks."""
+BUILDING_BLOCKS = {"aten.linear", "aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.batch_norm"}
+"""What modules of PyTorch itself apply, for which the library has patterns."""
+
+
+def lacking():
+    return getattr(ops.aten, LACKING.partition(".")[2])
+
+
+def test_an_op_that_this_version_has_is_pytorchs_own():
+    assert ops.aten.relu is torch.ops.aten.relu and ops.prims.exp is torch.ops.prims.exp
+
+
+def test_an_op_that_no_version_has_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'reluu'"):
+        ops.aten.reluu
+
+
+def test_an_absent_op_can_be_named_with_its_overloads():
+    assert str(lacking()) == LACKING and str(lacking().default) == f"{LACKING}.default"
+    assert lacking().__name__ == LACKING.partition(".")[2] and lacking().default != torch.ops.aten.relu.default
+
+
+def test_rules_and_targets_may_name_an_absent_op():
+    rules = decomp.Rules()
+
+    @rules.register(lacking(), LACKING, torch.relu, needs=[lacking()])
+    def rule(x):
+        return x
+
+    assert decomp.op(lacking()) == decomp.op(LACKING) and len(rules[LACKING]) == 2
+    assert decomp.Target("chip", ["add", LACKING]).knows(decomp.op(LACKING))
+
+
+def test_a_name_that_no_version_has_is_still_misspelt():
+    with pytest.raises(decomp.UnknownOp, match="unknown op 'aten.reluu'; did you mean"):
+        decomp.op("aten.reluu")
+
+
+def test_a_rule_that_calls_an_absent_op_declines():
+    rules, chip = decomp.Rules(), decomp.Target("chip", ["mul"])
+
+    @rules.register("gelu")
+    def by_absent(x):
+        return lacking()(x)
+
+    plan = decomp.plan(torch.nn.GELU(), to=chip, args=(torch.randn(2),), rules=rules)
+    version = versions.in_words(versions.INSTALLED)
+    assert f"calls an op that this PyTorch lacks: {LACKING} is not in torch {version}" in str(plan)
+
+
+def test_a_condition_of_a_target_file_may_be_of_an_absent_op(tmp_path):
+    text = f'ops = ["add", "{LACKING}"]\n[[when]]\nop = "{LACKING}"\nargument = "any"\nequals = 1\n'
+    (tmp_path / "chip.toml").write_text(text)
+    assert len(decomp.Target.load(tmp_path / "chip.toml")) == 2
+
+
+@pytest.mark.parametrize("installed, message", [((2, 8), "decomp runs on torch 2.11 to 2.15; this is "), ((2, 10), "")])
+def test_an_older_pytorch_is_refused(monkeypatch, installed, message):
+    monkeypatch.setattr(versions, "INSTALLED", installed)
+    with pytest.raises(ImportError, match=rf"{message}.*: pip install 'torch>=2\.11'$"):
+        versions.require_supported()
+
+
+def test_a_newer_pytorch_than_those_known_runs_with_a_warning(monkeypatch):
+    monkeypatch.setattr(versions, "INSTALLED", (2, 99))
+    with pytest.warns(UserWarning, match="^decomp was tested on torch 2.11 to 2.15; this is "):
+        versions.require_supported()
+
+
+@pytest.mark.parametrize("text, wanted", [("2.13.0+cpu", (2, 13)), ("2.15.0a0+git1", (2, 15)), ("3.0", (3, 0))])
+def test_versions_are_read_whatever_follows_the_numbers(text, wanted):
+    assert versions.version_of(text) == wanted
+
+
+def test_the_installed_version_is_in_the_table():
+    assert versions.in_words(versions.INSTALLED) in versions.versions_with("aten.relu")
+
+
+def named_by_rules():
+    return {str(rule.op) for rule in RULES if versions.versions_with(str(rule.op))} - BUILDING_BLOCKS
+
+
+def hidden(*arguments):
+    command = [sys.executable, "-W", "ignore", "-m", "tests.absent_ops", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_project_is_imported_by_a_pytorch_that_lacks_every_op_that_it_has_rules_for():
+    done = hidden("--import", *sorted(named_by_rules()))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_models_are_lowered_by_a_pytorch_that_lacks_ops_that_they_do_not_call():
+    done = hidden(*sorted(name for name in named_by_rules() if "linalg" in name or "special" in name))
+    assert done.returncode == 0, done.stderr[-2000:]
