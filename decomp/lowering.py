@@ -266,8 +266,8 @@ def lower(
         raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
     source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
     settings = settings_of(simplify, training, freeze)
-    matching = Matching(*rules_and_target(to, rules, keep, narrow), False if freeze else training)
-    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
+    matching = Matching(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
+    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
     return _lowered(source, matching, policy, partial, verify, max_error, settings)
 
 
@@ -305,6 +305,7 @@ def plan(
     cost: Cost | None = None,
     max_ulp: Limits | None = None,
     training: bool | None = None,
+    freeze: bool = False,
     narrow: bool = False,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
@@ -312,8 +313,9 @@ def plan(
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = rules_and_target(to, rules, keep, narrow)
-    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost)
-    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target, training)
+    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
+    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
+    matching = Matching(chosen, target, _training(training, freeze))
     with captured(source, matching) as program:
         return _answering(plan_program(program, matching, policy), program, matching, policy)
 
@@ -350,11 +352,17 @@ def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
 
 def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:
     """What is asked of simplification; None where nothing is. Raises `ArgumentError` where it cannot be had."""
-    if freeze and training:
-        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+    training = _training(training, freeze)
     if freeze and not simplify:
         raise ArgumentError("freeze=True is part of simplification: leave out simplify=False")
-    return Settings(training=False if freeze else training, freeze=freeze) if simplify else None
+    return Settings(training=training, freeze=freeze) if simplify else None
+
+
+def _training(training: bool | None, freeze: bool) -> bool | None:
+    """Whether what only gradients need is kept. Raises `ArgumentError` where a frozen program is to train."""
+    if freeze and training:
+        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+    return False if freeze else training
 
 
 def _keeping(target: Target, keep: Iterable[Any]) -> Target:

@@ -4,7 +4,7 @@ of them is the cheapest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 import itertools
 import math
@@ -47,6 +47,7 @@ from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
+from decomp.simplification.freezing import as_frozen
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -382,11 +383,13 @@ def price_of_node(cost: Cost | None, node: fx.Node) -> float:
     return 0.0 if call is None else price_of_calls(cost, (call,))
 
 
-def price_of_stamp(cost: Cost | None, stamp: Stamp) -> float:
-    """What the calls of a flat expansion cost together."""
+def price_of_stamp(cost: Cost | None, stamp: Stamp, constants: Sequence[bool] = ()) -> float:
+    """What the calls of a flat expansion cost together; without those that are computed once, where `constants` says of
+    each input whether freezing makes it a constant."""
+    graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
     if cost is not None:
-        return price_of_graph(cost, stamp.graph)
-    return sum(price_of_node(None, node) for node in stamp.graph.nodes if node.op.startswith("call"))
+        return price_of_graph(cost, graph)
+    return sum(price_of_node(None, node) for node in graph.nodes if node.op.startswith("call"))
 
 
 @dataclass

@@ -124,7 +124,7 @@ class _Planning:
         state = self._state(name)
         functional = self._functional(name, graph, owner, state)
         functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
-        functional, fused = self._fused(functional, owner)
+        functional, fused = self._fused(name, functional, owner, values)
         bodies = bodies_of(functional, owner, policy)
         functional, decisions = self._decided(functional, owner, values, state)
         decisions = with_reasons(decisions, fused)
@@ -172,17 +172,28 @@ class _Planning:
         rewrite = without_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
         return functional if rewrite is None else functional.rewritten(rewrite)
 
-    def _fused(self, functional: Functional, owner: nn.Module) -> tuple[Functional, Fused]:
+    def _fused(
+        self, name: str, functional: Functional, owner: nn.Module, values: Represented
+    ) -> tuple[Functional, Fused]:
         """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
         between markers of autocast is cast silently, and matches nothing.)"""
         rules = self.matching.rules.patterns
         if not rules or any(map(autocast.marker, functional.graph.nodes)):
             return functional, Fused()
         kept = {write.value for write in functional.writes}
-        fused = fuse(functional.graph, rules, self.planner, owner, kept)
+        constants = functools.partial(self._constants, name, functional, owner, values)
+        fused = fuse(functional.graph, rules, self.planner, owner, kept, constants, self.planner.policy.freeze)
         if fused.contraction is None:
             return functional, fused
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
+
+    def _constants(self, name: str, functional: Functional, owner: nn.Module, values: Represented) -> set[fx.Node]:
+        """What is computed once where the program is frozen. Bodies are given their weights."""
+        if name or self.matching.training:
+            return set()
+        written, target = (write.source for write in functional.writes), self.matching.target
+        subject = Subject.of(functional.graph, owner, target, self.program.exported, written, values.constants)
+        return subject.frozen_nodes()
 
     def _decided(
         self, functional: Functional, owner: nn.Module, values: Represented, state: Mapping[str, Any],

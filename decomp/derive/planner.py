@@ -4,7 +4,7 @@ candidates is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 import functools
 import math
@@ -151,13 +151,13 @@ class Planner:
         self.memory.met(found.stamp.graph)
         return decision_of(found, str(request.level))
 
-    def price(self, node: fx.Node) -> float | str:
-        """What a call of the program comes to on the target; or why it does not reach it."""
+    def price(self, node: fx.Node, frozen: Collection[fx.Node] = ()) -> float | str:
+        """What a call comes to on the target, these operands being `frozen`; or why it does not reach it."""
         decision = self.decide(node)
         if isinstance(decision, Blocked):
             return decision.why()
         if isinstance(decision, Derived):
-            return price_of_stamp(self.cost, decision.stamp)
+            return price_of_stamp(self.cost, decision.stamp, [each in frozen for each in node.all_input_nodes])
         if isinstance(node.target, Pattern):
             return "its rule declines"
         return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0

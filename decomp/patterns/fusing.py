@@ -34,8 +34,8 @@ class Pricing(Protocol):
 
     everywhere: bool
 
-    def price(self, node: fx.Node) -> float | str:
-        """What a call comes to on the target; or why it does not reach it."""
+    def price(self, node: fx.Node, frozen: Collection[fx.Node] = ()) -> float | str:
+        """What a call comes to on the target, these operands being `frozen`; or why it does not reach it."""
 
     def spec(self, node: fx.Node) -> int:
         """A number for the metadata of a value, equal for equal metadata."""
@@ -96,14 +96,16 @@ class PatternUse:
 
 
 def fuse(
-    graph: fx.Graph, rules: Sequence[Replacing], pricing: Pricing, owner: nn.Module, kept: Collection[fx.Node]
-) -> Fused:
+    graph: fx.Graph, rules: Sequence[Replacing], pricing: Pricing, owner: nn.Module, kept: Collection[fx.Node],
+    constants: Callable[[], Collection[fx.Node]] = tuple, freeze: bool = False,
+) -> Fused:  # fmt: skip
     """Find the patterns of some rules in a graph, and contract what is to be replaced. `owner` holds what the graph
-    names, `kept` are values that are observed though no node uses them."""
+    names, `kept` are values that are observed though no node uses them. `constants` finds the nodes that freezing
+    computes once; with `freeze` they cost nothing."""
     by_pattern = {rule.pattern: rule for rule in rules}
     missed: list[NearMiss] = []
     candidates: list[Candidate] = []
-    costs = _Costs(pricing)
+    costs = _Savings(pricing, constants, freeze)
     for match in matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
         saving = by_pattern[match.pattern].why_not(match) or costs.saving(match)
         if isinstance(saving, str):
@@ -143,42 +145,68 @@ def _overlapped(match: Match, taken: Collection[Match]) -> NearMiss:
     return _not_taken(match, f"overlaps with {other.pattern.name} at {other.root.name}, which saves more")
 
 
-class _Costs:
-    """What matches cost, and what their parts cost; calls of patterns stand in a graph of their own meanwhile."""
+class _Savings:
+    """What taking matches saves, at the prices of the program as it will be: frozen, or not."""
 
-    def __init__(self, pricing: Pricing) -> None:
-        self.pricing = pricing
+    def __init__(self, pricing: Pricing, constants: Callable[[], Collection[fx.Node]], freeze: bool) -> None:
+        self.everywhere, self.freeze = pricing.everywhere, freeze
+        self._as_given = _Costs(pricing, ())
+        self._frozen = functools.cache(lambda: _Costs(pricing, constants()))
+
+    def saving(self, match: Match) -> float | str:
+        """What taking a match saves, or why it is not taken."""
+        costs = self._frozen() if self.freeze else self._as_given
+        own = costs.of_match(match)
+        if isinstance(own, str):
+            return own
+        if self.everywhere:
+            return float(len(match.nodes))
+        whole = costs.of_calls(match)
+        if own >= whole:
+            return f"costs {own:g}, the calls that it replaces {whole:g}{self._if_frozen(match, whole)}"
+        return min(whole - own, _UNREACHABLE)
+
+    def _if_frozen(self, match: Match, before: float) -> str:
+        """What a match would cost in a frozen program, if it would be taken there."""
+        own = math.inf if self.freeze else self._frozen().of_match(match)
+        whole = self._frozen().of_calls(match)
+        if isinstance(own, str) or own >= whole:
+            return ""
+        return f"; with freeze=True {own:g}" if whole == before else f"; with freeze=True {own:g}, they {whole:g}"
+
+
+class _Costs:
+    """What matches cost, and what their parts cost, where some nodes are `frozen`; calls of patterns stand in a graph
+    of their own meanwhile."""
+
+    def __init__(self, pricing: Pricing, frozen: Collection[fx.Node]) -> None:
+        self.pricing, self.frozen = pricing, frozen
         self.graph, self.inputs = fx.Graph(), dict[fx.Node, fx.Node]()
         self._of_nodes: dict[fx.Node, float | str] = {}
         self._of_matches: dict[Any, float | str] = {}
 
-    def saving(self, match: Match) -> float | str:
-        """What taking a match saves, or why it is not taken."""
+    def of_match(self, match: Match) -> float | str:
+        """What the call of a pattern comes to, or why it does not reach the target."""
         key = self._key(match)
         if key not in self._of_matches:
             self._of_matches[key] = self._price(match)
-        own = self._of_matches[key]
-        if isinstance(own, str):
-            return own
-        if self.pricing.everywhere:
-            return float(len(match.nodes))
+        return self._of_matches[key]
+
+    def of_calls(self, match: Match) -> float:
+        """What the calls that a match replaces come to; infinity if one does not reach the target."""
         parts = [self._price_of_node(node) for node in match.nodes if not is_host(node)]
-        whole = math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
-        if own >= whole:
-            return f"costs {own:g}, the calls that it replaces {whole:g}"
-        return min(whole - own, _UNREACHABLE)
+        return math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
 
     def _price(self, match: Match) -> float | str:
-        """What the call of a pattern comes to, or why it does not reach the target."""
         call = call_in(self.graph, match, self.inputs)
         for node in match.inputs:
             if kind_of(node) == "host":
                 self.inputs[node].meta[NUMBER] = True
-        return self.pricing.price(call)
+        return self.pricing.price(call, {self.inputs[node] for node in match.inputs if node in self.frozen})
 
     def _price_of_node(self, node: fx.Node) -> float | str:
         if node not in self._of_nodes:
-            self._of_nodes[node] = self.pricing.price(node)
+            self._of_nodes[node] = 0.0 if node in self.frozen else self.pricing.price(node, self.frozen)
         return self._of_nodes[node]
 
     def _key(self, match: Match) -> Any:
@@ -187,7 +215,7 @@ class _Costs:
 
         def described(value: Any) -> Any:
             if isinstance(value, fx.Node):
-                return places.setdefault(value, len(places)), self.pricing.spec(value)
+                return places.setdefault(value, len(places)), self.pricing.spec(value), value in self.frozen
             if isinstance(value, (list, tuple)):
                 return tuple(map(described, value))
             return type(value), repr(value)

@@ -116,6 +116,8 @@ class Policy:
     cost: Cost | None = None
     """What a call of an op that the target knows costs. None: each costs one at the levels standard and fast; at the
     level exact the first way that reaches the target is taken."""
+    freeze: bool = False
+    """Whether weights are constants, so that what depends on them alone costs nothing where patterns are priced."""
 
 
 _FORMS = re.compile(

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
 from decomp.ir.call import substituted
+from decomp.ir.effects import EffectTable
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.meta_values import known_value, on_host, on_meta
@@ -66,7 +68,7 @@ class Constants:
         """Whether a term is a call whose operands decide whether it is constant."""
         if term.op in ("placeholder", "get_attr") or term.owner in self._around.written:
             return False
-        return isinstance(term.target, torch._ops.OpOverload) or term.target is operator.getitem
+        return _depends_on_operands(term.target)
 
     def _fits(self, value: Any) -> bool:
         largest = self._largest
@@ -76,11 +78,7 @@ class Constants:
         )
 
     def _known(self, node: fx.Node) -> torch.Tensor | None:
-        name = node.name if node.op == "placeholder" else str(node.target)
-        value = self._state.get(name)
-        if value is None and node.op == "get_attr" and self._root is not None:
-            value = attribute(self._root, name)
-        return known_value(value) if isinstance(value, torch.Tensor) else None
+        return _tensor_of(node, self._root, self._state)
 
     def value(self, term: Term) -> Any:
         """What a constant is, as numbers on the host if it is one of the meta device. Raises what a kernel raises."""
@@ -107,6 +105,57 @@ class Constants:
         args, kwargs = substituted((term.args, term.kwargs), self._values.__getitem__, Term)
         args, kwargs = on_host(args, kwargs)
         return term.target(*args, **kwargs)
+
+
+def _depends_on_operands(target: Any) -> bool:
+    """Whether calls of this are the same each time that their operands are, if they have no effects."""
+    return isinstance(target, torch._ops.OpOverload) or target is operator.getitem
+
+
+def _tensor_of(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any]) -> torch.Tensor | None:
+    """The tensor behind an input or an attribute, where it is known."""
+    name = node.name if node.op == "placeholder" else str(node.target)
+    value = state.get(name)
+    if value is None and node.op == "get_attr" and root is not None:
+        value = attribute(root, name)
+    return known_value(value) if isinstance(value, torch.Tensor) else None
+
+
+def constants_of(
+    graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any], written: Collection[fx.Node]
+) -> set[fx.Node]:
+    """The nodes of a graph that freezing makes constants, before it is lowered: parameters and buffers that are not
+    `written`, and what is computed from them and from factories alone."""
+    known = {node for op in ("placeholder", "get_attr") for node in graph.find_nodes(op=op)} - set(written)
+    return _computed_from({node for node in known if _tensor_of(node, root, state) is not None}, graph)
+
+
+def _computed_from(known: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
+    """Some nodes, and the calls that are computed from them and from factories alone."""
+    effects, found = EffectTable(), set(known)
+    for node in graph.nodes:
+        if node.op == "call_function" and _depends_on_operands(node.target) and found.issuperset(node.all_input_nodes):
+            does = effects.of(node)
+            if does.known and not does:
+                found.add(node)
+    return found
+
+
+def as_frozen(graph: fx.Graph, constants: Sequence[bool]) -> fx.Graph:
+    """An expansion without the calls that freezing computes once, where `constants` says of each input whether it is
+    one: their results are inputs of it. Factories alone stay calls."""
+    inputs = graph.find_nodes(op="placeholder")
+    own = {node for node, constant in zip(inputs, constants) if constant}
+    known = _computed_from({*own, *graph.find_nodes(op="get_attr")}, graph)
+    rewrite = Rewrite.of(graph)
+    for node in graph.nodes:
+        if node in known and node.op == "call_function" and (node.all_input_nodes or known.issuperset(node.users)):
+            new = rewrite.create("placeholder", node.name, (), {}, node.name)
+            new.meta.update(node.meta)
+            rewrite.values[node] = new
+        else:
+            rewrite.copy(node)
+    return rewrite.graph
 
 
 def is_traced_anew(graph: fx.Graph, body: str) -> bool:

@@ -23,7 +23,7 @@ from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
 from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
-from decomp.simplification.freezing import LARGEST, Constants, frozen
+from decomp.simplification.freezing import LARGEST, Constants, constants_of, frozen
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
@@ -107,6 +107,10 @@ class Subject:
         if settings.freeze:
             return Constants(self.root, self.state, around)
         return Constants(None, {}, around, LARGEST)
+
+    def frozen_nodes(self) -> set[fx.Node]:
+        """The nodes that are constants where parameters are frozen."""
+        return constants_of(self.graph, self.root, self.state, self.written)
 
     def around(self, settings: Settings) -> Surroundings:
         """What limits how it may be simplified."""

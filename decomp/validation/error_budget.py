@@ -4,7 +4,7 @@ next to that of PyTorch's own kernels; at each level of accuracy, with what that
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import math
 
@@ -189,7 +189,7 @@ def levels_of(program: Program, matching: Matching, source: Source, policy: Poli
     `AccuracyError`."""
     inputs, cost, accuracy = _inputs(program, source), policy.cost, policy.accuracy
     known = dict.fromkeys((*LEVELS, accuracy.default, *(level for _, level in accuracy.by_op)))
-    plans = {level: plan_program(program, matching, Policy(Accuracy(level), cost)) for level in known}
+    plans = {level: plan_program(program, matching, replace(policy, accuracy=Accuracy(level))) for level in known}
     return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed, matching.target.narrower)
 
 

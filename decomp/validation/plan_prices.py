@@ -4,7 +4,7 @@ the committed certificates say of the error."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -57,7 +57,7 @@ class Pricing:
         return PlanCosts(target, repr(cost), tuple(sorted(priced, key=lambda each: -each.chosen.cost)), legal)
 
     def _at(self, level: str) -> Decided:
-        policy = Policy(Accuracy(level), self.policy.cost)
+        policy = replace(self.policy, accuracy=Accuracy(level))
         if policy == self.policy:
             return dict(_decisions(self.planned))
         return dict(_decisions(plan_program(self.program, self.matching, policy)))

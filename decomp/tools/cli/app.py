@@ -59,6 +59,7 @@ from decomp.tools.writing import Unfailing, whole
 RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
 
 FACTOR = "Pick the cheapest levels with which the error of the model grows by no more than this factor."
+Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")]
 MaxError = Annotated[float | None, typer.Option("--max-error", metavar="FACTOR", help=FACTOR, show_default=False)]
 
 app = typer.Typer(
@@ -102,7 +103,7 @@ def lower(
     max_error: MaxError = None,
     dynamic: Dynamic = [],
     no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
-    freeze: Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")] = False,
+    freeze: Freeze = False,
     training: Training = None,
     narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
@@ -175,6 +176,7 @@ def plan(
     accuracy: Levels = [],
     cost: CostBy = None,
     dynamic: Dynamic = [],
+    freeze: Freeze = False,
     training: Training = None,
     narrow: Narrow = False,
     trust: Trust = False,
@@ -190,8 +192,8 @@ def plan(
             program = load_model(model, trust, dynamic)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(
-                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, training=training,
-                narrow=narrow,
+                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, freeze=freeze,
+                training=training, narrow=narrow,
             )
         with working(f"looking for what {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
