@@ -3,7 +3,7 @@ bound through their own signature and translated; everything else through the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import inspect
 from typing import Any
@@ -52,6 +52,20 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], kind:
     return bind_spelling(spelling, args, kwargs, kind)
 
 
+def all_bindings(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
+) -> list[Bound]:
+    """The calls that a `call_function`, or a `call_method` by its name, may make where values of the graph may be
+    anything: one of each overload that they fit, the first being that which is bound. Raises `BindingError`."""
+    is_method = isinstance(target, str)
+    spelling = of_method(target) if is_method else of_function(target)
+    function = getattr(torch.Tensor, target, None) if is_method else target
+    is_python = not spelling.implied and (not is_method or inspect.isfunction(function))
+    if isinstance(target, torch._ops.OpOverload) or is_python and _signature(function) is not None:
+        return [(bind_method if is_method else bind_function)(target, args, kwargs, kind)]
+    return list(bindings(spelling, args, kwargs, kind))
+
+
 @functools.lru_cache(maxsize=None)
 def _names_in_op(function: torch._ops.OpOverload, spelling: Spelling) -> dict[str, str]:
     """The arguments of an alias by the names of the op itself: `axis0` of `swapaxes` is `dim0` of `transpose`."""
@@ -69,19 +83,32 @@ def bind_spelling(
     spelling: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> Bound:
     """Bind by the schemas of the op: the first overload that the values fit."""
+    return next(bindings(spelling, args, kwargs, kind))
+
+
+def bindings(
+    spelling: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
+) -> Iterator[Bound]:
+    """The calls that arguments may make, by the schemas of the op: one of each overload that the values fit. Raises
+    `BindingError` where there is none."""
     kwargs = {**dict(spelling.implied), **kwargs}
     args = [args[1], args[0], *args[2:]] if spelling.swapped and len(args) > 1 else list(args)
     if not overloads(spelling.op):
-        return _bind_plain(spelling, args, kwargs)
+        yield _bind_plain(spelling, args, kwargs)
+        return
     op, args = _tensor_first(spelling.op, args, kind)
     if op.name == "aten.nonzero" and kwargs.pop("as_tuple", False) is True:
         op = Op("aten.nonzero_numpy")
+    fits_none = True
     for overload, params in _in_order(op):
         for attempt in _attempts(params, args):
             found = _fitting(op, params, attempt, kwargs, kind)
             if found is not None:
-                return Bound(op, overload, found[0], spelling.inplace, found[1])
-    raise BindingError(f"the arguments fit no overload of {op}")
+                fits_none = False
+                yield Bound(op, overload, found[0], spelling.inplace, found[1])
+                break
+    if fits_none:
+        raise BindingError(f"the arguments fit no overload of {op}")
 
 
 def _fitting(

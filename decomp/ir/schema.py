@@ -215,6 +215,8 @@ def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
 
 def _may_be(type_: str, what: Kind) -> bool:
     """Whether a value of the graph can have this type, by what is known of it."""
+    if what == "any":
+        return True
     if type_ == "Tensor":
         return what != "host"
     numbers = type_ in ("int", "SymInt", "number", "float", "bool")

@@ -44,7 +44,7 @@ class Pattern:
         self.variables = tuple(str(node.target) for node in graph.nodes if node.op == "placeholder")
         self.parameters = dict(shape) if shape is not None else dict.fromkeys(self.variables)
         self.__name__, self.__qualname__, self.__module__ = name, f"pattern {name}", ""
-        self.terms = Terms()
+        self.terms = Terms(of_pattern=True)
         returned = graph.output_node().args[0]
         self.single = isinstance(returned, fx.Node)
         """Whether it gives one value, and no tuple."""

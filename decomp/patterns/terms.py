@@ -5,14 +5,15 @@ term, so that a pattern written in `torch.nn.functional` is found in a program t
 from __future__ import annotations
 
 from collections.abc import Iterator
+import operator
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from decomp.ir import spellings
-from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, metadata
+from decomp.ir.binding import BindingError, Bound, all_bindings
+from decomp.ir.call import Call, bound_call, kind_of, metadata
 from decomp.ir.ops import of_function, of_method
 from decomp.ir.schema import overloads
 from decomp.metadata.symbolic_sizes import expression
@@ -33,14 +34,17 @@ class Term(NamedTuple):
 class Terms:
     """The terms of the nodes of one graph, each node being read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_pattern: bool = False) -> None:
+        """`of_pattern`: inputs stand for anything, so that a call may be one of any overload that they fit."""
+        self._of_pattern = of_pattern
         self._raw: dict[fx.Node, Term | None] = {}
         self._all: dict[fx.Node, tuple[Term, ...]] = {}
 
     def raw(self, node: fx.Node) -> Term | None:
         """The term of the op that a node calls; None if it calls none, or its arguments fit no schema."""
         if node not in self._raw:
-            self._raw[node] = _raw(node)
+            raw = _raw(node)
+            self._raw[node] = next(_other_overloads(node, raw), None) if raw is None and self._of_pattern else raw
         return self._raw[node]
 
     def of(self, node: fx.Node) -> tuple[Term, ...]:
@@ -55,6 +59,8 @@ class Terms:
         if raw is None:
             return
         yield raw
+        if self._of_pattern:
+            yield from _other_overloads(node, raw)
         for read in _ALTERNATIVES.get(raw.op, ()):
             other = read(raw, node, self)
             if other is not None:
@@ -97,6 +103,32 @@ def _raw(node: fx.Node) -> Term | None:
         return None
     if call is None:
         return None
+    return _term(call)
+
+
+def _other_overloads(node: fx.Node, raw: Term | None) -> Iterator[Term]:
+    """What a call of a pattern may be besides, as its free variables stand for anything: `x.to(d)` takes a tensor, or a
+    dtype, by another name."""
+    if node.op not in ("call_function", "call_method"):
+        return
+    known, single = [raw], not node.users or not all(user.target in (operator.getitem, getattr) for user in node.users)
+    try:
+        found = all_bindings(node.target, node.args, node.kwargs, _kind_or_any)
+    except BindingError:
+        return
+    for bound in found:
+        several = bound.overload is not None and len(getattr(bound.op.packet, bound.overload)._schema.returns) > 1
+        term = _term(bound)
+        if term not in known and not (several and single):
+            known.append(term)
+            yield term
+
+
+def _kind_or_any(value: Any) -> str:
+    return "any" if isinstance(value, fx.Node) and value.op == "placeholder" else kind_of(value)
+
+
+def _term(call: Bound | Call) -> Term:
     params = next((params for name, params in overloads(call.op) if name == call.overload), ())
     lists = {p.name: p.length or 1 for p in params if p.type in ("int[]", "SymInt[]")}
     arguments = {

@@ -105,6 +105,49 @@ def test_a_number_may_be_a_variable_and_a_variable_twice_is_one_value():
 
 
 @pytest.mark.parametrize(
+    "spelling",
+    [
+        lambda x, d: F.relu(x).to(d),
+        lambda x, d: F.relu(x).to(dtype=d),
+        lambda x, d: torch.ops.aten.to(F.relu(x), d),
+        lambda x, d: torch.ops.aten.to.dtype(F.relu(x), d),
+    ],
+)
+def test_a_dtype_may_be_a_variable_in_any_spelling_of_a_cast(spelling):
+    casts = (lambda x: F.relu(x).to(torch.float16), lambda x: F.relu(x).half(), lambda x: F.relu(x).type(torch.float16))
+    programs = [exported(cast, x) for cast in casts]
+    graphs = [each.graph for own in programs for each in (own, own.run_decompositions())]
+    for graph in (*graphs, fx.symbolic_trace(casts[0]).graph, fx.symbolic_trace(casts[1]).graph):
+        (match,) = found(graph, spelling)
+        assert match.bound["d"] is torch.float16
+
+
+OVERLOADS = {
+    "a dtype for a tensor": (lambda x, d: x.view(d), lambda x: x.view(torch.int32), torch.int32),
+    "a dtype by name": (lambda x, d: x.sum(0, dtype=d), lambda x: x.sum(0, dtype=torch.float64), torch.float64),
+    "a dtype in its place": (
+        lambda x, d: torch.softmax(x, 0, d), lambda x: torch.softmax(x, 0, torch.float64), torch.float64
+    ),
+    "a dimension for a tensor": (lambda x, d: x.max(d)[0], lambda x: x.max(1)[0], 1),
+    "a flag for dimensions": (lambda x, d: x.std(d), lambda x: x.std(False), False),
+    "a number for a tensor": (lambda x, d: x.pow(d), lambda x: x.pow(3), 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OVERLOADS)
+def test_what_a_variable_stands_for_may_decide_about_the_overload(case):
+    pattern, program, value = OVERLOADS[case]
+    for graph in (exported(program, x).graph, fx.symbolic_trace(program).graph):
+        (match,) = found(graph, pattern)
+        assert match.bound["d"] == value
+
+
+def test_a_value_is_not_read_as_an_overload_of_several_results():
+    assert not found(exported(lambda x: x.max(1), x).graph, lambda x, d: x.max(d))
+    assert found(exported(lambda x, y: x.max(y), x, x).graph, lambda x, d: x.max(d))
+
+
+@pytest.mark.parametrize(
     "near, reason",
     [
         (lambda x: F.leaky_relu(x + 1, 0.2), "negative_slope of aten.leaky_relu is 0.2, not 0.1"),

@@ -245,6 +245,21 @@ def test_a_number_may_be_bound_and_dtypes_are_conditions():
     assert torch.equal(result(x - 0.5), model(x - 0.5)) and targets(result) == ["clamp_min", "mul"]
 
 
+def test_a_replacement_takes_the_dtype_that_the_program_casts_to():
+    casting = decomp.Rules()
+    casting.pattern(lambda x, w, b, d: F.relu(F.linear(x, w, b)).to(d), name="cast")(
+        lambda x, w, b, d: npu.linear_relu(x, w, b).to(d)
+    )
+
+    class Cast(Net):
+        def forward(self, x):
+            return F.relu(self.first(x)).to(torch.float64)
+
+    target = decomp.Target("npu", [npu.linear_relu, "to"])
+    lowered = decomp.lower(Cast().eval(), to=target, rules=casting, args=(x,), verify="values")
+    assert targets(lowered.result) == ["linear_relu", "to"] and lowered.result(x).dtype == torch.float64
+
+
 def test_what_is_written_in_between_is_made_functional_before():
     def writing(x, w, b):
         y = F.linear(x, w, b)
