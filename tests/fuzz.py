@@ -8,9 +8,10 @@ A program is its seed: the same number is the same program. A worker that hangs 
 but where PyTorch alone dies of it.
 
 A program gets one of the forms that are slow to capture (torch.export, torch.compile, metadata of example inputs) and
-one of those that are not (a symbolic trace), each on one target. The seed says which: forms and targets take turns, so
-that 99 programs in a row have every form on every target. One program in 198 is compiled by Inductor, too. All of it on
-one program is what --replay shows, and what --all, --only and --target ask for, which costs eight times as much.
+one of those that are not (a symbolic trace), each on one target; a program of integers is narrowed, too. The seed says
+which: forms and targets take turns, so that 99 programs in a row have every form on every target. One program in 198
+is compiled by Inductor, too. All of it on one program is what --replay shows, and what --all, --only and --target ask
+for, which costs eight times as much.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from typing import Any
 import torch
 
 from tests.fuzzing.checking import FORMS, TARGETS, Pair, Verdict, check, pairs, run_by_pytorch_alone
-from tests.fuzzing.programs import program
+from tests.fuzzing.narrowed import is_narrowed
+from tests.fuzzing.programs import Program, program
 from tests.fuzzing.reducing import reduced
 
 SECONDS, IDLE, LARGEST = 60, 30, 2_300_000
@@ -56,7 +58,7 @@ def verdicts(seed: int, wanted: list[Pair] | None = None) -> dict[str, Any]:
     made = program(seed)
     found: list[Verdict] = []
     try:
-        for verdict in check(made, wanted or share(seed)):
+        for verdict in check(made, wanted or share(seed) + narrow(made)):
             found.append(verdict)
     except Hangs:
         found.append(Verdict("", "", "fault", f"takes more than {SECONDS} seconds"))
@@ -69,6 +71,11 @@ def share(seed: int) -> list[Pair]:
     slow, fast = SLOW[seed % len(SLOW)], FAST[seed % len(FAST)]
     found = pairs([slow], [TARGETS[seed // len(SLOW) % 3]]) + pairs([fast], [TARGETS[seed // len(FAST) % 3]])
     return found + ([] if seed % EVERY else [("inductor", TARGETS[seed // EVERY % 3])])
+
+
+def narrow(made: Program) -> list[Pair]:
+    """A program of integers is computed in int32, too."""
+    return [("narrow", TARGETS[made.seed % 3])] if is_narrowed(made) else []
 
 
 def quiet() -> None:

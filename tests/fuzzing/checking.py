@@ -16,21 +16,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import decomp
-from decomp.errors import InputsOverlap, InternalError, RuleError
+from decomp.errors import InputMismatch, InputsOverlap, InternalError, RuleError
 from decomp.ir.aliases import attribute
 from decomp.proof.correspondence import VerificationError
 from decomp_rules import targets
+from tests.fuzzing.narrowed import DTYPES, fault_near_limits, is_narrowed
+from tests.fuzzing.on_meta import fault_on_meta
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
 from tests.fuzzing.prelude import Given
 from tests.fuzzing.programs import SIZES, Program
+from tests.torch_state import changed, state as torch_state
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 FORMS = ("exported", "module", "module without args", "exported graph", "graph", "graph with args", "decomposed",
-         "decomposed graph", "compiled", "inductor")
-ZERO_GRADIENT = ("copysign", "heaviside", ".eq_(", ".ne_(", ".lt_(", ".le_(", ".gt_(", ".ge_(", "given.tensor(0,")
-"""Ops that PyTorch tracks in an operand to which no gradient flows, and an input without elements: rules need not."""
+         "decomposed graph", "compiled", "inductor", "narrow")
 SIGNED = ("copysign", "signbit", "atan2", "arctan2")
 ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
+GUARDED_SIZES = (*SIZES, 4, 8)
+"""Inside and outside of what torch.export assumes."""
+LOST_BY_EXPORT = (".apply(", "inference_mode")
+"""What torch.export leaves out of a program, and Dynamo does not."""
 WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
 INTERNAL = (InternalError, RuleError, VerificationError)
 """Refusals that a program has no part in: the library's own rules, or the proof, failed."""
@@ -60,16 +65,19 @@ class Loaded:
     def __init__(self, program: Program) -> None:
         self.program = program
         namespace = program.loaded()
-        self.module, self._inputs = namespace["Program"](), namespace["inputs"]
-        self.sizes = SIZES if program.dynamic else SIZES[:1]
+        self.new_module, self.inputs_of = namespace["Program"], namespace["inputs"]
+        self.module = self.new_module()
+        self.guarded = program.dynamic and "guard" in program.features
+        self.sizes = GUARDED_SIZES if self.guarded else SIZES if program.dynamic else SIZES[:1]
         self.wanted: dict[Any, Outcome] = {}
 
-    def given(self, seed: int, size: int, tracked: bool) -> tuple[Given, tuple[torch.Tensor, ...]]:
-        given = Given(seed, tracked)
-        return given, self._inputs(given, size)
+    def given(self, seed: int, size: int, tracked: bool, near: int = 0) -> tuple[Given, tuple[torch.Tensor, ...]]:
+        given = Given(seed, tracked, near=near)
+        return given, self.inputs_of(given, size)
 
-    def run(self, callable_: Callable[..., Any], state: Any, seed: int, size: int, tracked: bool) -> Outcome:
-        given, arguments = self.given(seed, size, tracked)
+    def run(self, callable_: Callable[..., Any], state: Any, seed: int, size: int, tracked: bool,
+            near: int = 0) -> Outcome:
+        given, arguments = self.given(seed, size, tracked, near)
         with restored(self.module, state):
             torch.manual_seed(seed)
             return outcome(callable_, state, given, arguments)
@@ -162,13 +170,17 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
     if isinstance(found, str):
         return Verdict(form, target, "fault", found)
     for case in cases if found.dynamic else [case for case in cases if case[1] == SIZES[0]]:
+        refused = form in EXPORTED and case[1] != SIZES[0] and _export_refuses(loaded, case)
         try:
             text = difference(loaded.eager(*case), loaded.run(found.call, found.state, *case),
                               lambda: loaded.run(loaded.module, loaded.module, *case),
-                              views=_has_views(loaded.program, form, target), shared=form in COMPILED,
-                              zeros=any(name in loaded.program.source for name in ZERO_GRADIENT))
+                              views=_has_views(loaded.program, form, target), shared=form in COMPILED)
+            if refused:
+                return Verdict(form, target, "fault", f"takes inputs that export's own module refuses: {refused}")
         except Exception as error:
             own = _own(error)
+            if refused and isinstance(own, InputMismatch):
+                continue
             refusal = decomp.DecompError if form in COMPILED else InputsOverlap
             if isinstance(own, refusal):
                 return _refusal(loaded, form, target, error)
@@ -196,7 +208,19 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
             if "is lost" in text and loaded.program.writes_inputs and form not in COMPILED:
                 return Verdict(form, target, "copied", text)
             return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
-    return Verdict(form, target, "right")
+    text = fault_near_limits(loaded, found.call, found.state) if form == "narrow" else ""
+    return Verdict(form, target, "fault" if text else "right", text)
+
+
+def _export_refuses(loaded: Loaded, case: tuple[int, int, bool]) -> str:
+    """What export's own module says of the inputs, if it refuses them; nothing else that it raises is one."""
+    try:
+        loaded.run(*2 * [_exportable(loaded).module()], *case)
+    except AssertionError as error:
+        return _reason(error)
+    except Exception:
+        pass
+    return ""
 
 
 def _written(loaded: Loaded, case) -> _Writes:
@@ -250,6 +274,8 @@ def _has_views(program: Program, form: str, target: str) -> bool:
     """Whether an output that is a view of an input has to be one: the target has such views, or the caller sees what
     AOTAutograd makes. Windows, and what has strides that differ from size to size and is reshaped, may be copies on any
     target."""
+    if form == "narrow":  # integers are cast where they come in and go out
+        return False
     may_copy = ".unfold(" in program.source or program.dynamic and "reshape(" in program.source
     return form in COMPILED or target in ("core_aten", "rules") and not may_copy
 
@@ -298,7 +324,11 @@ class Lowered:
     dynamic: bool = False
 
 
-EXPORTED = ("exported", "module", "exported graph", "decomposed")
+class StateChanged(Exception):
+    """PyTorch's state of the process is another after lowering."""
+
+
+EXPORTED = ("exported", "module", "exported graph", "decomposed", "narrow")
 COMPILED = ("compiled", "inductor")
 DECOMPOSING = decomp.Rules({
     torch.nn.functional.relu: lambda x: torch.where(x <= 0, 0, x),
@@ -315,25 +345,51 @@ def _captured(loaded: Loaded, form: str, target: str) -> Lowered | str:
         return _compiled(loaded, form, target)
     example = loaded.example()
     options: dict[str, Any] = {}
-    if form in ("module", "graph with args"):
+    if form in ("module", "graph with args", "narrow"):
         options = dict(args=example)
+    if form == "narrow":
+        if not is_narrowed(loaded.program):
+            raise TorchRefuses("there are no integers to narrow, or other dtypes too")
+        options["narrow"] = True
     if form == "module":
         options["dynamic_shapes"] = loaded.dynamic_shapes()
         _exportable(loaded)
     source = _source(loaded, form)
     before, kept = _seen(source, loaded), [value.detach().clone() for value in example]
-    if form.startswith("decomposed"):
-        result = decomp.decompose(source, DECOMPOSING)
-    else:
-        result = decomp.lower(source, to=getattr(targets, target), **options).result
+    with _state_kept():
+        if form.startswith("decomposed"):
+            result = decomp.decompose(source, DECOMPOSING)
+        else:
+            result = decomp.lower(source, to=_on(target, form), **options).result
     if not all(torch.equal(_bits(a), _bits(b.detach())) for a, b in zip(kept, example)):
         return "the example inputs were changed"
     after = _seen(source, loaded)
     for what, value in before.items():
         if value != after[what]:
             return f"the source was changed: {what}"
-    dynamic = form in EXPORTED and _is_dynamic(loaded)
+    if form == "module":
+        how = dict(to=getattr(targets, target), dynamic_shapes=options["dynamic_shapes"])
+        text = fault_on_meta(loaded, result, lambda module, inputs: decomp.lower(module, args=inputs, **how))
+        if text:
+            return text
+    dynamic = form in EXPORTED and form != "narrow" and (loaded.guarded or _is_dynamic(loaded))
     return _runnable(result, dynamic or form in ("module without args", "graph", "decomposed graph"))
+
+
+def _on(target: str, form: str) -> decomp.Target:
+    found = getattr(targets, target)
+    return found.with_dtypes(DTYPES).named(f"{target}32") if form == "narrow" else found
+
+
+@contextlib.contextmanager
+def _state_kept() -> Iterator[None]:
+    """PyTorch's state is what it was, also after a refusal."""
+    before = torch_state()
+    try:
+        yield
+    finally:
+        if changed(before):
+            raise StateChanged(", ".join(changed(before)))
 
 
 def _bits(value):
@@ -417,7 +473,7 @@ def _dynamic(loaded: Loaded) -> bool | None:
 def _torch_too(loaded: Loaded, form: str, cases) -> bool:
     """Whether PyTorch's own capture of the program differs, or raises, as well, in one of these runs in a row."""
     try:
-        if form in COMPILED:
+        if form in COMPILED or form == "module" and any(name in loaded.program.source for name in LOST_BY_EXPORT):
             # Inductor has faults of its own, which AOTAutograd alone does not show.
             backends = ("aot_eager", "inductor") if form == "inductor" else ("aot_eager",)
             return any(_compiles_otherwise(loaded, cases, backend) for backend in backends)

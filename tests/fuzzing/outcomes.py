@@ -89,8 +89,9 @@ def outcome(run: Callable[..., Any], state: torch.nn.Module, given: Any, argumen
     sources = {id(value) for value in (*given.leaves, *state.parameters())}
     tracked = [_reaches(value, sources) if isinstance(value, torch.Tensor) else False for value in flat]
     seen = [value for value in (*flat, *arguments) if isinstance(value, torch.Tensor) and _reaches(value, sources)]
+    tracked += [_reaches(value, sources) for value in arguments]
     gradients = _gradients(seen, state, given) if given.tracked else {}
-    for value, known in zip(before, tracked):
+    for value, known in zip((*before, *afterwards), tracked):
         if isinstance(value, torch.Tensor):
             value.was_tracked = known
     aliases = _aliases(flat, arguments)
@@ -165,11 +166,10 @@ def _strides(value):
 
 
 def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True,
-               shared: bool = False, zeros: bool = False) -> str:
+               shared: bool = False) -> str:
     """The first difference, in words; empty if there is none. `again`: runs the program as PyTorch runs it. `views`:
     whether an output that is a view of part of an input has to be one; a target may have no such views. `shared`:
-    whether outputs that have an element in common have to have one. `zeros`: whether an output may need no gradient
-    where one that is zero throughout is lost."""
+    whether outputs that have an element in common have to have one."""
     if wanted.structure != found.structure:
         return f"structure of the outputs: {found.structure}, not {wanted.structure}"
     gained = {i: place for i, place in found.aliases.items() if wanted.aliases.get(i) != place}
@@ -183,7 +183,7 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
         if name not in theirs:
             continue
         problem = _unlike(value, theirs[name], None)
-        if name.startswith("gradient") and problem and _as_good(value, theirs[name], zeros):
+        if name.startswith("gradient") and problem and _as_good(value, theirs[name]):
             continue
         if problem.startswith("values") and again is not None:
             known = known or _perturbed(again)
@@ -191,7 +191,7 @@ def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | N
             if name.startswith("gradient") and known and all(run.overflowed for run in known):
                 other = torch.where(other.isfinite(), other, value)
             problem = _unlike(value, other, [run.values().get(name) for run in known])
-        if problem and not (zeros and problem == "requires_grad False, not True"):
+        if problem:
             return f"{name}: {problem}"
     return ""
 
@@ -231,19 +231,16 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(value.resolve_conj()).double() if value.is_complex() else value.double()
 
 
-def _as_good(wanted: Any, found: Any, zeros: bool) -> bool:
-    """Whether a gradient is as good as PyTorch's: off by roundings of weights of about one where all of it cancels, not
-    finite where PyTorch's is not (infinity times zero, by another way; finite, too, where it is of an operand that need
-    have none), or none where that is zero throughout."""
-    if not isinstance(wanted, torch.Tensor):
+def _as_good(wanted: Any, found: Any) -> bool:
+    """Whether a gradient is as good as PyTorch's: off by roundings of weights of about one where all of it cancels, or
+    not finite where PyTorch's is not (infinity times zero, by another way)."""
+    if not isinstance(wanted, torch.Tensor) or not isinstance(found, torch.Tensor):
         return False
-    if not isinstance(found, torch.Tensor):
-        return zeros and found is None and not wanted.any()
     if wanted.shape != found.shape or wanted.dtype not in TOLERANCE:
         return False
     a, b = _wide(wanted), _wide(found)
     near = (a - b).abs() <= 4 * torch.finfo(wanted.dtype).eps
-    beyond = ~a.isfinite() & (zeros | ~b.isfinite())
+    beyond = ~a.isfinite() & ~b.isfinite()
     return bool((near | (a == b) | beyond | ~_wrong(wanted, found)).all())
 
 

@@ -12,11 +12,13 @@ SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0)
 
 class Given:
     """Inputs of a program, drawn from a seed. `leaves` are those whose gradients are asked for; the program gets
-    clones of them, so that it may write to its inputs."""
+    clones of them, so that it may write to its inputs. `near` is added to about half the elements of int64; on the
+    `device` "meta" there are no elements."""
 
-    def __init__(self, seed: int, tracked: bool = False, leaves_as_inputs: bool = False) -> None:
+    def __init__(self, seed: int, tracked: bool = False, leaves_as_inputs: bool = False, near: int = 0,
+                 device: str = "cpu") -> None:
         self.random = torch.Generator().manual_seed(seed)
-        self.tracked, self.leaves_as_inputs = tracked, leaves_as_inputs
+        self.tracked, self.leaves_as_inputs, self.near, self.device = tracked, leaves_as_inputs, near, device
         self.leaves: list[torch.Tensor] = []
 
     def tensor(self, *shape: int, dtype=torch.float32, special=False, order=None, step=1) -> torch.Tensor:
@@ -36,7 +38,10 @@ class Given:
             wide = torch.complex64 if dtype.is_complex else torch.float32
             return torch.randn(shape, generator=self.random, dtype=wide).to(dtype)
         low, high = (0, 2) if dtype == torch.bool else (0, 9) if dtype == torch.uint8 else (-4, 5)
-        return torch.randint(low, high, shape, generator=self.random).to(dtype)
+        values = torch.randint(low, high, shape, generator=self.random).to(dtype)
+        if self.near and dtype == torch.int64:
+            values += self.near * torch.randint(0, 2, shape, generator=self.random)
+        return values
 
     def _put_special(self, values):
         flat = values.view(-1)
@@ -44,18 +49,88 @@ class Given:
             flat[2 * i] = SPECIAL[i]
 
     def _given(self, values):
+        if self.device != "cpu":
+            values = torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device=self.device)
         if not self.tracked or not (values.is_floating_point() or values.is_complex()):
-            return values
+            return _laid_out_alike(values)
         leaf = values.requires_grad_()
         self.leaves.append(leaf)
         return leaf if self.leaves_as_inputs else _laid_out_alike(leaf)
 
 
 def _laid_out_alike(leaf):
-    """A copy with the strides that the inputs have where nobody asks for gradients."""
+    """A copy that is no view, with the same strides, whether gradients are asked for or not."""
     if leaf.is_contiguous():
         return leaf.clone()
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf)
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
+
+
+class Rounded(torch.autograd.Function):
+    """Rounding, through which the gradient goes straight."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Scaled(torch.autograd.Function):
+    """The operand; its gradient is scaled."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+class Reversed(torch.autograd.Function):
+    """The operand; its gradient changes sign."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class Clipped(torch.autograd.Function):
+    """What is positive, and where that is. Elsewhere a tenth of the gradient goes through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        positive = x > 0
+        ctx.save_for_backward(positive)
+        ctx.mark_non_differentiable(positive)
+        return x.clamp(min=0), positive
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        (positive,) = ctx.saved_tensors
+        return torch.where(positive, gradient, gradient * 0.1)
+
+
+def scored(x):
+    """For transforms: of one tensor, of the same shape."""
+    return x.softmax(-1) * x.sum() if x.dim() else x.sin() * x
+
+
+def energy(x):
+    """For transforms: a number."""
+    return (x.sin() * x).sum()
+
+
+def mixed(x, y):
+    """For transforms: of two tensors."""
+    return x * y + x.cos()
 
 
 def cond(predicate, yes, no, operands):

@@ -14,7 +14,7 @@ import warnings
 
 import torch
 
-from tests.fuzzing.statements import FAMILIES, WEIGHTS
+from tests.fuzzing.statements import FAMILIES, REGIONS, WEIGHTS, WRITING
 
 SIZES = (3, 5)
 """The size of the example inputs, and another one for programs whose first dimension is dynamic."""
@@ -26,7 +26,9 @@ SHAPES = (((3, 4), 40), ((2, 3, 4), 14), ((4,), 8), ((3,), 6), ((4, 4), 10), (()
 PREAMBLE = """import torch
 from torch import nn
 from torch.nn import functional as F
-from tests.fuzzing.prelude import Counting, Given, cond, doubled, mapped, repeated, scanned, shifted
+from tests.fuzzing.prelude import (
+    Clipped, Counting, Given, Reversed, Rounded, Scaled, cond, doubled, energy, mapped, mixed, repeated, scanned,
+    scored, shifted)
 """
 LARGEST, MOST_ELEMENTS = 1e3, 1024
 
@@ -232,8 +234,10 @@ class _Writer:
     def _try_statement(self) -> None:
         family = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         self.extra: list[str] = []
+        if family == "guard" and not self.dynamic:
+            return
         text = self._filled(self.chance.choice(FAMILIES[family]), family)
-        if text is None or family == "write" and self._overlaps(text):
+        if text is None or family in WRITING and self._overlaps(text):
             return
         feature, text = self._wrapped(text)
         if self._run(*self.extra, text) and self._fits(text):
@@ -241,7 +245,7 @@ class _Writer:
             self.body.append(text)
             self.features |= {family, *feature}
             self._adopt(text)
-        elif family in ("write", "module"):
+        elif family in (*WRITING, "module"):
             self._begin_again()
 
     def _wrapped(self, text: str) -> tuple[tuple[str, ...], str]:
@@ -271,7 +275,8 @@ class _Writer:
                     return False
                 if "as_strided(" in text and value._base is not None and _reach(value) > _reach(value._base):
                     return False  # behind the last element there may be anything
-            if not all(_is_small(eval(name, space)) for name in self.variables + _assigned(text)):
+            values = [eval(name, space) for name in self.variables + _assigned(text)]
+            if not all(_is_small(value) and _has_known_history(value) for value in values):
                 return False
         return True
 
@@ -306,6 +311,8 @@ class _Writer:
             return self._variable({"x": "", "f": "f", "i": "i", "b": "b"}[hole])
         if hole in "yz":
             return self._fitting(first)
+        if hole in ("mode", "inner"):
+            return self.chance.choice(REGIONS)
         if hole in "de":
             rank = self._value(first).dim() if first else 2
             return self.chance.randrange(-rank, rank) if rank else 0
@@ -374,9 +381,9 @@ class _Writer:
 
 def _assigned(text: str) -> list[str]:
     """Names that a statement makes."""
-    last = text.splitlines()[-1].strip()
-    left, equals, _ = last.partition(" = ")
-    return re.findall(r"^v\w+|(?<=, )v\w+", left) if equals and "(" not in left and "[" not in left else []
+    made = [line.strip().partition(" = ")[0] for line in text.splitlines() if " = " in line]
+    return [name for left in made if "(" not in left and "[" not in left
+            for name in re.findall(r"^v\w+|(?<=, )v\w+", left)]
 
 
 def _overlaps_itself(value: torch.Tensor) -> bool:
@@ -395,6 +402,15 @@ def _reach(value: torch.Tensor) -> int:
 def _is_small(value: torch.Tensor) -> bool:
     size = value.detach().abs() if value.dtype != torch.bool else value.detach()
     return not bool((size[size.isfinite()] > LARGEST).any())
+
+
+def _has_known_history(value: torch.Tensor) -> bool:
+    """Whether its gradient can be asked for: it cannot once the base of one of several views is written."""
+    try:
+        _ = value.grad_fn
+        return True
+    except RuntimeError:
+        return False
 
 
 def _is_kind(value: torch.Tensor, kind: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+import itertools
 
 from tests.fuzzing.checking import Verdict, check
 from tests.fuzzing.programs import Program
@@ -43,6 +44,18 @@ def _shorter(program: Program) -> Iterator[Program]:
     if program.dynamic:
         yield replace(program, dynamic=False)
     for index, line in enumerate(program.body):
-        if line.startswith("with "):
-            body = (*program.body[:index], line.splitlines()[1].strip(), *program.body[index + 1:])
-            yield replace(program, body=body)
+        for shorter in _simpler(line):
+            yield replace(program, body=(*program.body[:index], shorter, *program.body[index + 1:]))
+
+
+def _simpler(statement: str) -> Iterator[str]:
+    """A statement of several lines without a region, and without each line."""
+    lines = statement.splitlines()
+    for index, line in enumerate(lines) if len(lines) > 1 else ():
+        inside = list(itertools.takewhile(lambda other: _indent(other) > _indent(line), lines[index + 1:]))
+        rest = lines[index + 1 + len(inside):]
+        yield "\n".join([*lines[:index], *(other[4:] for other in inside), *rest])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -3,7 +3,8 @@ when it is tried, and another is drawn.
 
 Holes: `{new}` a fresh name; `{x}` a tensor (`{f}` of floats, `{i}` of integers, `{b}` of bools), `{y}`, `{z}` others
 that preferably fit it; `{d}` a dimension of the first one, `{e}` another; `{k}` a small number, `{c}` a constant;
-`{size}` its number of columns; `{shape}` its sizes, turned round.
+`{size}` its number of columns; `{shape}` its sizes, turned round; `{mode}`, `{inner}` regions with gradients
+or without.
 """
 
 from __future__ import annotations
@@ -121,7 +122,42 @@ MODULES = [
     "nn.Flatten(0)",
     "nn.Upsample(scale_factor=2)", "nn.ZeroPad2d(1)", "nn.Unflatten(-1, (2, -1))",
 ]
+REGIONS = ("torch.no_grad()", "torch.no_grad()", "torch.enable_grad()", "torch.set_grad_enabled(False)",
+           "torch.set_grad_enabled(self.training)", "torch.inference_mode()")
+MODES = [
+    "with {mode}:\n    {f}.mul_({c})", "with {mode}:\n    {f}.masked_fill_({f} > 0, {c})",
+    "with {mode}:\n    {f}.copy_({y})", "with {mode}:\n    {f}[0].add_({y})", "with {mode}:\n    {f}.view(-1).mul_(2)",
+    "with {mode}:\n    {f}.t().copy_({y})", "with {mode}:\n    {f}.detach().mul_({c})",
+    "with {mode}:\n    {f}.data.mul_({c})", "with {mode}:\n    {new} = {f} * {y}",
+    "with {mode}:\n    {new} = {f}[0]\n    {new}.add_(1)", "with {mode}:\n    {new} = {f}.clone().relu_()",
+    "with {mode}:\n    {f}.mul_({c})\n    with {inner}:\n        {new} = {f} * {y}",
+    "with {mode}:\n    with {inner}:\n        {f}.add_({y})\n    {new} = {f}.sin()",
+    "{new} = {f} * {y}\nwith {mode}:\n    {new}.mul_({c})", "{new} = {f}.detach()\n{new}.mul_({c})",
+    "{f}.detach_()", "{new} = {f}.clone().detach_()", "{new} = {f} * 2\n{new}.detach_().add_(1)",
+]
+FUNCTIONS = [
+    "{new} = Rounded.apply({f})", "{new} = Scaled.apply({f}, {c})", "{new} = Reversed.apply({f})",
+    "{new}, {new}i = Clipped.apply({f})", "{new} = Rounded.apply({f} * 2) + {y}",
+    "with {mode}:\n    {new} = Rounded.apply({f})",
+]
+TRANSFORMS = [
+    "{new} = torch.vmap(scored)({f})", "{new} = torch.vmap(mixed, in_dims=(0, None))({f}, {y})",
+    "{new} = torch.vmap(mixed, in_dims={d}, out_dims={e})({f}, {f})", "{new} = torch.vmap(torch.vmap(scored))({f})",
+    "{new} = torch.func.grad(energy)({f})", "{new} = torch.vmap(torch.func.grad(energy))({f})",
+    "{new} = torch.func.jvp(scored, ({f},), ({y},))[1]", "{new} = torch.func.jacrev(scored)({f})",
+    "{new} = torch.func.vjp(scored, {f})[1]({y})[0]",
+]
+GUARDS = [
+    "{new} = {x} * (2 if {x}.numel() > 20 else 3)", "{new} = {x} * (2 if {x}.shape[0] % 2 else 3)",
+    "{new} = {x} * (2 if {x}.shape[0] > {y}.shape[-1] else 3)", "{new} = {f} * float({x}.shape[0])",
+    "{new} = {x} * (2 if {x}.shape[0] + 1 < 2 * {y}.shape[0] else 3)", "{new} = {f} / {x}.numel() ** 0.5",
+    "{new} = {x} * (2 if {x}.numel() == {y}.numel() else 3)", "{new} = {x}[:{y}.shape[0]] + {y}",
+    "{new} = {x} * (2 if max({x}.shape[0], 4) < 6 else 3)", "{new} = {x}.split(2)[1] * 2",
+]
 FAMILIES = {"view": VIEWS, "write": WRITES, "pointwise": POINTWISE, "other": OTHERS, "control": CONTROL,
-            "module": MODULES}
-WEIGHTS = {"view": 24, "write": 26, "pointwise": 20, "other": 18, "control": 1, "module": 9}
-"""How often each family is drawn. Control flow is compiled by Dynamo when it is exported, a second each."""
+            "module": MODULES, "mode": MODES, "function": FUNCTIONS, "transform": TRANSFORMS, "guard": GUARDS}
+WEIGHTS = {"view": 24, "write": 26, "pointwise": 20, "other": 18, "control": 1, "module": 9,
+           "mode": 6, "function": 1, "transform": 1.5, "guard": 12}
+"""How often each family is drawn. Control flow is compiled by Dynamo when it is exported, and so is a custom function
+when its module is lowered, a second each. Guards are for programs with a dynamic size."""
+WRITING = ("write", "mode")

@@ -235,9 +235,9 @@ def test_the_summary_counts_programs_by_form_and_says_why_some_were_refused():
 def test_programs_in_a_row_get_every_form_on_every_target():
     first = 20000
     given = [share for seed in range(first, first + 99) for share in fuzz.share(seed)]
-    assert {*given} >= {*pairs([form for form in FORMS if form != "inductor"])}
+    assert {*given} >= {*pairs([form for form in FORMS if form not in ("inductor", "narrow")])}
     often = [share for seed in range(first, first + 3 * fuzz.EVERY) for share in fuzz.share(seed)]
-    assert {*often} == {*pairs()}
+    assert {*often} == {*pairs([form for form in FORMS if form != "narrow"])}
     slow = [fuzz.share(seed)[0] for seed in range(first, first + 132) if seed % 4 == 1]  # inputs without gradients
     assert {*slow} == {*pairs(fuzz.SLOW)}
 
@@ -261,7 +261,7 @@ def test_random_programs_are_right_in_every_form_on_every_target(seed):
 
 
 def test_a_write_through_data_is_a_write_to_an_input():
-    assert ".data.add_" in program(7000616).source and program(7000616).writes_inputs
+    assert ".data.add_" in program(7000073).source and program(7000073).writes_inputs
 
 
 def test_tracing_leaves_the_buffers_of_the_program_as_they_were():
