@@ -205,7 +205,7 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "refused", "strides are those of the primitives")
             if _torch_too(loaded, form, cases[:cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
-            if "is lost" in text and loaded.program.writes_inputs and form not in COMPILED:
+            if "is lost" in text and (loaded.program.writes_inputs or form == "narrow") and form not in COMPILED:
                 return Verdict(form, target, "copied", text)
             return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
     text = fault_near_limits(loaded, found.call, found.state) if form == "narrow" else ""

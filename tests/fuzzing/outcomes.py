@@ -60,19 +60,22 @@ def restored(*modules: torch.nn.Module | None):
     held = [dict(table) for table in tables]
     state = [value for table in held for value in table.values() if value is not None and not _is_expanded(value)]
     kept = [value.detach().clone() for value in state]
+    leaves = [value.is_leaf and value.requires_grad for value in state]
     try:
         yield
     finally:
         for table, tensors in zip(tables, held):
             table.update(tensors)  # a trace that fails leaves its proxies there
         with torch.no_grad():
-            for value, old in zip(state, kept):
+            for value, old, is_leaf in zip(state, kept, leaves):
                 if (value.shape, value.stride()) != (old.shape, old.stride()):
                     value.data = old.clone()
                 value.detach().copy_(old)
                 value.grad = None
                 if not value.is_leaf and not value._is_view():  # a view has the history of what it is a view of
                     value.detach_()
+                if is_leaf:  # a parameter may be detached in place
+                    value.requires_grad_()
 
 
 def _is_expanded(value: torch.Tensor) -> bool:

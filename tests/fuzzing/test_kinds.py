@@ -159,3 +159,9 @@ def test_the_shortest_statement_keeps_the_regions_that_the_fault_needs():
     nested = "with torch.no_grad():\n    x0.mul_(2)\n    with torch.enable_grad():\n        v1 = x0 * 2\n    x0.add_(1)"
     shortest = smallest(made(nested), lambda one: "v1 = " in one.source and "no_grad" in one.source)
     assert shortest.body == ("with torch.no_grad():\n    v1 = x0 * 2",)
+
+
+def test_a_parameter_that_a_program_detaches_in_place_requires_gradients_afterwards():
+    loaded = Loaded(replace(made("self.w0.detach_()", "v1 = x0 * 1"), setup=("self.w0 = nn.Parameter(torch.ones(3))",)))
+    loaded.eager(*CASE)
+    assert loaded.module.w0.requires_grad
