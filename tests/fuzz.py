@@ -42,6 +42,9 @@ SECONDS, IDLE, LARGEST = 60, 30, 2_300_000
 process may hold so many KiB."""
 EVERY = 198
 """One program in so many is compiled by Inductor."""
+UNUSABLE = 70
+"""The status of a process in which PyTorch computes nothing any more. AOTAutograd does that to views of
+parameters that are written in inference mode (torch 2.13)."""
 SLOW = ("exported", "graph with args", "module", "compiled", "graph with args", "exported graph", "module", "exported",
         "graph with args", "decomposed", "graph with args")
 """Their number is odd, and no multiple of 3: a seed's remainders by it, by 3 (targets) and by 4 are independent."""
@@ -97,8 +100,17 @@ def work(first: int, step: int, wanted: list[Pair] | None) -> None:
             result = verdicts(seed, wanted)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+        end_if_unusable()
         print(json.dumps(result), flush=True)
         seed += step
+
+
+def end_if_unusable() -> None:
+    """A process in which PyTorch computes nothing any more ends, and says nothing of its last program."""
+    try:
+        torch.ones(1).add(1)
+    except RuntimeError:
+        os._exit(UNUSABLE)
 
 
 def _alarm(*_: Any) -> None:
@@ -151,7 +163,7 @@ def _pytorch_dies_of(seed: int) -> bool:
                                timeout=2 * SECONDS)
     except subprocess.TimeoutExpired:
         return False
-    return ended.returncode < 0
+    return ended.returncode < 0 or ended.returncode == UNUSABLE
 
 
 class Tally:
@@ -271,6 +283,7 @@ def main() -> int:
     if chosen.alone is not None:
         quiet()
         run_by_pytorch_alone(program(chosen.alone))
+        end_if_unusable()
         return 0
     if chosen.worker:
         work(*map(int, chosen.worker.split(":")), None if sampled else wanted)

@@ -165,3 +165,14 @@ def test_a_parameter_that_a_program_detaches_in_place_requires_gradients_afterwa
     loaded = Loaded(replace(made("self.w0.detach_()", "v1 = x0 * 1"), setup=("self.w0 = nn.Parameter(torch.ones(3))",)))
     loaded.eager(*CASE)
     assert loaded.module.w0.requires_grad
+
+
+@pytest.mark.parametrize("status, torch_alone", [(fuzz.UNUSABLE, True), (-11, True), (0, False), (1, False)])
+def test_a_process_that_pytorch_alone_leaves_unusable_is_not_the_librarys_fault(status, torch_alone, monkeypatch):
+    ended = types.SimpleNamespace(returncode=status)
+    monkeypatch.setattr(fuzz.subprocess, "run", lambda *_, **__: ended)
+    assert fuzz._pytorch_dies_of(0) is torch_alone
+
+
+def test_a_process_in_which_pytorch_computes_goes_on():
+    fuzz.end_if_unusable()
