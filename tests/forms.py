@@ -65,7 +65,7 @@ def decomposed(function, rules, args, form, **options):
     if form == EXAMPLES:
         options["args"] = args
     result = decomp.decompose(source, rules, verify="full", **options)
-    assert type(result) is type(source) or isinstance(result, fx.GraphModule)
+    assert isinstance(result, (type(source), fx.GraphModule))
     assert str(source.graph) == text
     return result
 

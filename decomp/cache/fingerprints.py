@@ -21,6 +21,7 @@ import weakref
 
 import torch
 
+from decomp.cache.function_state import is_table
 from decomp.ir.ops import Op
 from decomp.rules.limitation import Limitation
 from decomp.rules.rules import Rule, Rules
@@ -177,6 +178,8 @@ class _Describing:
         if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             return (type(value).__name__, str(value))
         if isinstance(value, (list, tuple)):
+            if is_table(value):
+                return (type(value).__name__, repr(value))
             return (type(value).__name__, *map(self.of, value))
         if isinstance(value, (set, frozenset)):
             return (type(value).__name__, *sorted(map(repr, map(self.of, value))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import enum
 import functools
+from itertools import chain
 import logging
 import pickle
 import sys
@@ -25,6 +26,9 @@ _LARGEST = 1 << 20
 """Bytes of an array whose data is compared; a rule that reads a larger one is run again each time."""
 _PASSED_OVER = (sys.stdlib_module_names | {"torch", "decomp", "decomp_rules", "numpy"}) - {"os", "__main__"}
 """Packages whose functions are taken to read nothing that changes."""
+_NUMBERS, _ROWS = {int, float, bool}, {list, tuple}
+_DEEPEST = 8
+"""Dimensions of a table that is read as a whole. (A list may be part of itself.)"""
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _BY_IDENTITY = (
     enum.Enum, logging.Logger, type(threading.Lock()), type(threading.RLock()), types.GetSetDescriptorType,
@@ -100,6 +104,8 @@ class _Reader:
         if isinstance(value, (types.ModuleType, type)):
             return (_Same(value), *self._attributes(value, names))
         if isinstance(value, (list, tuple)):
+            if type(value) in (list, tuple) and is_table(value):
+                return (type(value), repr(value))
             return (type(value), *self._items(value, names), *self._instance(value, names))
         if isinstance(value, (set, frozenset)):
             return (type(value), frozenset(self._items(value, names)))
@@ -171,6 +177,18 @@ class _Reader:
         yield from (self._read(getattr(value, slot), names) for slot in slots if hasattr(value, slot))
         if isinstance(space, dict) or slots:
             yield self._read(type(value), names)
+
+
+def is_table(value: Iterable[Any]) -> bool:
+    """Whether there are numbers alone in it, or rows of them, or rows of rows: such a table may be long, and is read as
+    a whole."""
+    level = list(value)
+    for _ in range(_DEEPEST):
+        kinds = {*map(type, level)}
+        if not kinds or not kinds <= _ROWS:
+            return kinds <= _NUMBERS
+        level = list(chain.from_iterable(level))
+    return False
 
 
 def _slots(cls: type) -> tuple[str, ...]:
