@@ -163,6 +163,8 @@ class _Describing:
     def __init__(self) -> None:
         self.sources: set[Source] = set()
         """The code that was met."""
+        self._open: list[Any] = []
+        """The functions that are being described."""
 
     @property
     def is_shipped(self) -> bool:
@@ -205,9 +207,13 @@ class _Describing:
         if getattr(sys.modules.get(module), "__dict__", None) is not function.__globals__:
             raise NoFingerprint(function)
         self._met(module, function.__code__.co_filename)
+        if function in self._open:
+            return (module, function.__qualname__)  # it calls itself
+        self._open.append(function)
         cells = [self.of(cell.cell_contents) for cell in function.__closure__ or ()]
         defaults = self.of(function.__defaults__), self.of(function.__kwdefaults__)
         wrapped = self.of(getattr(function, "__wrapped__", None))
+        self._open.pop()
         return (module, function.__qualname__, _of_code(function.__code__), cells, defaults, wrapped)
 
     def _of_builtin(self, function: types.BuiltinFunctionType) -> Any:

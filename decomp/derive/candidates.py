@@ -219,7 +219,7 @@ class Candidates:
     def _expansions(self, rule: Rule | None, request: Request) -> dict[Any, Expansion | Declined]:
         """Where those of a rule are remembered."""
         memory = self.memory_for(request.signature.symbolic)
-        return memory.own.expansions if rule in self.own_rules else memory.expansions
+        return memory.recorded.expansions if rule in self.own_rules else memory.expansions
 
     def _by_rule(self, rule: Rule, request: Request) -> Expansion | Declined:
         if request.call is not None and request.call.reads_data:

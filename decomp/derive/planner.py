@@ -88,7 +88,8 @@ class Planner:
         self.origins = self.memory.origins
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
-        self._watch = Watch(self.origins.own, (self.memory, self.candidates.symbolic))
+        own_rules = len(rules.origins.own) if rules.origins is not None else 0
+        self._watch = Watch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Computes complex calls on pairs of real numbers."""
         is_kept = key is not None and mode is not None and not self.everywhere

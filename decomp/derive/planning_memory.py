@@ -40,12 +40,27 @@ class Own:
     """What they read; None where nothing was found out yet."""
     decisions: dict[Any, Decision] = field(default_factory=dict)
     at_least: dict[Any, float] = field(default_factory=dict)
-    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """How much that is."""
-        return len(self.decisions) + len(self.at_least) + len(self.expansions)
+        return len(self.decisions) + len(self.at_least)
+
+
+@dataclass
+class Recorded:
+    """What rules of the user's recorded, whatever the target and the cost: it is good as long as the rules read what
+    they read then."""
+
+    state: Any = None
+    expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
+    renewed: int = 0
+    """How often it was forgotten."""
+
+    def forget(self, state: Any) -> None:
+        """Begin anew."""
+        self.expansions.clear()
+        self.state, self.renewed = state, self.renewed + 1
 
 
 @dataclass
@@ -69,6 +84,8 @@ class Memory:
     """Makes the fake tensors of this mode."""
     own: Own = field(default_factory=Own)
     """The part of it that depends on functions of the user's."""
+    recorded: Recorded = field(default_factory=Recorded)
+    """What rules of the user's recorded."""
     origins: Origins | None = None
     """Which functions these are, once that has been asked for."""
     connected: dict[Any, Stamp] = field(default_factory=dict)
@@ -89,7 +106,8 @@ class Memory:
         depends on `how` alone (the dialect, what int64 is to be in the target if that is narrow, the default dtype) and
         not on its ops or on costs; all memories of which this is the same share it."""
         recorded = found.get(how) or found.setdefault(how, cls())
-        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode, lasting=key is not None)
+        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode,
+                    recorded=recorded.recorded, lasting=key is not None)  # fmt: skip
         return fresh if key is None else found.setdefault(key, fresh)
 
     def of_program(self, mode: FakeTensorMode | None) -> Memory:
@@ -114,10 +132,17 @@ class Memory:
         overloads = (target for target in targets if isinstance(target, torch._ops.OpOverload))
         self.aliases.update(overload for overload in overloads if canonical(overload) is not overload)
 
-    def forget_unless(self, state: Any) -> None:
-        """Forget what was found out by functions of the user's that read something else now."""
+    def forget_unless(self, state: Sequence[Any], rules: int) -> None:
+        """Forget what was found out by functions of the user's that read something else now; so many of them are rules,
+        and come first."""
         if self.own.state != state:
             self.own = Own(state)
+        if self.recorded.state != state[:rules]:
+            self.recorded.forget(state[:rules])
+
+    def learn(self, state: Sequence[Any], rules: int) -> None:
+        """Note what these functions read now."""
+        self.own.state, self.recorded.state = state, state[:rules]
 
     def decision(self, key: Any) -> Decision | None:
         """What was decided for a signature and level, whatever that depends on."""
@@ -126,12 +151,15 @@ class Memory:
 
     def mark(self) -> tuple[Any, ...]:
         """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
-        return (self.own, *map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
+        renewed = self.recorded.renewed
+        return (self.own, renewed, *map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
 
     def rewind(self, mark: tuple[Any, ...]) -> None:
         """Forget what was found out since, by a lowering that failed."""
-        own, *lengths, signatures, entered = mark
+        own, renewed, *lengths, signatures, entered = mark
         self.own = own
+        if self.recorded.renewed != renewed:
+            self.recorded.forget(None)
         for found, length in zip(self._grown(), lengths):
             while len(found) > length:
                 found.popitem()
@@ -139,7 +167,7 @@ class Memory:
         del self.mode.enter_stack[entered:]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
-        own = self.own.decisions, self.own.at_least, self.own.expansions
+        own = self.own.decisions, self.own.at_least, self.recorded.expansions
         return (*own, self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts,
                 self.connected)
 
@@ -148,11 +176,12 @@ class Watch:
     """Looks at what functions of the user's read, before a program is planned and after: what was found out by them is
     forgotten when that has changed in between. A function may change it itself, as one that counts its calls."""
 
-    def __init__(self, functions: Sequence[Callable[..., Any]], memories: Sequence[Memory]) -> None:
-        self._functions, self._memories = functions, memories
+    def __init__(self, functions: Sequence[Callable[..., Any]], rules: int, memories: Sequence[Memory]) -> None:
+        """`rules`: how many of the functions are rules, which come first."""
+        self._functions, self._rules, self._memories = functions, rules, memories
         state = state_of(functions)
         for memory in memories:
-            memory.forget_unless(state)
+            memory.forget_unless(state, rules)
         self._size = self._known()
 
     def close(self) -> None:
@@ -160,16 +189,17 @@ class Watch:
         if self._known() != self._size:
             state = state_of(self._functions)
             for memory in self._memories:
-                memory.own.state = state
+                memory.learn(state, self._rules)
 
     def _known(self) -> int:
-        return sum(memory.own.size for memory in self._memories)
+        return sum(memory.own.size + len(memory.recorded.expansions) for memory in self._memories)
 
 
 def forget_if_full(found: dict[Any, Memory]) -> None:
     """Begin anew where more than `MOST` expansions are remembered for a collection of rules. Memories share those that
     they have in common."""
-    known = {id(each): len(each) for memory in found.values() for each in (memory.expansions, memory.own.expansions)}
+    recorded = (each for memory in found.values() for each in (memory.expansions, memory.recorded.expansions))
+    known = {id(each): len(each) for each in recorded}
     if sum(known.values()) > MOST:
         found.clear()
 

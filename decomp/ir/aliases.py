@@ -324,7 +324,10 @@ def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Ten
 def requires_on_meta(node: fx.Node, operand: fx.Node) -> list[bool]:
     """Which results of a call require a gradient where `operand` does, by running it on meta tensors; none where that
     fails."""
-    stand_ins: dict[fx.Node, Any] = {operand: _meta_like(metadata(operand)).requires_grad_()}
+    made = metadata(operand)
+    if not isinstance(made, torch.Tensor):
+        return []
+    stand_ins: dict[fx.Node, Any] = {operand: _meta_like(made).requires_grad_()}
     args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
     try:
         out = call_target(node.target, args, kwargs)
