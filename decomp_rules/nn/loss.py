@@ -151,11 +151,29 @@ def cross_entropy_by_binary(x: Tensor, target: Tensor, weight: Tensor | None = N
         return _of_sums(x, target, weight, reduction, ignore_index, _log_of_binary_sum)
     counted, _, (picked, largest, total) = _picked(x, target, ignore_index, _log_of_binary_sum)
     losses = torch.where(counted, (largest - picked + total).squeeze(0 if x.dim() == 1 else 1), 0)
+    return cast(_over_count(losses, counted, reduction), x.dtype)
+
+
+@register(aten.cross_entropy_loss, needs=(("log_softmax", "_log_softmax"),), level="standard")
+def cross_entropy_by_log_softmax_and_count(x: Tensor, target: Tensor, weight: Tensor | None = None,
+                                           reduction: int = MEAN, ignore_index: int = -100,
+                                           label_smoothing: float = 0.0) -> Tensor:
+    """−log softmax(x)ₜ, summed, or times one over the number of targets."""
+    if target.is_floating_point() or label_smoothing > 0 or known_empty(x) or weight is not None:
+        return decline("only the index of one class, without smoothing or weights")
+    classes = 0 if x.dim() == 1 else 1
+    counted, index = _classes_of(target, ignore_index)
+    logs = torch.log_softmax(wide(x), classes)
+    picked = torch.gather(logs, classes, index.unsqueeze(classes)).squeeze(classes)
+    return cast(_over_count(torch.where(counted, -picked, 0), counted, reduction), x.dtype)
+
+
+def _over_count(losses: Tensor, counted: Tensor, reduction: int) -> Tensor:
+    """Losses, their sum, or that over how many count, which needs none of the care that a quotient takes."""
     if reduction == NONE:
-        return cast(losses, x.dtype)
+        return losses
     loss = torch.sum(losses)
-    # A count needs none of the care that a quotient takes.
-    return cast(loss * torch.reciprocal(torch.sum(counted.to(loss.dtype))) if reduction == MEAN else loss, x.dtype)
+    return loss * torch.reciprocal(torch.sum(counted.to(loss.dtype))) if reduction == MEAN else loss
 
 
 def _of_sums(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,

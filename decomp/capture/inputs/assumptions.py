@@ -116,6 +116,8 @@ def _recorded(program: ExportedProgram, names: Sequence[str]) -> Iterator[str]:
     guards = getattr(program, "_guards_code", None) or ()
     paths = _Paths(_names_of_paths(program, names)) if guards else None
     for guard in guards:
+        if "._base." in guard:
+            continue  # of the tensor that the example is a view of, which no program reads
         assert paths is not None
         tree = paths.visit(ast.parse(guard.replace("\n", " ").strip(), mode="eval"))
         if any(isinstance(node, ast.Name) and node.id == "L" for node in ast.walk(tree)):
