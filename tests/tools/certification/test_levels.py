@@ -105,7 +105,7 @@ def test_near_a_zero_errors_are_absolute_at_fast():
 def test_what_is_not_pointwise_is_judged_within_the_range_too():
     def mean_of_range(x, dim=None, keepdim=False, dtype=None):
         found = torch.mean(x, dim, keepdim, dtype=dtype)
-        return torch.where(found.abs() > 20, float("inf"), found)
+        return torch.where(found.abs() > 20, found * 2, found)
 
     assert not at("standard", "mean", mean_of_range).ok
     assert at("fast", "mean", mean_of_range).ok
@@ -193,14 +193,18 @@ def test_a_certificate_for_another_level_is_stale():
 
 # the library
 
+OTHER_COLUMNS = (": compiled, ", ": flushed, ")
+"""What a compiler makes of a rule, and a processor that flushes, is apart from the digits of a level."""
+
 
 def test_every_rule_of_a_looser_level_reaches_it_wherever_it_was_measured():
     found = certificates.committed()
     faults = [
-        fault
+        f"{one.rule}: {line}"
         for rule in RULES
         if rule.level in ("standard", "fast") and (one := found.get(identity(rule))) is not None
-        for fault in (f"{one.rule}: {line}" for line in one.faults if ": compiled, " not in line)
+        for line in one.faults
+        if not any(column in line for column in OTHER_COLUMNS)
     ]
     assert not faults, "\n".join(faults)
 
@@ -219,14 +223,16 @@ def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
     # Random numbers that are NaN are an index of fractional pooling; sizes of a gradient follow from those of an input.
     others = "acosh asin power_of_tensors isreal_by_sine gelu_of_sigmoid gru_cell rnn_tanh_cell isinf_by_root".split()
     others += ["zero", "fractional_max_pool", "max_pool3d_with_indices_backward"]
+    # Casts of what int64 does not hold, and the sign of a complex zero.
+    others += ["type_as", "fake_quantize_backward"]
     short = {}
     for one in exact_rules():
-        others_of_it = (", standard:", ", fast:", ": compiled, ")
+        others_of_it = (", standard:", ", fast:", *OTHER_COLUMNS)
         faults = [fault for fault in one.faults if not any(each in fault for each in others_of_it)]
         if faults and not any("not served" in fault for fault in faults):
             short[one.rule] = faults
     left = [rule for rule, faults in short.items() if not any("inf" in fault for fault in faults)]
-    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 12
+    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 13
     assert len(short) <= 30, list(short)
 
 
