@@ -92,7 +92,7 @@ def test_without_metadata_nothing_is_proved() -> None:
     assert not is_proved(node)
 
 
-def test_a_higher_order_op_that_computes_is_asked_of_the_target() -> None:
+def test_attention_with_a_function_of_scores_is_no_op_of_the_lowered_program() -> None:
     class Attention(nn.Module):
         def forward(self, q: torch.Tensor) -> torch.Tensor:
             from torch.nn.attention.flex_attention import flex_attention
@@ -100,8 +100,9 @@ def test_a_higher_order_op_that_computes_is_asked_of_the_target() -> None:
             return flex_attention(q, q, q)
 
     source = torch.export.export(Attention(), (torch.randn(1, 1, 128, 16),), strict=False)
-    blockers = decomp.plan(source, to=targets.core_aten).blockers
-    assert "higher_order.flex_attention" in [blocker.op for blocker in blockers]
+    lowering = decomp.lower(source, to=targets.core_aten)
+    assert lowering.plan.complete and not lowering.plan.blockers
+    assert not lowering.result.graph.find_nodes(op="call_function", target=torch.ops.higher_order.flex_attention)
 
 
 def test_a_copy_in_the_middle_of_a_program_is_no_write_back() -> None:
