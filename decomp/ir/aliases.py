@@ -312,12 +312,7 @@ def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
 def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The tensors that the call gives on meta tensors, each with what stands in for `base`; none where it fails."""
     stand_ins: dict[fx.Node, Any] = {}
-    args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
-    try:
-        out = call_target(node.target, args, kwargs)
-    except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
-        return []
-    results = out if isinstance(out, (list, tuple)) else (out,)
+    results = _run_on_meta(node, stand_ins)
     return [(stand_ins[base], result) for result in results if isinstance(result, torch.Tensor)]
 
 
@@ -328,13 +323,19 @@ def requires_on_meta(node: fx.Node, operand: fx.Node) -> list[bool]:
     if not isinstance(made, torch.Tensor):
         return []
     stand_ins: dict[fx.Node, Any] = {operand: _meta_like(made).requires_grad_()}
+    results = _run_on_meta(node, stand_ins)
+    return [isinstance(result, torch.Tensor) and result.requires_grad for result in results]
+
+
+def _run_on_meta(node: fx.Node, stand_ins: dict[fx.Node, Any]) -> list[Any]:
+    """The results of a call on meta tensors, which are put into `stand_ins` for the operands that are not there; none
+    where it fails."""
     args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
     try:
         out = call_target(node.target, args, kwargs)
     except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
         return []
-    results = out if isinstance(out, (list, tuple)) else (out,)
-    return [isinstance(result, torch.Tensor) and result.requires_grad for result in results]
+    return list(out) if isinstance(out, (list, tuple)) else [out]
 
 
 def _is_device(value: Any) -> bool:
